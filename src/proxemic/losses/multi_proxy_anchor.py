@@ -1,0 +1,70 @@
+"""The multi-proxy anchor family (Saeki et al.): several proxies a class, Proxy-Anchor-like gradients."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from proxemic.losses.objectives import all_pair_objective
+from proxemic.losses.pooling import SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.regularizers import CenterRegularizer
+from proxemic.losses.streaming import Scoring
+
+__all__ = ["AllPairMultiProxyAnchorLoss"]
+
+
+class AllPairMultiProxyAnchorLoss(ProxyLoss):
+    """MPA-AP: ``mean_i log(1 + e^{α(δ−P_i)} + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)}) + τR`` (MPA paper, equations 16 and 17).
+
+    The paper does not state α; 32 is Proxy-Anchor's.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        proxies_per_class: K ≥ 1, best below the number of images a class.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        regularizers: Further terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = AllPairMultiProxyAnchorLoss(
+    ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e + 1)
+    0.8619...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        proxies_per_class: int = 10,
+        alpha: float = 32.0,
+        margin: float = 0.1,
+        gamma: float = 0.1,
+        center_weight: float = 0.2,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], None] = kaiming_init,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(check_positive("alpha", alpha), over="classes", pooling=SoftmaxPooling(gamma)),
+            proxies_per_class=proxies_per_class,
+            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            chunk_size=chunk_size,
+            init=init,
+        )
+        self.margin = margin
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        alpha = self.scoring.scale
+        return all_pair_objective(alpha * (self.margin - positive), negative + alpha * self.margin)

@@ -1,0 +1,53 @@
+"""From positive scores and log-sum-exp of negatives to a scalar: the short part of every loss."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+__all__ = ["all_pair_objective", "anchor_negative", "anchor_positive", "softmax_objective"]
+
+
+def softmax_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
+    """``mean_i softplus(N_i − p_i)``: cross-entropy, with the positive logit ``p`` free to carry a margin or a warp.
+
+    >>> softmax_objective(torch.tensor([0.0]), torch.tensor([0.0]))
+    tensor(0.6931)
+    """
+    return F.softplus(negative - positive).mean()
+
+
+def all_pair_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
+    """``mean_i log(1 + e^{p_i} + e^{N_i})`` (MPA-AP; MPA paper, equation 16).
+
+    >>> all_pair_objective(torch.tensor([0.0]), torch.tensor([0.0]))  # log 3
+    tensor(1.0986)
+    """
+    return F.softplus(torch.logaddexp(positive, negative)).mean()
+
+
+def anchor_positive(
+    positive: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], num_classes: int
+) -> Float[Tensor, ""]:
+    """``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{p_i})`` over the classes in the batch (Proxy-Anchor, equation 4).
+
+    >>> anchor_positive(torch.tensor([0.0, 0.0]), torch.tensor([3, 3]), 5)  # log 3
+    tensor(1.0986)
+    """
+    # By scattering, one row a class: [batch, batch] masks would grow with the square of the batch.
+    per_class = positive.new_full((num_classes,), -torch.inf)
+    highest = per_class.scatter_reduce(0, labels, positive.detach(), "amax")[labels]
+    sums = positive.new_zeros(num_classes).index_add(0, labels, (positive - highest).exp())
+    count = positive.new_zeros(num_classes).index_add(0, labels, torch.ones_like(positive))
+    # Each sample carries its share of its class's term: classes absent from the batch never appear.
+    terms = F.softplus(highest + sums[labels].log()) / count[labels]
+    return terms.sum() / (count > 0).sum()
+
+
+def anchor_negative(negative: Float[Tensor, " classes"]) -> Float[Tensor, ""]:
+    """``(1/C) Σ_c softplus(n_c)`` over all classes; an empty log-sum-exp, −∞, counts 0 (Proxy-Anchor, equation 4).
+
+    >>> anchor_negative(torch.tensor([0.0, -torch.inf]))
+    tensor(0.3466)
+    """
+    return F.softplus(negative).mean()

@@ -1,0 +1,79 @@
+"""Proxy-Anchor: proxies pull and push the samples of the batch."""
+
+from collections.abc import Callable, Sequence
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from proxemic.losses.objectives import anchor_negative, anchor_positive
+from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.streaming import Scoring
+
+__all__ = ["ProxyAnchorLoss", "proxy_anchor_objective"]
+
+
+def proxy_anchor_objective(
+    positive: Float[Tensor, " batch"],
+    negative: Float[Tensor, " classes"],
+    labels: Int[Tensor, " batch"],
+    alpha: float,
+    margin: float,
+) -> Float[Tensor, ""]:
+    """Proxy-Anchor from positive scores and the class-wise log-sum-exp ``M_c(α)`` of the negatives."""
+    pull = anchor_positive(-alpha * (positive - margin), labels, len(negative))
+    return pull + anchor_negative(negative + alpha * margin)
+
+
+class ProxyAnchorLoss(ProxyLoss):
+    """Pull of the classes in the batch and push of all classes, equation 4 of Proxy-Anchor.
+
+    The sum of
+
+    ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})`` and
+    ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``.
+
+    Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine.
+        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = ProxyAnchorLoss(2, 2, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)/2
+    0.6598...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        alpha: float = 32.0,
+        margin: float = 0.1,
+        proxies_per_class: int = 1,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], None] = kaiming_init,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(scale=check_positive("alpha", alpha), over="samples"),
+            proxies_per_class=proxies_per_class,
+            regularizers=regularizers,
+            chunk_size=chunk_size,
+            init=init,
+        )
+        self.margin = margin
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return proxy_anchor_objective(positive, negative, labels, self.scoring.scale, self.margin)

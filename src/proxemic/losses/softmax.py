@@ -1,0 +1,58 @@
+"""Softmax cross-entropy of cosine similarities."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.streaming import Scoring
+
+__all__ = ["NormalizedSoftmaxLoss"]
+
+
+class NormalizedSoftmaxLoss(ProxyLoss):
+    """``mean_i softplus(N_i(σ) − σ P_i)``: cross-entropy of σ times the cosine to each class's proxy.
+
+    With ``regularizers=(MeanProxyNorm(weight),)`` it is the loss of the mean-proxy paper (section 3, where σ = 1).
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        scale: σ > 0, the inverse of the temperature.
+        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = NormalizedSoftmaxLoss(3, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(3, 2).unsqueeze(1)))
+    >>> loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 2/e)
+    0.5514...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        scale: float = 20.0,
+        proxies_per_class: int = 1,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], None] = kaiming_init,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(scale=check_positive("scale", scale), over="classes"),
+            proxies_per_class=proxies_per_class,
+            regularizers=regularizers,
+            chunk_size=chunk_size,
+            init=init,
+        )
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return softmax_objective(self.scoring.scale * positive, negative)

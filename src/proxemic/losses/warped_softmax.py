@@ -1,0 +1,202 @@
+"""Softmax of Euclidean distances, and its warped form, which puts the loss's minimum at a distance α from the proxy."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.similarity import Euclidean
+from proxemic.losses.streaming import Scoring
+
+__all__ = ["EuclideanSoftmaxLoss", "WarpedSoftmaxLoss", "warp"]
+
+Distances = Callable[[Tensor], Tensor]
+
+
+def warp(
+    distance: Float[Tensor, "*shape"], *, alpha: float, k1: float, k2: float, delta_scale: float = 1.0
+) -> Float[Tensor, "*shape"]:
+    """``f1(t) = k1·t + Δ`` for ``t < α`` and ``k2·t + (1 − k2)·α`` from there on (warping paper, equation 7).
+
+    ``Δ = delta_scale · (t − k1·t)`` is a value without gradient: at ``delta_scale = 1`` the value is ``t`` below α and
+    only the gradient is warped.
+
+    >>> t = torch.tensor([1.0, 3.0], requires_grad=True)
+    >>> value = warp(t, alpha=2.0, k1=0.5, k2=2.0)
+    >>> value, torch.autograd.grad(value.sum(), t)[0]
+    (tensor([1., 4.], grad_fn=<WhereBackward0>), tensor([0.5000, 2.0000]))
+    """
+    below = k1 * distance + delta_scale * (1 - k1) * distance.detach()
+    return torch.where(distance < alpha, below, k2 * distance + (1 - k2) * alpha)
+
+
+class _DistanceSoftmax(ProxyLoss):
+    """``mean_i softplus(T·f1(t_i) + LSE_{j≠y_i}(−T·f2(‖x_i − w_j‖)))``."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        f1: Distances | None,
+        f2: Distances | None,
+        temperature: float,
+        proxies_per_class: int,
+        regularizers: Sequence[nn.Module],
+        chunk_size: int | None,
+        init: Callable[[Tensor], None],
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(
+                scale=check_positive("temperature", temperature),
+                over="classes",
+                similarity=Euclidean(),
+                transform=None if f2 is None else _of_distance(f2),
+            ),
+            proxies_per_class=proxies_per_class,
+            regularizers=regularizers,
+            chunk_size=chunk_size,
+            init=init,
+        )
+        self.f1 = f1
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        distance = -positive
+        warped = distance if self.f1 is None else self.f1(distance)
+        return softmax_objective(-self.scoring.scale * warped, negative)
+
+
+class EuclideanSoftmaxLoss(_DistanceSoftmax):
+    """``mean_i softplus(T·‖x_i − w_{y_i}‖ + LSE_{j≠y_i}(−T‖x_i − w_j‖))``, nothing normalised.
+
+    Equation 4 of the warping paper.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        temperature: T > 0; it multiplies the distances.
+        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1, in units of distance.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = EuclideanSoftmaxLoss(2, 1, init=lambda w: w.copy_(torch.tensor([[[0.0]], [[2.0]]])))
+    >>> loss(torch.tensor([[0.5]]), torch.tensor([0])).item()  # log(1 + e^(0.5 − 1.5))
+    0.3132...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        temperature: float = 1.0,
+        proxies_per_class: int = 1,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], None] = kaiming_init,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            None,
+            None,
+            temperature,
+            proxies_per_class,
+            regularizers,
+            chunk_size,
+            init,
+        )
+
+
+class WarpedSoftmaxLoss(_DistanceSoftmax):
+    """``mean_i softplus(T·f1(t_i) + LSE_{j≠y_i}(−T·f2(‖x_i − w_j‖)))`` with ``t_i = ‖x_i − w_{y_i}‖`` (equation 8).
+
+    Either ``alpha``, ``k1`` and ``k2`` of the paper's `warp` (f1; f2 is the identity), or any ``f1`` and ``f2``.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        alpha: α > 0, the distance from the proxy that attracts.
+        k1: Slope below α, in (0, 1): pushes outwards.
+        k2: Slope above α, > 1: pulls inwards.
+        delta_scale: ≥ 1; 1 keeps the unwarped value, more acts like a margin.
+        temperature: T > 0; it multiplies the distances.
+        f1: Elementwise on the distance to the own proxy.
+        f2: Elementwise on the distances to the others; ``None`` is the identity.
+        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1, in units of distance.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range, or neither or both of the warp and ``f1`` are given.
+
+    >>> loss = WarpedSoftmaxLoss(
+    ...     2, 1, alpha=0.25, k1=0.5, k2=2.0, init=lambda w: w.copy_(torch.tensor([[[0.0]], [[2.0]]]))
+    ... )
+    >>> loss(torch.tensor([[0.5]]), torch.tensor([0])).item()  # log(1 + e^(0.75 − 1.5))
+    0.3868...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        alpha: float | None = None,
+        k1: float | None = None,
+        k2: float | None = None,
+        delta_scale: float = 1.0,
+        temperature: float = 1.0,
+        f1: Distances | None = None,
+        f2: Distances | None = None,
+        proxies_per_class: int = 1,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], None] = kaiming_init,
+    ) -> None:
+        if f1 is None:
+            f1 = _checked_warp(alpha, k1, k2, delta_scale)
+            if f2 is not None:
+                raise ValueError("f2 came without f1: give both functions, or alpha, k1 and k2 alone.")
+        elif (alpha, k1, k2) != (None, None, None):
+            raise ValueError("both f1 and alpha, k1, k2 came: give the functions or the warp, not both.")
+        super().__init__(
+            num_classes,
+            embedding_size,
+            f1,
+            f2,
+            temperature,
+            proxies_per_class,
+            regularizers,
+            chunk_size,
+            init,
+        )
+
+
+def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta_scale: float) -> Distances:
+    if alpha is None or k1 is None or k2 is None:
+        raise ValueError(
+            f"alpha={alpha}, k1={k1}, k2={k2}: the warp needs all three (for example 28.4, 0.93, 1.15), or f1 and f2."
+        )
+    check_positive("alpha", alpha)
+    if not 0 < k1 < 1:
+        raise ValueError(f"k1 is {k1}, but the slope below alpha must lie between 0 and 1.")
+    if not k2 > 1:
+        raise ValueError(f"k2 is {k2}, but the slope above alpha must be greater than 1.")
+    if not delta_scale >= 1:
+        raise ValueError(f"delta_scale is {delta_scale}, but must be at least 1, which keeps the unwarped value.")
+    return lambda distance: warp(distance, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
+
+
+def _of_distance(f2: Distances) -> Distances:
+    """``f2`` as a transform of the class score, which is minus the distance."""
+    return lambda score: -f2(-score)

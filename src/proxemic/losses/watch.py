@@ -1,0 +1,55 @@
+"""Notices proxies that no optimiser moves.
+
+The commonest mistake with a loss that has parameters is to give the optimiser the model's alone: training then runs,
+and learns little. A loss cannot see the optimisers, but torch tells whoever asks when one has stepped.
+"""
+
+import warnings
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ["watch_proxies"]
+
+PATIENCE = 10
+"""Optimiser steps, of any optimiser, after which proxies that have a gradient should have moved."""
+
+_watched: "WeakKeyDictionary[nn.Module, tuple[int, int]]" = WeakKeyDictionary()
+_handle: RemovableHandle | None = None
+
+
+def watch_proxies(loss: nn.Module) -> None:
+    """Warn once if ``loss.proxies`` keep a gradient through the first optimiser steps and are never written to."""
+    global _handle
+    _watched[loss] = (loss.get_parameter("proxies")._version, 0)
+    if _handle is None:
+        _handle = register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(*_: Any) -> None:
+    global _handle
+    for loss, (version, steps) in list(_watched.items()):
+        proxies = loss.get_parameter("proxies")
+        if proxies.grad is None or not proxies.requires_grad:
+            # Not trained yet; what writes to it now, an initialisation or a checkpoint, is no optimiser.
+            _watched[loss] = (proxies._version, 0)
+        elif proxies._version != version:
+            del _watched[loss]
+        elif steps + 1 < PATIENCE:
+            _watched[loss] = (version, steps + 1)
+        else:
+            del _watched[loss]
+            warnings.warn(
+                f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser steps: "
+                "they are learned, so give loss.parameters() to the optimiser too, usually with a larger rate, "
+                "for example torch.optim.AdamW([{'params': model.parameters()}, "
+                "{'params': loss.parameters(), 'lr': 1e-2}], lr=1e-4).",
+                UserWarning,
+                stacklevel=3,
+            )
+    if not _watched and _handle is not None:
+        _handle.remove()
+        _handle = None

@@ -1,0 +1,47 @@
+"""A loss whose proxies no optimiser moves says so, once; others stay silent."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from proxemic.losses import NormalizedSoftmaxLoss
+
+
+def train(parameters: list[nn.Parameter], model: nn.Linear, loss: NormalizedSoftmaxLoss, steps: int = 30) -> list[str]:
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(model(torch.randn(6, 4)), torch.arange(6) % 3).backward()
+            optimizer.step()
+    return [str(w.message) for w in caught if "proxies" in str(w.message)]
+
+
+def test_forgotten_proxies_are_reported_once() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    messages = train(list(model.parameters()), model, loss)
+    assert len(messages) == 1
+    assert "NormalizedSoftmaxLoss" in messages[0]
+    assert "loss.parameters()" in messages[0]
+    assert train(list(model.parameters()), model, loss) == []
+
+
+def test_moving_proxies_are_silent() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    assert train([*model.parameters(), *loss.parameters()], model, loss) == []
+
+
+def test_frozen_proxies_are_silent() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    loss.proxies.requires_grad_(False)
+    assert train(list(model.parameters()), model, loss) == []
+
+
+@pytest.mark.parametrize("steps", [5])
+def test_a_loss_that_waits_for_its_own_optimiser_is_silent(steps: int) -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    assert train(list(model.parameters()), model, loss, steps) == []
+    assert train([*model.parameters(), *loss.parameters()], model, loss) == []
