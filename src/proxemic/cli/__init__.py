@@ -1,0 +1,54 @@
+"""The command line. This file imports nothing heavy: a command's work is imported when it is called."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from proxemic import __version__
+from proxemic.cli import datasets, demo, evaluate, recipes, train
+from proxemic.errors import UserError
+
+__all__ = ["main"]
+
+COMMANDS = (train, evaluate, demo, datasets, recipes)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be."""
+    parser = argparse.ArgumentParser(
+        prog="proxemic",
+        description="Proxy-based deep metric learning: train an embedding, judge it on classes never seen in training.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"proxemic {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and not arguments.takes_flags:
+        parser.error(f"{rest[0]} is not known: see proxemic {arguments.command} --help.")
+    try:
+        arguments.run(arguments, rest)
+    except KeyboardInterrupt:
+        return _fail("Stopped at once; nothing since the last checkpoint is kept.", arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("proxemic"):
+            raise
+        return _fail(f"{error.name} is not installed: install it with pip install 'proxemic[train]'.", arguments)
+    except BrokenPipeError:
+        # The reader of our output, head for one, has had enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UserError, ValueError, OSError) as error:
+        return _fail(str(error), arguments)
+    return 0
+
+
+def _fail(message: str, arguments: argparse.Namespace) -> int:
+    if arguments.traceback:
+        raise
+    sentence = " ".join(message.split())
+    print(f"proxemic: {sentence}", file=sys.stderr)
+    return 2

@@ -1,0 +1,30 @@
+"""``proxemic recipes``."""
+
+import argparse
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser("recipes", help="list the recipes, or show every value of one")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="the names of all recipes, with what they are for")
+    listing.set_defaults(run=run, takes_flags=False)
+    show = actions.add_parser("show", help="a recipe in full, defaults included; also with flags applied")
+    show.add_argument("name", metavar="NAME|FILE")
+    show.set_defaults(run=run, takes_flags=True)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """List or show."""
+    from proxemic.recipes import find_recipe, list_recipes, recipe_summary
+
+    if arguments.action == "list":
+        names = list_recipes()
+        for name in names:
+            print(f"{name:{max(map(len, names))}}  {recipe_summary(name)}")
+        return
+    from proxemic.recipes.reader import read_recipe
+
+    print(read_recipe(find_recipe(arguments.name), flags).yaml, end="")

@@ -1,0 +1,11 @@
+"""Failures that a user can act on: one sentence each, shown without a traceback by the command line."""
+
+__all__ = ["Interrupted", "UserError"]
+
+
+class UserError(Exception):
+    """Something the user gave, or the machine lacks; the message says what came, what is allowed and what to do."""
+
+
+class Interrupted(UserError):
+    """The user stopped the work; the message says how to take it up again."""

@@ -1,0 +1,39 @@
+"""The recipes that come with the package, by name: ``glyphs``, ``omniglot/all-pair-mpa``, …"""
+
+import difflib
+from pathlib import Path
+
+from proxemic.errors import UserError
+
+__all__ = ["find_recipe", "list_recipes", "recipe_summary"]
+
+FOLDER = Path(__file__).parent
+
+
+def list_recipes() -> list[str]:
+    """Names of all recipes in the package, sorted."""
+    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
+
+
+def recipe_summary(name: str) -> str:
+    """The recipe's own first line."""
+    return (FOLDER / f"{name}.yaml").read_text().splitlines()[0].removeprefix("#").strip()
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe: of the package by name, or any YAML file by path.
+
+    Raises:
+        UserError: If there is neither; the nearest name is suggested.
+    """
+    if name in list_recipes():
+        return FOLDER / f"{name}.yaml"
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path
+        raise UserError(f"The recipe file {name} does not exist: give a path to a YAML file, or one of the names that "
+                        "proxemic recipes list prints.")
+    near = difflib.get_close_matches(name, list_recipes(), n=1, cutoff=0.4)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    raise UserError(f"There is no recipe {name!r}{meant}: the names are {', '.join(list_recipes())}.")

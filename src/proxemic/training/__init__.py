@@ -1,0 +1,17 @@
+"""Training: from a recipe to a run directory, resumable at any moment."""
+
+from proxemic.training.optim import Optimization, parameter_groups
+from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
+from proxemic.training.run import RunDirectory
+from proxemic.training.train import train
+
+__all__ = [
+    "BatchConfig",
+    "EvaluationConfig",
+    "Optimization",
+    "Recipe",
+    "RunDirectory",
+    "TrainingConfig",
+    "parameter_groups",
+    "train",
+]

@@ -1,0 +1,155 @@
+"""What happens around an epoch: validation, choice of the best, history, checkpoints, Ctrl-C."""
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from safetensors.torch import save_file
+from torch import Tensor
+
+from proxemic.data import ImageSet
+from proxemic.errors import Interrupted
+from proxemic.models import save_model
+from proxemic.training.checkpoint_io import write_atomically, writing
+from proxemic.training.embed import embed_images, evaluate_embeddings
+from proxemic.training.module import EmbeddingTask
+from proxemic.training.recipe import Recipe
+from proxemic.training.run import RunDirectory
+
+__all__ = ["RunKeeper"]
+
+
+class RunKeeper(Checkpoint):
+    """Keeps a run such that it can be killed at any moment and taken up again with the same result.
+
+    After each epoch the held-out images are judged; if they are judged better than ever, the model and the proxies are
+    written; then the history; then the checkpoint, which holds all of this too. A kill between two of these writes
+    leaves the checkpoint of the epoch before, from which the same epoch comes out again, bit for bit.
+
+    Args:
+        run: Where to write.
+        recipe: For the metrics and what they are selected on.
+        held_out: Images that choose the epoch; ``None`` takes the last.
+        preprocessing: As `save_model` takes it.
+        report: Is given a line for the user after each epoch.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        recipe: Recipe,
+        held_out: ImageSet | None,
+        preprocessing: dict[str, Any],
+        report: Callable[[str], None],
+    ) -> None:
+        self.run, self.recipe, self.held_out = run, recipe, held_out
+        self.preprocessing, self.report = preprocessing, report
+        self.rows: list[dict[str, float]] = []
+        self.best: dict[str, float] | None = None
+        self.loss_sum: Tensor | float = 0.0
+        self.batches = 0
+        self.stopping = False
+        self._handlers: dict[int, Any] = {}
+        self._saved_at = self._epoch_began = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        loss_sum = self.loss_sum.detach().cpu() if isinstance(self.loss_sum, Tensor) else self.loss_sum
+        return {"rows": self.rows, "best": self.best, "loss_sum": loss_sum, "batches": self.batches}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows, self.best = state_dict["rows"], state_dict["best"]
+        self.loss_sum, self.batches = state_dict["loss_sum"], state_dict["batches"]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, self._stop)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch_began = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # Summed in double precision where the loss is: no waiting for a GPU.
+        loss = outputs["loss"].detach().double()
+        self.loss_sum, self.batches = loss + torch.as_tensor(self.loss_sum, device=loss.device), self.batches + 1
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            return  # the end of the epoch is at hand, and saves
+        if self.stopping:
+            self._save(trainer)
+            self._leave(f"in epoch {trainer.current_epoch + 1}, after step {trainer.global_step}")
+        if time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        task = pl_module
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()
+        seconds = time.monotonic() - self._epoch_began
+        row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
+        row["loss"] = float(self.loss_sum) / self.batches
+        if self.held_out is not None:
+            row |= self._judge(task, self.held_out)
+        row["seconds"] = round(seconds, 3)
+        self.loss_sum, self.batches = 0.0, 0
+        self.rows.append(row)
+        value = row.get(self.recipe.evaluation.metric)
+        if value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]:
+            self.best = row
+            with writing(self.run.model):
+                save_model(self.run.path, task.model, self.preprocessing)
+            with write_atomically(self.run.loss) as temporary:
+                save_file({name: value.contiguous() for name, value in task.loss.state_dict().items()}, temporary)
+        self.run.write_history(self.rows)
+        self._save(trainer)
+        self.report(self._line(row, seconds, trainer))
+        if self.stopping:
+            self._leave(f"after epoch {trainer.current_epoch + 1}")
+
+    def _judge(self, task: EmbeddingTask, images: ImageSet) -> dict[str, float]:
+        embeddings = embed_images(
+            task.model,
+            images,
+            self.recipe.images,
+            batch_size=self.recipe.evaluation.batch_size,
+            workers=self.recipe.batches.workers,
+            description="validation",
+        )
+        if not embeddings.isfinite().all():
+            task.fail(f"The embeddings of the validation images are no longer finite in epoch {task.current_epoch + 1}")
+        metrics = evaluate_embeddings(embeddings, images, self.recipe.evaluation)
+        task.log_dict({f"validation/{name}": value for name, value in metrics.items()})
+        return dict(metrics)
+
+    def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
+        images = trainer.num_training_batches * self.recipe.batches.size
+        name = self.recipe.evaluation.metric
+        line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
+        if name in row and self.best is not None:
+            line += f"  validation {name} {row[name]:.4f}  (best {self.best[name]:.4f}, epoch {self.best['epoch']:.0f})"
+        return f"{line}  {images / seconds:,.0f} images/s"
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self.run.checkpoint)
+        self._saved_at = time.monotonic()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
+        self.report("Stopping: saving first; once more stops at once.")
+
+    def _leave(self, where: str) -> None:
+        raise Interrupted(
+            f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
+        )

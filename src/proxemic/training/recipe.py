@@ -1,0 +1,145 @@
+"""A recipe: every value that a training run depends on, typed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lightning.pytorch.loggers import Logger
+
+from proxemic.data import Augmentation, ImageSource, Preprocessing
+from proxemic.losses import ProxyLoss
+from proxemic.models import ModelConfig
+from proxemic.training.optim import Optimization
+
+__all__ = ["BatchConfig", "EvaluationConfig", "Recipe", "TrainingConfig"]
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How images are gathered into batches.
+
+    Args:
+        size: Images a training batch.
+        images_per_class: m images of each of size/m classes; null draws at random.
+        workers: Processes that load images; 0 loads in the training process, best for small images in memory.
+
+    Raises:
+        ValueError: If a count is not allowed, or ``size`` is no multiple of ``images_per_class``.
+    """
+
+    size: int = 128
+    images_per_class: int | None = None
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"batches.size is {self.size}, but a batch needs at least 1 image.")
+        if self.workers < 0:
+            raise ValueError(f"batches.workers is {self.workers}, but must be 0 or more processes.")
+        each = self.images_per_class
+        if each is not None and (each < 1 or self.size % each):
+            raise ValueError(
+                f"batches.images_per_class is {each}, but must divide batches.size, which is {self.size}: "
+                "a batch is made of size/images_per_class classes."
+            )
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and on what.
+
+    Args:
+        epochs: Passes over the training images, at least 1.
+        precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.
+        checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
+        accelerator: cpu, cuda, mps, or auto for the best one there is.
+        loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
+
+    Raises:
+        ValueError: If ``epochs`` is below 1.
+    """
+
+    epochs: int = 10
+    checkpoint_minutes: float = 10.0
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    accelerator: str = "auto"
+    loggers: list[Logger] | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"training.epochs is {self.epochs}, but must be at least 1.")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How embeddings are judged, in validation and in the test.
+
+    Args:
+        distance: Between embeddings: cosine or euclidean.
+        recall_at: K of Recall@K.
+        precision_at: k of Precision@k.
+        map_at: k of MAP@k.
+        ndcg_at: k of nDCG@k.
+        metric: The metric that chooses the epoch, by its name in the results.
+        select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
+            match papers that do; results are marked), or nothing: the ``last`` epoch.
+        untrained: Also judge the network as it was before training, on the test classes, for comparison.
+        batch_size: Images a batch when embedding.
+
+    Raises:
+        ValueError: If ``metric`` is not among those computed, or a number is below 1.
+    """
+
+    distance: Literal["cosine", "euclidean"] = "cosine"
+    recall_at: Sequence[int] = (1, 2, 4, 8)
+    precision_at: Sequence[int] = ()
+    map_at: Sequence[int] = ()
+    ndcg_at: Sequence[int] = (8,)
+    metric: str = "map@r"
+    select_on: Literal["validation", "test", "last"] = "validation"
+    untrained: bool = True
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be at least 1.")
+        at = {
+            "recall": self.recall_at,
+            "precision": self.precision_at,
+            "map": self.map_at,
+            "ndcg": self.ndcg_at,
+        }
+        names = ["map@r", "r_precision", *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
+        if self.metric not in names:
+            raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(names)}.")
+        if any(k < 1 for ks in at.values() for k in ks):
+            raise ValueError("evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a training run depends on; a YAML file in the package or the user's own.
+
+    Args:
+        data: Where images come from and how classes are split.
+        model: The embedding network.
+        loss: Any proxy loss; the number of classes and the embedding size are filled in.
+        optim: How the weights are moved.
+        images: What every image goes through.
+        augment: What training images go through besides.
+        batches: How images are gathered into batches.
+        training: How long and on what.
+        evaluation: How embeddings are judged.
+        seed: Of initial weights, order of images and augmentation.
+    """
+
+    data: ImageSource
+    model: ModelConfig
+    loss: Callable[[int, int], ProxyLoss]
+    optim: Optimization
+    images: Preprocessing = field(default_factory=Preprocessing)
+    augment: Augmentation = field(default_factory=Augmentation)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    seed: int = 0

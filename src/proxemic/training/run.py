@@ -1,0 +1,115 @@
+"""The run directory: what a training run leaves behind."""
+
+import csv
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proxemic.errors import UserError
+from proxemic.training.checkpoint_io import write_atomically
+
+__all__ = ["RunDirectory"]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Names and formats of the files in ``runs/<name>/``.
+
+    Args:
+        path: The directory.
+    """
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """Every value of the recipe, defaults included (YAML)."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """The final metrics (JSON); there once the run is finished."""
+        return self.path / "metrics.json"
+
+    @property
+    def history(self) -> Path:
+        """One row an epoch (CSV)."""
+        return self.path / "history.csv"
+
+    @property
+    def model(self) -> Path:
+        """The weights of the chosen epoch; ``model.json`` beside it says how to build the network."""
+        return self.path / "model.safetensors"
+
+    @property
+    def loss(self) -> Path:
+        """The loss's own weights, the proxies, of the chosen epoch."""
+        return self.path / "loss.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        """What ``--resume`` starts from."""
+        return self.path / "checkpoints" / "last.ckpt"
+
+    def check_new(self) -> None:
+        """Raise `UserError` unless the directory is absent or empty."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
+        if self.recipe.exists():
+            raise UserError(
+                f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
+            )
+        if self.path.exists() and any(self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
+
+    def check_run(self) -> None:
+        """Raise `UserError` unless the directory holds a run."""
+        if not self.recipe.is_file():
+            raise UserError(
+                f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
+            )
+
+    def create(self, recipe_yaml: str) -> None:
+        """Make the directory with the recipe and a record of the machine."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write_json(self.path / "environment.json", _environment())
+        with write_atomically(self.recipe) as temporary:
+            temporary.write_text(recipe_yaml)
+
+    def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write all epochs anew, so that a resumed run never repeats or loses a row."""
+        with write_atomically(self.history) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def read_history(self) -> list[dict[str, float]]:
+        """One dict an epoch."""
+        with self.history.open(newline="") as file:
+            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+    def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Write ``content`` for people as much as for programs."""
+        with write_atomically(path) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _environment() -> dict[str, Any]:
+    packages = ("proxemic", "torch", "torchvision", "lightning", "timm", "numpy")
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in packages},
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

@@ -1,0 +1,225 @@
+"""From a recipe to a finished run directory."""
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from proxemic.data import ImageSet, Splits
+from proxemic.errors import UserError
+from proxemic.losses import ProxyLoss
+from proxemic.models import EmbeddingModel, build_model, load_model
+from proxemic.training.checkpoint_io import AtomicCheckpointIO
+from proxemic.training.data_module import TrainingData
+from proxemic.training.embed import embed_images, evaluate_embeddings
+from proxemic.training.keeper import RunKeeper
+from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.pictures import draw_curves, draw_gallery
+from proxemic.training.progress import TrainingBar
+from proxemic.training.recipe import Recipe
+from proxemic.training.run import RunDirectory
+
+__all__ = ["train"]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a recipe builds, from its seed alone."""
+
+    splits: Splits
+    model: EmbeddingModel
+    loss: ProxyLoss
+
+
+def train(
+    recipe: Recipe,
+    recipe_yaml: str,
+    out: Path,
+    *,
+    resume: bool = False,
+    report: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Train, choose the epoch on held-out classes, judge once on the test classes, write everything to ``out``.
+
+    Args:
+        recipe: What to do.
+        recipe_yaml: The same as text, all values spelt out; kept in the run directory.
+        out: The run directory; new, or that of the run to resume.
+        resume: Continue the run in ``out`` from its last checkpoint.
+        report: Is given lines for the user.
+
+    Returns:
+        The content of ``metrics.json``.
+
+    Raises:
+        UserError: For what the user can mend; `Interrupted` after Ctrl-C, `TrainingDiverged` if the loss is not finite.
+        ValueError: If a value of the recipe is not allowed.
+    """
+    run = RunDirectory(out)
+    run.check_run() if resume else run.check_new()
+    if resume and run.metrics.exists():
+        report(f"{out} is finished; these are its results.")
+        return json.loads(run.metrics.read_text())
+    parts = _build(recipe)
+    held_out, selected_on = _held_out(recipe, parts.splits)
+    _introduce(parts.splits, selected_on, report)
+    if not resume:
+        run.create(recipe_yaml)
+    best = _fit(recipe, parts, held_out, run, report)
+    return _finish(recipe, parts.splits, best, selected_on, run, report)
+
+
+def _build(recipe: Recipe) -> _Parts:
+    splits = recipe.data.load()
+    model, loss = _networks(recipe, splits)
+    return _Parts(splits, model, loss)
+
+
+def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss]:
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model)
+    return model, recipe.loss(splits.train.num_classes, recipe.model.embedding_size)
+
+
+def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
+    select_on = recipe.evaluation.select_on
+    if select_on == "validation" and splits.validation is None:
+        raise UserError(
+            "There are no validation classes (data.validation_fraction is 0), but they choose the epoch: set the fraction "
+            "above 0, or take the last epoch with --evaluation.select_on last."
+        )
+    return {"validation": splits.validation, "test": splits.test, "last": None}[select_on], select_on
+
+
+def _introduce(splits: Splits, selected_on: str, report: Callable[[str], None]) -> None:
+    for note in splits.notes:
+        report(note)
+    parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
+    for name, images in parts.items():
+        if images is not None:
+            report(f"{name}: {images.num_classes:,} classes, {len(images):,} images")
+    if selected_on == "test":
+        report("WARNING: the epoch is chosen on the test classes; the results are marked so and are too good.")
+
+
+def _fit(
+    recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, report: Callable[[str], None]
+) -> dict[str, float]:
+    task = EmbeddingTask(parts.model, parts.loss, recipe.optim, recipe.seed)
+    data = TrainingData(parts.splits.train, recipe)
+    keeper = RunKeeper(run, recipe, held_out, asdict(recipe.images), report)
+    bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
+    terminal = os.isatty(2)
+    _quiet()
+    with warnings.catch_warnings():
+        _ignore_what_is_meant()
+        trainer = Trainer(
+            accelerator=recipe.training.accelerator,
+            devices=1,
+            precision=recipe.training.precision,
+            max_epochs=recipe.training.epochs,
+            gradient_clip_val=recipe.optim.clip_value,
+            gradient_clip_algorithm="value",
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            callbacks=[keeper, *([bar] if terminal else [])],
+            enable_progress_bar=terminal,
+            enable_model_summary=False,
+            logger=_loggers(recipe, run),
+            plugins=[AtomicCheckpointIO()],
+            use_distributed_sampler=False,
+            default_root_dir=run.path,
+        )
+        checkpoint = run.checkpoint if run.checkpoint.exists() else None
+        try:
+            trainer.fit(task, data, ckpt_path=checkpoint, weights_only=True)
+        except TrainingDiverged as error:
+            kept = (
+                f"the last good checkpoint, of epoch {keeper.rows[-1]['epoch']:.0f}, is kept in {run.path}"
+                if keeper.rows
+                else "no epoch was finished, so there is no checkpoint yet"
+            )
+            raise TrainingDiverged(f"{error}; {kept}.") from None
+    assert keeper.best is not None
+    return keeper.best
+
+
+def _finish(
+    recipe: Recipe,
+    splits: Splits,
+    best: dict[str, float],
+    selected_on: str,
+    run: RunDirectory,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    model, _ = load_model(run.path)
+    device = _device(recipe)
+
+    def judge(network: EmbeddingModel, description: str) -> tuple[torch.Tensor, Any]:
+        embeddings = embed_images(
+            network.to(device),
+            splits.test,
+            recipe.images,
+            batch_size=recipe.evaluation.batch_size,
+            workers=recipe.batches.workers,
+            description=description,
+        )
+        return embeddings, evaluate_embeddings(embeddings, splits.test, recipe.evaluation)
+
+    embeddings, test = judge(model, "test")
+    result: dict[str, Any] = {"test": dict(test)}
+    if recipe.evaluation.untrained:
+        result["untrained"] = dict(judge(_networks(recipe, splits)[0], "untrained")[1])
+    result |= {
+        "epoch": int(best["epoch"]),
+        "selected_on": selected_on,
+        "seed": recipe.seed,
+        "test_classes": splits.test.num_classes,
+        "test_queries": test.queries,
+        "test_queries_left_out": test.left_out,
+    }
+    draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
+    draw_gallery(embeddings, splits.test, run.path / "gallery.png", distance=recipe.evaluation.distance)
+    run.write_json(run.metrics, result)
+    report(f"Wrote {run.path}")
+    return result
+
+
+def _device(recipe: Recipe) -> torch.device:
+    wanted = recipe.training.accelerator
+    if wanted in ("auto", "gpu"):
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    return torch.device(wanted)
+
+
+def _loggers(recipe: Recipe, run: RunDirectory) -> Sequence[Logger]:
+    if recipe.training.loggers is not None:
+        return recipe.training.loggers
+    logs = run.path / "logs"
+    # Each start of the run, a resumed one too, logs to a version of its own: Lightning would delete what is there.
+    return [TensorBoardLogger(logs, name="tensorboard"), CSVLogger(logs, name="csv")]
+
+
+def _quiet() -> None:
+    """Lightning's advice and device listings are not about the user's run."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _ignore_what_is_meant() -> None:
+    for message in (
+        ".*does not have many workers.*",
+        ".*is smaller than the logging interval.*",
+        ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*GPU available but not used.*",
+    ):
+        warnings.filterwarnings("ignore", message)
