@@ -2,13 +2,13 @@
 
 import signal
 
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches, SeededBatches
 from proxemic.training.recipe import Recipe
 
-__all__ = ["TrainingData", "ignore_interrupts"]
+__all__ = ["EpochOrder", "TrainingData", "ignore_interrupts"]
 
 
 class TrainingData(LightningDataModule):
@@ -31,11 +31,11 @@ class TrainingData(LightningDataModule):
         self.batches = SeededBatches(order, seed=seed)
 
     def train_dataloader(self) -> DataLoader:
-        # Worker processes ask for their first batches as soon as the loader is iterated, which is before Lightning
-        # sets the epoch: a resumed run must start in its own epoch, after the batches it has seen.
+        # A resumed run starts in its own epoch, after the batches it has seen: Lightning iterates the loader at once.
         if self.trainer is not None:
-            self.batches.set_epoch(self.trainer.current_epoch)
             loop = self.trainer.fit_loop
+            # Not trainer.current_epoch, which is one behind in a checkpoint of the end of an epoch.
+            self.batches.set_epoch(loop.epoch_progress.current.processed)
             if loop.restarting:
                 self.batches.skip(loop.epoch_loop.batch_progress.current.processed)
         workers = self.recipe.batches.workers
@@ -46,6 +46,16 @@ class TrainingData(LightningDataModule):
             persistent_workers=workers > 0,
             worker_init_fn=ignore_interrupts,
         )
+
+
+class EpochOrder(Callback):
+    """Gives every epoch its own order and augmentation: Lightning tells epochs to its own samplers only."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self.data = data
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.data.batches.set_epoch(trainer.current_epoch)
 
 
 def ignore_interrupts(_: int = 0) -> None:

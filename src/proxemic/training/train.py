@@ -18,7 +18,7 @@ from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
-from proxemic.training.data_module import TrainingData
+from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import embed_images, evaluate_embeddings
 from proxemic.training.keeper import RunKeeper
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
@@ -130,7 +130,7 @@ def _fit(
             gradient_clip_algorithm="value",
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=[keeper, *([bar] if terminal else [])],
+            callbacks=[keeper, EpochOrder(data), *([bar] if terminal else [])],
             enable_progress_bar=terminal,
             enable_model_summary=False,
             logger=_loggers(recipe, run),
@@ -221,5 +221,6 @@ def _ignore_what_is_meant() -> None:
         ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*GPU available but not used.*",
+        ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
     ):
         warnings.filterwarnings("ignore", message)

@@ -1,0 +1,61 @@
+"""The torch dataset that turns an image set into tensors."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from proxemic.data.images import ImageSet
+
+Key = int | tuple[int, int]
+
+
+class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
+    """Images as tensors with their labels, for training and for evaluation.
+
+    A key is an index, or a pair `(index, seed)`. With a seed the transform draws from torch's generator seeded by it,
+    so an augmented image is a pure function of the pair, whatever the number of workers, and the generator is put
+    back afterwards. With an index alone a random transform draws from torch's generator as it stands.
+
+    Args:
+        images: the images.
+        transform: from a PIL image to a float tensor `[channels, height, width]`.
+
+    Example:
+        >>> import numpy as np
+        >>> from proxemic.data import ArrayPixels, Preprocessing
+        >>> images = ImageSet.from_names(ArrayPixels(np.zeros((2, 40, 40), dtype=np.uint8)), ["a", "b"])
+        >>> preprocessing = Preprocessing(size=32, resize=None, channels=1, mean=(0.5,), std=(0.5,))
+        >>> image, label = EmbeddingDataset(images, preprocessing.evaluation())[1, 99]
+        >>> tuple(image.shape), label
+        ((1, 32, 32), 1)
+    """
+
+    def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Tensor]) -> None:
+        self.images = images
+        self.transform = transform
+        self._labels: list[int] = images.labels.tolist()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, int]:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
+        """Fetch a batch; saving and restoring the generator's state once for all of it."""
+        if any(isinstance(key, tuple) for key in keys):
+            # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
+            with torch.random.fork_rng(devices=[]):
+                return [self._fetch(key) for key in keys]
+        return [self._fetch(key) for key in keys]
+
+    def _fetch(self, key: Key) -> tuple[Tensor, int]:
+        if isinstance(key, tuple):
+            index, seed = key
+            torch.default_generator.manual_seed(seed)
+        else:
+            index = key
+        return self.transform(self.images.pixels[index]), self._labels[index]

@@ -1,0 +1,178 @@
+"""The user's own images, from a folder of class folders or a table."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import torch
+
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.listing import Listing, list_images, unreadable
+from proxemic.data.pixels import FilePixels
+from proxemic.data.splits import hold_out
+from proxemic.data.tables import Row, SplitName
+
+_NAMED = 3  # examples a message gives before it only counts
+
+
+@dataclass(frozen=True)
+class OwnImages(ImageSource):
+    """PNG, JPEG, WebP and BMP images in one folder a class, or named in a CSV or Parquet table.
+
+    A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
+    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps `split`
+    (train, validation or val, test), `is_query` and `is_gallery`. Labels of any type are compared as text and numbered
+    in the sorted order of that text. Where no split is given, whole classes are held out by `split_seed`; a given one
+    may not have a class on two sides, as retrieval is judged on unseen classes. Where only train and validation are
+    given, the latter is the test, and classes of the former are held out for validation.
+
+    Args:
+        root: the folder or the table.
+        test_fraction: part of the classes held out for the test where it is not given, above 0 and below 1.
+        validation_fraction: part of the remaining classes held out for validation where it is not given, 0 (none) to
+            below 1.
+        split_seed: which classes are held out.
+        strict: refuse unreadable images; otherwise they are left out and counted in the notes.
+
+    Raises:
+        ValueError: a fraction is out of range, or (on load) the images cannot be found, read or split.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog", "hen", "owl"):
+        ...     (root / name).mkdir()
+        ...     for number in range(2):
+        ...         Image.new("L", (8, 8)).save(root / name / f"{number}.png")
+        >>> splits = OwnImages(root, validation_fraction=0.0).load()
+        >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
+        (4, 2, None, 4)
+    """
+
+    root: Path
+    test_fraction: float = 0.5
+    validation_fraction: float = 0.5
+    split_seed: int = 0
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_fraction < 1:
+            raise ValueError(f"test_fraction is {self.test_fraction}, but it must be above 0 and below 1.")
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
+            )
+
+    def load(self) -> Splits:
+        """List the images, leave out those whose header cannot be read, and split them by class."""
+        root = Path(self.root)
+        listing = list_images(root)
+        failures = unreadable(listing.rows)
+        if self.strict and failures:
+            raise ValueError(f"{_unreadable_note(failures)}: mend or remove them, or set strict to false.")
+        rows = [row for row in listing.rows if row.path not in failures]
+        _check_usable(root, rows, failures)
+        parts, notes = _given_parts(root, rows)
+        train = _image_set(parts["train"], flagged=rows[0].split is None)
+        test = _image_set(parts["test"]) if parts["test"] else None
+        validation = _image_set(parts["validation"]) if parts["validation"] else None
+        try:
+            if test is None:
+                train, test = hold_out(train, self.test_fraction, self.split_seed, name="test_fraction")
+            if validation is None:
+                train, validation = hold_out(train, self.validation_fraction, self.split_seed)
+        except ValueError as error:
+            classes = len({row.label for row in rows})
+            raise ValueError(f"{root} has {classes} classes in all, too few for its splits: {error}") from error
+        assert test is not None  # test_fraction is above 0
+        for name, images in (("train", train), ("validation", validation), ("test", test)):
+            _check_part(root, name, images)
+        return Splits(train, validation, test, (*notes, *_notes(listing, rows, failures)))
+
+
+def _given_parts(root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:
+    parts: dict[SplitName, list[Row]] = {"train": [], "validation": [], "test": []}
+    for row in rows:
+        parts[row.split or "train"].append(row)
+    if not parts["train"]:
+        raise ValueError(f"{root} gives splits but no readable training image: add some, or give no splits.")
+    for one, other in combinations(parts, 2):
+        shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
+        if shared:
+            raise ValueError(
+                f"{root} has {len(shared)} classes in both {one} and {other} ({_some(shared)}), but the classes of "
+                "the splits must differ: move each to one side, or give no splits and let split_seed choose."
+            )
+    if parts["validation"] and not parts["test"]:
+        parts["test"], parts["validation"] = parts["validation"], []
+        return parts, (
+            f"{root} gives no test split: its validation split is the test, looked at once, "
+            "and validation_fraction of the training classes validates.",
+        )
+    return parts, ()
+
+
+def _image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
+    pixels, names = FilePixels([row.path for row in rows]), [row.label for row in rows]
+    flags = [(row.is_query, row.is_gallery) for row in rows]
+    if not flagged or all(flag == (None, None) for flag in flags):
+        return ImageSet.from_names(pixels, names)
+    for row, flag in zip(rows, flags, strict=True):
+        if None in flag:
+            raise ValueError(f"{row.path}: is_query or is_gallery is empty, but other images of its split have both.")
+    is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
+    return ImageSet.from_names(pixels, names, is_query, is_gallery)
+
+
+def _check_usable(root: Path, rows: Sequence[Row], failures: dict[Path, str]) -> None:
+    if not rows:
+        raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
+    counts = Counter(row.label for row in rows)
+    if len(counts) == 1:
+        raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
+    if max(counts.values()) == 1:
+        raise ValueError(
+            f"{root} has {len(counts)} classes with one image each, but images of one class are what is compared: "
+            "give classes at least two images."
+        )
+
+
+def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
+    if images is None:
+        return
+    if images.num_classes < 2:
+        raise ValueError(f"{root} has {images.num_classes} class in its {name} split, but at least two are needed.")
+    if name != "train" and images.labels.bincount().max() == 1:
+        raise ValueError(
+            f"{root} has no class with two images in its {name} split, so nothing can be found there: add images, "
+            "or change split_seed or the fractions."
+        )
+
+
+def _notes(listing: Listing, rows: Sequence[Row], failures: dict[Path, str]) -> list[str]:
+    notes = []
+    if failures:
+        notes.append(f"Left out: {_unreadable_note(failures)}.")
+    if listing.ignored:
+        names = [str(path) for path in listing.ignored]
+        notes.append(
+            f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
+            f".bmp: {_some(names)}."
+        )
+    single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
+    if single:
+        notes.append(
+            f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}."
+        )
+    return notes
+
+
+def _unreadable_note(failures: dict[Path, str]) -> str:
+    return f"{len(failures)} unreadable images, {_some([f'{path} ({why})' for path, why in failures.items()])}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")

@@ -1,0 +1,127 @@
+"""Labelled image sets, and the sources they are loaded from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from proxemic.data.pixels import Pixels
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Pictures with dense labels.
+
+    Args:
+        pixels: the pictures.
+        labels: class of each picture, 0 to C - 1, every class at least once.
+        class_names: name of each class, C of them.
+        is_query: pictures that ask, or None where every picture both asks and answers.
+        is_gallery: pictures that answer, or None likewise.
+        groups: a second, label-independent property of each picture (a glyph's typeface), if there is one.
+
+    Raises:
+        ValueError: the parts do not fit together.
+
+    Example:
+        >>> import numpy as np
+        >>> from proxemic.data import ArrayPixels
+        >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
+        >>> images = ImageSet.from_names(pixels, ["b", "a", "b"])
+        >>> images.labels.tolist(), images.class_names
+        ([1, 0, 1], ('a', 'b'))
+        >>> images.select_classes([1]).labels.tolist()
+        [0, 0]
+    """
+
+    pixels: Pixels
+    labels: Int64[Tensor, " images"]
+    class_names: tuple[str, ...]
+    is_query: Bool[Tensor, " images"] | None = None
+    is_gallery: Bool[Tensor, " images"] | None = None
+    groups: Int64[Tensor, " images"] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.pixels) != len(self.labels):
+            raise ValueError(f"pixels has {len(self.pixels)} images but labels has {len(self.labels)}.")
+        if self.labels.unique().tolist() != list(range(self.num_classes)):
+            raise ValueError(
+                f"labels must use each of 0 to {self.num_classes - 1}, one a name in class_names, and nothing else."
+            )
+        if (self.is_query is None) != (self.is_gallery is None):
+            raise ValueError("is_query and is_gallery must be given together.")
+
+    @classmethod
+    def from_names(
+        cls,
+        pixels: Pixels,
+        names: Sequence[str],
+        is_query: Bool[Tensor, " images"] | None = None,
+        is_gallery: Bool[Tensor, " images"] | None = None,
+    ) -> Self:
+        """Number the class names given for each picture in the sorted order of their text."""
+        class_names = tuple(sorted(set(names)))
+        number = {name: index for index, name in enumerate(class_names)}
+        labels = torch.tensor([number[name] for name in names], dtype=torch.int64)
+        return cls(pixels, labels, class_names, is_query, is_gallery)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def select_classes(self, classes: Sequence[int] | Int64[Tensor, " classes"]) -> "ImageSet":
+        """Keep the pictures of `classes`; the i-th of these becomes label i and keeps its name."""
+        classes = torch.as_tensor(classes, dtype=torch.int64)
+        relabel = torch.full((self.num_classes,), -1)
+        relabel[classes] = torch.arange(len(classes))
+        chosen = (relabel[self.labels] >= 0).nonzero().flatten()
+        names = tuple(self.class_names[index] for index in classes.tolist())
+        return self._take(chosen, relabel[self.labels[chosen]], names)
+
+    def select(self, indices: Sequence[int] | Int64[Tensor, " chosen"]) -> "ImageSet":
+        """Keep the pictures at `indices`, in that order; classes left without a picture go, the others close up."""
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        present, labels = self.labels[indices].unique(return_inverse=True)
+        return self._take(indices, labels, tuple(self.class_names[index] for index in present.tolist()))
+
+    def _take(
+        self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
+    ) -> "ImageSet":
+        def pick(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[indices]
+
+        pixels = self.pixels.select(indices.tolist())
+        return ImageSet(pixels, labels, names, pick(self.is_query), pick(self.is_gallery), pick(self.groups))
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """What is trained on, what chooses hyper-parameters and epoch, and what is looked at once, at the end.
+
+    Args:
+        train: images to train on.
+        validation: images of other classes, or None where nothing is held out.
+        test: images of classes in neither of the two.
+        notes: facts the user must be told, a sentence each.
+    """
+
+    train: ImageSet
+    validation: ImageSet | None
+    test: ImageSet
+    notes: tuple[str, ...] = ()
+
+
+class ImageSource(ABC):
+    """Something that image sets are loaded from."""
+
+    @abstractmethod
+    def load(self) -> Splits:
+        """Read the images and split them."""

@@ -1,0 +1,223 @@
+"""Batch samplers whose batches are a function of the seed and the epoch alone."""
+
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.utils.data import Sampler
+
+
+def derive_seed(*parts: int) -> int:
+    """Mix integers into a seed of 63 bits, the same on every machine.
+
+    Example:
+        >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(1, 0)
+        (True, False)
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Batches(Sampler[list[int]], ABC):
+    """Lists of image indices, a fresh draw each epoch.
+
+    Args:
+        seed: which random order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration draws."""
+        self.epoch = epoch
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+
+class RandomBatches(Batches):
+    """All images in random order, cut into batches.
+
+    Args:
+        num_images: number of images, at least 1.
+        batch_size: images a batch, at least 1; fewer images than that make one smaller batch.
+        seed: which random order.
+        drop_last: leave out the images that do not fill the last batch; each epoch leaves out others.
+
+    Raises:
+        ValueError: a value is out of its range.
+
+    Example:
+        >>> batches = RandomBatches(10, batch_size=4, seed=0)
+        >>> [len(batch) for batch in batches]
+        [4, 4]
+    """
+
+    def __init__(self, num_images: int, batch_size: int, seed: int, drop_last: bool = True) -> None:
+        super().__init__(seed)
+        _at_least_one(num_images=num_images, batch_size=batch_size)
+        self.num_images = num_images
+        self.batch_size = min(batch_size, num_images)
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
+        order = torch.randperm(self.num_images, generator=generator)
+        for batch in islice(order.split(self.batch_size), len(self)):
+            yield batch.tolist()
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.num_images, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+
+class ClassBalancedBatches(Batches):
+    """The same number of images from each of a few classes.
+
+    Classes, and the images of a class, are dealt from a shuffled deck that is shuffled again when it runs out, so every
+    class appears about equally often and no image twice before the others of its class. Only a class with fewer than
+    `images_per_class` images repeats some within a batch.
+
+    Args:
+        labels: class of each image.
+        classes_per_batch: classes in a batch, from 1 to the number of classes.
+        images_per_class: images of each of them, at least 1.
+        seed: which random order.
+        batches_per_epoch: length of an epoch; None for as many as the images fill, at least one.
+
+    Raises:
+        ValueError: a value is out of its range.
+
+    Example:
+        >>> batches = ClassBalancedBatches(torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]), 2, 2, seed=0)
+        >>> [len(batch) for batch in batches]
+        [4, 4]
+    """
+
+    def __init__(
+        self,
+        labels: Int64[Tensor, " images"],
+        classes_per_batch: int,
+        images_per_class: int,
+        seed: int,
+        batches_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(seed)
+        _at_least_one(classes_per_batch=classes_per_batch, images_per_class=images_per_class)
+        if batches_per_epoch is not None:
+            _at_least_one(batches_per_epoch=batches_per_epoch)
+        images_of: dict[int, list[int]] = {}
+        for index, label in enumerate(labels.tolist()):
+            images_of.setdefault(label, []).append(index)
+        if classes_per_batch > len(images_of):
+            raise ValueError(
+                f"classes_per_batch is {classes_per_batch}, but there are only {len(images_of)} classes: "
+                "lower classes_per_batch."
+            )
+        self.images_of = images_of
+        self.classes_per_batch = classes_per_batch
+        self.images_per_class = images_per_class
+        batch_size = classes_per_batch * images_per_class
+        self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = random.Random(derive_seed(self.seed, self.epoch))
+        classes = _Deck(sorted(self.images_of), generator)
+        images = {label: _Deck(indices, generator) for label, indices in self.images_of.items()}
+        for _ in range(self.batches_per_epoch):
+            chosen = classes.deal(self.classes_per_batch)
+            yield [index for label in chosen for index in images[label].deal(self.images_per_class)]
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch
+
+
+class _Deck:
+    """Cards dealt without repeats in a hand (unless the hand is larger than the deck) nor before all were dealt."""
+
+    def __init__(self, cards: Sequence[int], generator: random.Random) -> None:
+        self.cards = list(cards)
+        self.generator = generator
+        self.rest: list[int] = []
+
+    def deal(self, count: int) -> list[int]:
+        hand: list[int] = []
+        while count - len(hand) >= len(self.cards):
+            hand += self._shuffled()
+        count -= len(hand)
+        if count <= len(self.rest):
+            dealt, self.rest = self.rest[:count], self.rest[count:]
+        else:
+            fresh = self._shuffled()
+            added = [card for card in fresh if card not in self.rest][: count - len(self.rest)]
+            dealt, self.rest = self.rest + added, [card for card in fresh if card not in added]
+        return hand + dealt
+
+    def _shuffled(self) -> list[int]:
+        return self.generator.sample(self.cards, len(self.cards))
+
+
+class SeededBatches(Sampler[list[tuple[int, int]]]):
+    """Give every image of a batch the seed that its augmentation draws from.
+
+    The seed is a function of `(seed, epoch, batch, place in the batch)`, so an image that comes twice is augmented
+    differently, and a run that resumes in the middle of an epoch sees what it would have seen.
+
+    Args:
+        batches: the batches of indices.
+        seed: which random augmentation.
+
+    Example:
+        >>> batches = SeededBatches(RandomBatches(6, batch_size=2, seed=0), seed=0)
+        >>> whole = list(batches)
+        >>> batches.skip(2)
+        >>> list(batches) == whole[2:], len(batches)
+        (True, 3)
+    """
+
+    def __init__(self, batches: Batches, seed: int) -> None:
+        self.batches = batches
+        self.seed = seed
+        self._skip = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration draws."""
+        self.batches.set_epoch(epoch)
+
+    def skip(self, batches: int) -> None:
+        """Let the next iteration, and that one alone, start after `batches` batches.
+
+        Raises:
+            ValueError: there are not that many.
+        """
+        if not 0 <= batches <= len(self):
+            raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")
+        self._skip = batches
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        # Not a generator itself: the skip must be used up by this call, not by whichever iterator is advanced first.
+        skipped, self._skip = self._skip, 0
+        return self._seeded(self.batches.epoch, skipped)
+
+    def _seeded(self, epoch: int, skipped: int) -> Iterator[list[tuple[int, int]]]:
+        for number, batch in islice(enumerate(self.batches), skipped, None):
+            yield [(index, derive_seed(self.seed, epoch, number, place)) for place, index in enumerate(batch)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}, but it must be at least 1.")

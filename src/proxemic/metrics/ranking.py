@@ -1,0 +1,157 @@
+"""Retrieval metrics of one ranked list a query, as pure functions of relevance.
+
+Every function takes the relevance of the neighbours in ranked order, 1 (relevant) or 0, and the number of
+relevant items in the whole gallery, and returns one float64 value in [0, 1] a query. Places beyond the end of the
+list count as not relevant. A query without relevant items has no defined value and gets NaN.
+
+The five rankings of Table 3 in the Multi-Proxy Anchor paper, each with four relevant items:
+
+>>> rankings = torch.tensor([
+...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+...     [1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+...     [1, 0, 1, 0, 0, 0, 1, 0, 0, 1],
+...     [1, 1, 1, 1, 0, 0, 0, 0, 0, 0],
+... ])
+>>> four = torch.full((5,), 4)
+>>> for values in (recall_at_k(rankings, four, 10), precision_at_k(rankings, four, 10), map_at_r(rankings, four),
+...                map_at_k(rankings, four, 10), ndcg_at_k(rankings, four, 10)):
+...     print([round(100 * value, 1) for value in values.tolist()])
+[100.0, 100.0, 100.0, 100.0, 100.0]
+[10.0, 20.0, 20.0, 40.0, 40.0]
+[25.0, 25.0, 41.7, 41.7, 100.0]
+[10.0, 12.0, 16.7, 25.0, 40.0]
+[39.0, 50.3, 58.6, 82.9, 100.0]
+"""
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+Relevance = Int[Tensor, "queries places"] | Bool[Tensor, "queries places"]
+Values = Float64[Tensor, "queries"]
+
+
+def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
+    r"""Whether any of the first k neighbours is relevant (the metric-learning meaning of recall).
+
+    $$\text{Recall@}k = \max_{i \le k} rel_i$$
+
+    Args:
+        relevance: 0 or 1, in ranked order.
+        num_relevant: relevant items in the gallery, at least as many as the row of `relevance` has.
+        k: at least 1; may exceed the number of places.
+
+    Raises:
+        ValueError: where an argument is out of its range.
+
+    >>> recall_at_k(torch.tensor([[0, 1, 0], [0, 0, 1]]), torch.tensor([1, 2]), 2)
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    hits = _checked(relevance, num_relevant, k)[:, :k]
+    return _defined(hits.sum(1).clamp(max=1.0), num_relevant)
+
+
+def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
+    r"""Share of the first k places that are relevant.
+
+    $$\text{Precision@}k = \frac1k \sum_{i \le k} rel_i$$
+
+    Arguments and errors: as `recall_at_k`.
+
+    >>> precision_at_k(torch.tensor([[0, 1, 0], [0, 0, 1]]), torch.tensor([1, 2]), 2)
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    hits = _checked(relevance, num_relevant, k)[:, :k]
+    return _defined(hits.sum(1) / k, num_relevant)
+
+
+def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
+    r"""Share of the first R places that are relevant, R being the number of relevant items.
+
+    $$\text{R-Precision} = \frac1R \sum_{i \le R} rel_i$$
+
+    Arguments and errors: as `recall_at_k`, without k.
+
+    >>> r_precision(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.tensor([2, 1]))
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    hits = _first_r(_checked(relevance, num_relevant), num_relevant)
+    return _defined(hits.sum(1) / num_relevant, num_relevant)
+
+
+def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
+    r"""Mean average precision over the first R places.
+
+    $$\text{MAP@}R = \frac1R \sum_{i \le R} rel_i \, \text{Precision@}i$$
+
+    Arguments and errors: as `recall_at_k`, without k. Source: Musgrave et al., A Metric Learning Reality
+    Check, 2020.
+
+    >>> map_at_r(torch.tensor([[1, 0, 1], [0, 1, 0]]), torch.tensor([2, 2]))
+    tensor([0.5000, 0.2500], dtype=torch.float64)
+    """
+    hits = _first_r(_checked(relevance, num_relevant), num_relevant)
+    return _defined((hits * _precisions(hits)).sum(1) / num_relevant, num_relevant)
+
+
+def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
+    r"""Mean average precision over the first k places, divided by k also where fewer are relevant.
+
+    $$\text{MAP@}k = \frac1k \sum_{i \le k} rel_i \, \text{Precision@}i$$
+
+    Arguments and errors: as `recall_at_k`.
+
+    >>> map_at_k(torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2]), 4)
+    tensor([0.4167, 0.1250], dtype=torch.float64)
+    """
+    hits = _checked(relevance, num_relevant, k)[:, :k]
+    return _defined((hits * _precisions(hits)).sum(1) / k, num_relevant)
+
+
+def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
+    r"""Normalised discounted cumulative gain: the gain of the list over that of the best possible list.
+
+    $$\text{nDCG@}k = \frac{\sum_{i \le k} (2^{rel_i} - 1) / \log_2(i + 1)}
+                           {\sum_{i \le \min(k, R)} 1 / \log_2(i + 1)}$$
+
+    Arguments and errors: as `recall_at_k`.
+
+    >>> ndcg_at_k(torch.tensor([[1, 1, 0], [0, 0, 1]]), torch.tensor([2, 1]), 3)
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    hits = _checked(relevance, num_relevant, k)[:, :k]
+    discounts = 1 / torch.arange(2, k + 2, dtype=torch.float64, device=hits.device).log2()
+    # Both sums run over the same cumulative order, so a perfect list gives exactly 1.
+    gains = (hits * discounts[: hits.shape[1]]).cumsum(1)[:, -1]
+    ideal = discounts.cumsum(0)[num_relevant.clamp(1, k) - 1]
+    return _defined((gains / ideal).clamp(max=1.0), num_relevant)
+
+
+def _checked(
+    relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int = 1
+) -> Float64[Tensor, "queries places"]:
+    if k < 1:
+        raise ValueError(f"k is {k} but must be at least 1")
+    if relevance.shape[1] == 0:
+        raise ValueError("relevance has no places; rank at least one neighbour")
+    hits = relevance.double()
+    if not bool(((hits == 0) | (hits == 1)).all()):
+        raise ValueError("relevance holds values other than 0 and 1; pass one 0 or 1 a neighbour")
+    if bool((hits.sum(1) > num_relevant).any()):
+        raise ValueError("num_relevant is below the hits in relevance; pass the count over the whole gallery")
+    return hits
+
+
+def _precisions(hits: Float64[Tensor, "queries places"]) -> Float64[Tensor, "queries places"]:
+    return hits.cumsum(1) / torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
+
+
+def _first_r(
+    hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]
+) -> Float64[Tensor, "queries places"]:
+    return hits * (torch.arange(hits.shape[1], device=hits.device) < num_relevant[:, None])
+
+
+def _defined(values: Values, num_relevant: Int[Tensor, "queries"]) -> Values:
+    return values.masked_fill(num_relevant == 0, torch.nan)

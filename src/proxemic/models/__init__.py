@@ -1,0 +1,14 @@
+"""Embedding networks: a backbone, pooling and a head, and how they are saved."""
+
+from proxemic.models.backbones import ConvNet as ConvNet
+from proxemic.models.embedding import EmbeddingModel as EmbeddingModel
+from proxemic.models.embedding import ModelConfig as ModelConfig
+from proxemic.models.embedding import build_model as build_model
+from proxemic.models.pooling import AvgMaxPool as AvgMaxPool
+from proxemic.models.pooling import AvgPool as AvgPool
+from proxemic.models.pooling import GeM as GeM
+from proxemic.models.pooling import MaxPool as MaxPool
+from proxemic.models.saving import load_model as load_model
+from proxemic.models.saving import save_model as save_model
+from proxemic.models.timm_models import TimmBackbone as TimmBackbone
+from proxemic.models.timm_models import timm_backbone as timm_backbone

@@ -1,0 +1,124 @@
+"""Models on disk: `model.safetensors` with the weights, `model.json` with all else; nothing is unpickled."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from proxemic.models.embedding import EmbeddingModel, ModelConfig, build_model
+
+FORMAT = 1
+WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+
+
+def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapping[str, Any]) -> None:
+    """Write a model so that `load_model` gives the same embeddings, to the last bit.
+
+    Each file is written under a temporary name and put in place at once; the description holds the checksum of the
+    weights, so that an interrupted save is noticed when loading.
+
+    Args:
+        directory: made if it is not there; holds `model.safetensors` and `model.json`.
+        model: with float32 weights.
+        preprocessing: what images need before the model, as plain JSON data (tuples come back as lists).
+
+    Raises:
+        ValueError: where preprocessing is not plain data, or weights are not float32.
+
+    >>> from tempfile import mkdtemp
+    >>> directory, model = mkdtemp(), build_model(ModelConfig(in_channels=1, embedding_size=4)).eval()
+    >>> save_model(directory, model, {"size": 32})
+    >>> loaded, preprocessing = load_model(directory)
+    >>> preprocessing, torch.equal(loaded(torch.ones(1, 1, 32, 32)), model(torch.ones(1, 1, 32, 32)))
+    ({'size': 32}, True)
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
+    weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
+    description = {
+        "format": FORMAT,
+        "config": asdict(model.config),
+        "preprocessing": dict(preprocessing),
+        "sha256": hashlib.sha256(weights).hexdigest(),
+        "libraries": {name: found for name in ("proxemic", "torch", "timm") if (found := _version(name))},
+    }
+    try:
+        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"preprocessing is not plain JSON data: {error}") from error
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    _write(Path(directory) / WEIGHTS, weights)
+    _write(Path(directory) / DESCRIPTION, text.encode())
+
+
+def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
+    """Load what `save_model` wrote, on the CPU and in evaluation mode, without the network.
+
+    Args:
+        path: the directory, or its `model.safetensors`.
+
+    Returns:
+        the model and its preprocessing.
+
+    Raises:
+        ValueError: where a file is missing, malformed, or not of this model.
+        ImportError: for a timm backbone without timm.
+    """
+    weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+    description_file = weights_file.with_name(DESCRIPTION)
+    config, preprocessing, checksum = _read(description_file)
+    try:
+        weights = weights_file.read_bytes()
+        tensors = safetensors.torch.load(weights)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{weights_file} is not readable as safetensors: {error}") from error
+    if hashlib.sha256(weights).hexdigest() != checksum:
+        raise ValueError(f"{weights_file} is not the file that {description_file} describes; save the model again")
+    model = build_model(replace(config, pretrained=False, weights=None))
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        message = " ".join(str(error).split())[:200]
+        raise ValueError(f"{weights_file} does not fit {config.backbone}: {message}") from error
+    model.config = config
+    return model.eval(), preprocessing
+
+
+def _read(file: Path) -> tuple[ModelConfig, dict[str, Any], str]:
+    try:
+        found = json.loads(file.read_text())
+        if found["format"] != FORMAT:
+            raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
+        return ModelConfig(**found["config"]), dict(found["preprocessing"]), str(found["sha256"])
+    except KeyError as error:
+        raise ValueError(f"{file} does not describe a model: {error} is missing") from error
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not describe a model: {error}") from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,147 @@
+"""Any network of timm as a backbone, with pretrained weights from its cache, the network or a local file."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from timm.models import PretrainedCfg
+
+
+class TimmBackbone(nn.Module):
+    """A timm network without pooling and classifier, whose output is always `[B, num_features, h, w]`.
+
+    The patch tokens of a transformer come as one column, `[B, num_features, tokens, 1]`, without class and register
+    tokens: all that pooling needs.
+
+    Args:
+        network: made by `timm.create_model(..., num_classes=0, global_pool="")`.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.num_features: int = getattr(network, "head_hidden_size", network.num_features)
+        self.channels_last: bool = getattr(network, "output_fmt", "NCHW") == "NHWC"
+        self.prefix_tokens: int = getattr(network, "num_prefix_tokens", 0)
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
+        features = self.network(images)
+        shape = tuple(getattr(features, "shape", ()))
+        if len(shape) == 3:
+            features = features[:, self.prefix_tokens :].transpose(1, 2).unsqueeze(3)
+        elif len(shape) == 4 and self.channels_last:
+            features = features.permute(0, 3, 1, 2)
+        if len(shape) not in (3, 4) or features.shape[1] != self.num_features:
+            raise ValueError(
+                f"backbone gives features of shape {shape}, neither a map of {self.num_features} channels nor tokens; "
+                "choose another timm model"
+            )
+        return features
+
+
+def timm_backbone(
+    name: str, *, pretrained: bool = False, in_channels: int = 3, weights: str | Path | None = None
+) -> TimmBackbone:
+    """Build a timm network as a backbone.
+
+    Args:
+        name: a timm model, with or without a tag, as `resnet50` or `resnet50.a1_in1k`.
+        pretrained: load timm's weights, from the Hugging Face cache or else from the network.
+        in_channels: of the images; pretrained first layers are adapted by timm.
+        weights: a `.safetensors` file with timm's weights for this model, in place of `pretrained`.
+
+    Raises:
+        ValueError: for a name that timm does not have, or a file that does not fit.
+        RuntimeError: where pretrained weights cannot be had; it says what to fetch and where to put it.
+        ImportError: without timm.
+
+    >>> backbone = timm_backbone("resnet18", in_channels=1)
+    >>> backbone.num_features, backbone(torch.zeros(1, 1, 64, 64)).shape
+    (512, torch.Size([1, 512, 2, 2]))
+    """
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError(f"backbone {name!r} needs timm, which is missing: pip install timm") from error
+    known = timm.list_models()
+    if name not in known and name not in timm.list_pretrained():
+        near = get_close_matches(name, known, n=3) or ["resnet50"]
+        raise ValueError(
+            f"backbone is {name!r} but must be 'convnet' or a timm model; did you mean {' or '.join(near)}?"
+        )
+    file = _local_file(weights) if weights is not None else None
+    if file is None and pretrained:
+        file = _pretrained_file(name, timm.get_pretrained_cfg(name))
+    if file is None:
+        return TimmBackbone(_create(name, in_channels))
+    return TimmBackbone(_create_from(file, name, in_channels))
+
+
+def _create_from(file: Path, name: str, in_channels: int) -> nn.Module:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            network = _create(name, in_channels, {"file": str(file), "custom_load": False})
+    except (RuntimeError, SafetensorError) as error:
+        raise ValueError(f"weights in {file} do not fit {name}: {' '.join(str(error).split())[:200]}") from error
+    # timm only logs what a file lacks; what the same random state makes again was not in the file.
+    fresh = dict(_create(name, in_channels).named_parameters())
+    lacking = [
+        key
+        for key, value in network.named_parameters()
+        if value.numel() > 1 and value.std() > 0 and torch.equal(value, fresh[key])
+    ]
+    if lacking:
+        raise ValueError(f"weights in {file} do not fit {name}: {len(lacking)} tensors are missing, as {lacking[0]}")
+    return network
+
+
+def _create(name: str, in_channels: int, overlay: dict[str, Any] | None = None) -> nn.Module:
+    import timm
+
+    try:
+        return timm.create_model(
+            name,
+            pretrained=overlay is not None,
+            pretrained_cfg_overlay=overlay,
+            num_classes=0,
+            global_pool="",
+            in_chans=in_channels,
+        )
+    except AssertionError as error:
+        raise ValueError(f"backbone {name!r} cannot be used, as its pooling cannot be removed: {error}") from error
+
+
+def _local_file(weights: str | Path) -> Path:
+    file = Path(weights).expanduser()
+    if file.suffix != ".safetensors" or not file.is_file():
+        raise ValueError(f"weights is {str(weights)!r} but must be an existing .safetensors file")
+    return file
+
+
+def _pretrained_file(name: str, configuration: "PretrainedCfg | None") -> Path:
+    import huggingface_hub
+
+    repository = configuration.hf_hub_id if configuration else None
+    if configuration is None or repository is None:
+        raise RuntimeError(f"timm has no pretrained weights for {name}; set pretrained=False, or pass `weights`")
+    filename = configuration.hf_hub_filename or "model.safetensors"
+    cached = huggingface_hub.try_to_load_from_cache(repository, filename)
+    if isinstance(cached, str):
+        return Path(cached)
+    url = huggingface_hub.hf_hub_url(repository, filename)
+    try:
+        # The download itself retries for most of a minute; this asks once.
+        huggingface_hub.get_hf_file_metadata(url, timeout=5)
+        return Path(huggingface_hub.hf_hub_download(repository, filename))
+    except Exception as error:  # whatever kept the file away, the remedy is the same
+        folder = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+        raise RuntimeError(
+            f"pretrained weights of {name} are not in the cache and cannot be downloaded: fetch {url} elsewhere and "
+            f"pass the file as `weights`, or copy the folder {folder} from a machine that has it"
+        ) from error

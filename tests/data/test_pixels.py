@@ -1,0 +1,122 @@
+import io
+import pickle
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch._utils import ExceptionWrapper
+
+from proxemic.data import ArrayPixels, FilePixels, UnreadableImageError
+
+INK = (200, 40, 90)
+
+
+def read(path: Path) -> Image.Image:
+    return FilePixels([path])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"), [("a.png", 0), ("a.bmp", 0), ("a.webp", 6), ("a.jpg", 6), ("upper.PNG", 0)]
+)
+def test_formats_keep_their_colours(tmp_path: Path, name: str, tolerance: int) -> None:
+    Image.new("RGB", (16, 12), INK).save(tmp_path / name)
+    image = read(tmp_path / name)
+    assert (image.mode, image.size) == ("RGB", (16, 12))
+    np.testing.assert_allclose(np.asarray(image, dtype=int)[5, 5], INK, atol=tolerance)
+
+
+def test_exif_orientation_6_turns_a_quarter_clockwise(tmp_path: Path) -> None:
+    stored = Image.new("RGB", (32, 16), "white")
+    stored.paste("black", (0, 0, 16, 16))  # dark left half
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored.save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    image = np.asarray(read(tmp_path / "photo.jpg").convert("L"))
+    assert image.shape == (32, 16)
+    assert image[:12].mean() < 10  # a clockwise turn brings the left to the top
+    assert image[20:].mean() > 245
+
+
+def test_transparency_is_flattened_on_white(tmp_path: Path) -> None:
+    half = Image.new("RGBA", (2, 1), (0, 0, 0, 255))
+    half.putpixel((1, 0), (0, 0, 0, 0))
+    half.save(tmp_path / "rgba.png")
+    half.convert("LA").save(tmp_path / "la.png")
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 0, 0, 0])
+    palette.putpixel((1, 0), 1)
+    palette.save(tmp_path / "p.png", transparency=1)
+    expected = {
+        "rgba.png": ("RGB", (0, 0, 0), (255,) * 3),
+        "la.png": ("L", 0, 255),
+        "p.png": ("RGB", (10, 20, 30), (255,) * 3),
+    }
+    for name, (mode, left, right) in expected.items():
+        image = read(tmp_path / name)
+        assert (image.mode, image.getpixel((0, 0)), image.getpixel((1, 0))) == (mode, left, right), name
+
+
+def test_palette_one_bit_and_cmyk(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4), INK).convert("P", palette=Image.Palette.ADAPTIVE).save(tmp_path / "p.png")
+    Image.new("1", (4, 4), 1).save(tmp_path / "one.png")
+    Image.new("CMYK", (16, 16), (0, 0, 0, 0)).save(tmp_path / "cmyk.jpg")
+    assert read(tmp_path / "p.png").getpixel((0, 0)) == INK
+    assert (read(tmp_path / "one.png").mode, read(tmp_path / "one.png").getpixel((0, 0))) == ("L", 255)
+    assert read(tmp_path / "cmyk.jpg").getpixel((3, 3)) == (255, 255, 255)
+
+
+def test_16_bit_grey_keeps_its_range(tmp_path: Path) -> None:
+    deep = np.array([[0, 257, 32768, 65535]], dtype=np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    image = read(tmp_path / "deep.png")
+    assert image.mode == "L"
+    assert np.asarray(image).tolist() == [[0, 1, 127, 255]]
+
+
+def truncated_png() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()[:2000]
+
+
+def damaged_png() -> bytes:
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
+    crc = struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header + crc + b"\x00\x00\x00\x09IDATrubbish!!"
+
+
+@pytest.mark.parametrize("content", [b"hello, I am text", b"", truncated_png(), damaged_png()])
+def test_what_cannot_be_decoded_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.png"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableImageError, match=r"bad\.png cannot be read as an image: .+\.$"):
+        read(path)
+
+
+def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableImageError, match=r"gone\.png cannot be read as an image: no such file"):
+        read(tmp_path / "gone.png")
+    with pytest.raises(UnreadableImageError, match="directory"):
+        read(tmp_path)
+
+
+def test_error_survives_pickling_and_a_worker(tmp_path: Path) -> None:
+    error = UnreadableImageError(tmp_path / "x.png", "broken")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.path, copy.reason) == (str(error), error.path, error.reason)
+    try:
+        raise error
+    except UnreadableImageError:
+        from_worker = ExceptionWrapper(where="in a worker")  # what a DataLoader sends home
+    with pytest.raises(UnreadableImageError, match=r"x\.png cannot be read as an image: broken"):
+        from_worker.reraise()
+
+
+def test_select_reorders() -> None:
+    array = np.arange(3, dtype=np.uint8).reshape(3, 1, 1)
+    chosen = ArrayPixels(array).select([2, 0])
+    assert [chosen[place].getpixel((0, 0)) for place in range(len(chosen))] == [2, 0]
+    assert FilePixels([Path("a"), Path("b")]).select([1]).paths == (Path("b"),)

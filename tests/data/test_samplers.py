@@ -1,0 +1,118 @@
+from collections import Counter
+from itertools import chain
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxemic.data import ClassBalancedBatches, RandomBatches, SeededBatches
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 3))
+def test_random_batches_cover_the_images_once(images: int, size: int, drop_last: bool, epoch: int) -> None:
+    batches = RandomBatches(images, size, seed=0, drop_last=drop_last)
+    batches.set_epoch(epoch)
+    drawn = list(batches)
+    assert len(drawn) == len(batches) >= 1
+    flat = list(chain.from_iterable(drawn))
+    assert len(set(flat)) == len(flat)
+    assert set(flat) <= set(range(images))
+    assert all(type(index) is int for index in flat)
+    if not drop_last or images < size:
+        assert len(flat) == images
+    else:
+        assert {len(batch) for batch in drawn} == {size}
+
+
+def test_order_is_a_function_of_seed_and_epoch() -> None:
+    batches = RandomBatches(50, 10, seed=0)
+    first = list(batches)
+    assert list(batches) == first
+    batches.set_epoch(1)
+    assert list(batches) != first
+    batches.set_epoch(0)
+    assert list(batches) == first
+    assert list(RandomBatches(50, 10, seed=1)) != first
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=12), st.data())
+def test_class_balanced_batches(sizes: list[int], data: st.DataObject) -> None:
+    classes = data.draw(st.integers(1, len(sizes)))
+    per_class = data.draw(st.integers(1, 5))
+    length = data.draw(st.integers(1, 20))
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    batches = ClassBalancedBatches(labels, classes, per_class, seed=5, batches_per_epoch=length)
+    drawn = list(batches)
+    assert len(drawn) == len(batches) == length
+    assert drawn == list(batches)
+    appearances: Counter[int] = Counter()
+    uses: Counter[int] = Counter()
+    for batch in drawn:
+        counts = Counter(labels[batch].tolist())
+        assert len(counts) == classes
+        assert set(counts.values()) == {per_class}
+        appearances.update(counts.keys())
+        repeats = Counter(batch)
+        for index, count in repeats.items():
+            size = sizes[labels[index]]
+            assert count == 1 or size < per_class
+        uses.update(repeats)
+    every = [appearances[label] for label in range(len(sizes))]
+    assert max(every) - min(every) <= 1
+    for label in range(len(sizes)):
+        used = [uses[index] for index in (labels == label).nonzero().flatten().tolist()]
+        assert max(used) - min(used) <= 2
+
+
+def test_class_balanced_default_length_and_epochs() -> None:
+    labels = torch.arange(10).repeat(7)
+    batches = ClassBalancedBatches(labels, 4, 3, seed=0)
+    assert len(batches) == 70 // 12
+    first = list(batches)
+    batches.set_epoch(1)
+    assert list(batches) != first
+    assert len(ClassBalancedBatches(torch.tensor([0, 1]), 2, 4, seed=0)) == 1
+
+
+def test_wrong_numbers_are_named() -> None:
+    labels = torch.tensor([0, 0, 1])
+    with pytest.raises(ValueError, match="classes_per_batch is 3, but there are only 2 classes"):
+        ClassBalancedBatches(labels, 3, 2, seed=0)
+    with pytest.raises(ValueError, match="images_per_class is 0"):
+        ClassBalancedBatches(labels, 2, 0, seed=0)
+    with pytest.raises(ValueError, match="batches_per_epoch is 0"):
+        ClassBalancedBatches(labels, 2, 1, seed=0, batches_per_epoch=0)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        RandomBatches(3, 0, seed=0)
+    with pytest.raises(ValueError, match="num_images is 0"):
+        RandomBatches(0, 3, seed=0)
+
+
+def test_seeds_follow_epoch_and_place() -> None:
+    batches = SeededBatches(RandomBatches(20, 5, seed=0), seed=9)
+    first = list(batches)
+    assert list(batches) == first
+    seeds = [seed for batch in first for _, seed in batch]
+    assert len(set(seeds)) == 20
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert [[index for index, _ in batch] for batch in first] == list(RandomBatches(20, 5, seed=0))
+    batches.set_epoch(1)
+    assert not set(seeds) & {seed for batch in batches for _, seed in batch}
+    other = SeededBatches(RandomBatches(20, 5, seed=0), seed=8)
+    assert not set(seeds) & {seed for batch in other for _, seed in batch}
+
+
+def test_skip_holds_for_one_iteration() -> None:
+    batches = SeededBatches(RandomBatches(20, 5, seed=0), seed=0)
+    whole = list(batches)
+    batches.skip(3)
+    assert len(batches) == 4
+    assert list(batches) == whole[3:]
+    assert list(batches) == whole
+    batches.skip(4)
+    assert list(batches) == []
+    with pytest.raises(ValueError, match="an epoch has 4"):
+        batches.skip(5)
+    with pytest.raises(ValueError, match="batches is -1"):
+        batches.skip(-1)

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxemic.data import ArrayPixels, ImageSet, split_classes
+from proxemic.data.splits import hold_out
+
+
+@given(st.integers(4, 500), st.floats(0.01, 0.99), st.integers(0, 2**40))
+def test_split_is_a_partition(num_classes: int, fraction: float, seed: int) -> None:
+    try:
+        kept, held_out = split_classes(num_classes, fraction, seed)
+    except ValueError:
+        held = num_classes * fraction
+        assert min(held, num_classes - held) <= 2.5  # refused only where a side would be too small
+        return
+    assert torch.cat([kept, held_out]).sort().values.tolist() == list(range(num_classes))
+    assert min(len(kept), len(held_out)) >= 2
+    assert abs(len(held_out) - num_classes * fraction) <= 0.5
+    again = split_classes(num_classes, fraction, seed)
+    assert torch.equal(kept, again[0])
+    assert kept.tolist() == sorted(kept.tolist())
+
+
+def test_known_split() -> None:
+    assert split_classes(8, 0.5, seed=0)[1].tolist() == [0, 3, 4, 7]
+    assert split_classes(8, 0.5, seed=1)[1].tolist() != [0, 3, 4, 7]
+
+
+def test_a_half_stays_with_the_kept() -> None:
+    kept, held_out = split_classes(5, 0.5, seed=0)
+    assert (len(kept), len(held_out)) == (3, 2)
+
+
+def test_zero_holds_out_nothing() -> None:
+    kept, held_out = split_classes(3, 0.0, seed=0)
+    assert (kept.tolist(), len(held_out)) == ([0, 1, 2], 0)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5, float("nan")])
+def test_fraction_out_of_range(fraction: float) -> None:
+    with pytest.raises(ValueError, match=r"test_fraction is .*, but it must be at least 0 and below 1"):
+        split_classes(10, fraction, seed=0, name="test_fraction")
+
+
+@pytest.mark.parametrize(("classes", "fraction"), [(3, 0.5), (1, 0.0), (10, 0.1), (10, 0.9)])
+def test_too_few_classes(classes: int, fraction: float) -> None:
+    with pytest.raises(ValueError, match=f"fraction={fraction} of {classes} classes keeps .* at least 2: change"):
+        split_classes(classes, fraction, seed=0)
+
+
+def test_hold_out_is_class_disjoint() -> None:
+    array = np.zeros((24, 2, 2), dtype=np.uint8)
+    images = ImageSet.from_names(ArrayPixels(array), [chr(97 + index % 8) for index in range(24)])
+    kept, held_out = hold_out(images, 0.25, seed=3)
+    assert held_out is not None
+    assert (len(kept), len(held_out)) == (18, 6)
+    assert not set(kept.class_names) & set(held_out.class_names)
+    assert hold_out(images, 0.0, seed=3) == (images, None)

@@ -1,0 +1,122 @@
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from proxemic.data import Augmentation, Preprocessing
+
+GREY = Preprocessing(size=32, resize=None, channels=1, mean=(0.5,), std=(0.25,))
+
+
+def noise_image(size: tuple[int, int] = (50, 40), channels: int = 3) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], channels), dtype=np.uint8))
+
+
+def test_values_are_normalised() -> None:
+    image = GREY.evaluation()(Image.new("L", (32, 32), 255))
+    assert image.dtype == torch.float32
+    torch.testing.assert_close(image, torch.full((1, 32, 32), 2.0))
+    coloured = Preprocessing(size=8, resize=8).evaluation()(Image.new("RGB", (8, 8), (255, 0, 0)))
+    torch.testing.assert_close(coloured[:, 0, 0], torch.tensor([0.515 / 0.229, -0.456 / 0.224, -0.406 / 0.225]))
+
+
+def test_centre_crop_after_resizing_the_shorter_side() -> None:
+    image = Image.new("L", (80, 40), 0)
+    image.paste(255, (20, 0, 60, 40))  # the centre square is white
+    seen = replace(GREY, size=20, resize=20).evaluation()(image)
+    assert seen[:, 1:-1, 1:-1].min() == 2.0
+    squeezed = replace(GREY, size=20).evaluation()(image)
+    assert squeezed[0, 10, 0] == -2.0
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_mode_gives_the_channels_asked_for(mode: str, channels: Any) -> None:
+    preprocessing = Preprocessing(24, 28, channels, (0.5,) * channels, (0.5,) * channels)
+    image = noise_image().convert(mode)
+    crop = Augmentation(random_resized_crop=(0.2, 1.0))
+    for transform in (preprocessing.evaluation(), crop.training(preprocessing)):
+        assert transform(image).shape == (channels, 24, 24)
+
+
+def test_no_augmentation_is_evaluation() -> None:
+    preprocessing = Preprocessing(24, 28)
+    image = noise_image()
+    assert torch.equal(Augmentation().training(preprocessing)(image), preprocessing.evaluation()(image))
+
+
+@pytest.mark.parametrize(
+    "augmentation",
+    [
+        Augmentation(random_resized_crop=(0.2, 1.0)),
+        Augmentation(degrees=30.0),
+        Augmentation(translate=0.3),
+        Augmentation(scale=(0.5, 1.5)),
+        Augmentation(shear=30.0),
+        Augmentation(noise=0.1),
+    ],
+)
+def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmentation) -> None:
+    transform = augmentation.training(GREY)
+    image = noise_image()
+    torch.manual_seed(0)
+    first = transform(image)
+    second = transform(image)
+    torch.manual_seed(0)
+    assert torch.equal(first, transform(image))
+    assert not torch.equal(first, second)
+
+
+def test_flip() -> None:
+    image = noise_image((32, 32)).convert("L")
+    flipped = Augmentation(horizontal_flip=1.0).training(GREY)(image)
+    torch.testing.assert_close(flipped, GREY.evaluation()(image).flip(-1))
+
+
+def test_noise_has_the_stated_deviation() -> None:
+    torch.manual_seed(0)
+    noisy = Augmentation(noise=0.1).training(GREY)(Image.new("L", (32, 32), 128))
+    assert noisy.std().item() == pytest.approx(0.1 / 0.25, rel=0.1)
+
+
+def test_transforms_travel_to_spawned_workers() -> None:
+    transform = Augmentation(degrees=5.0, noise=0.1).training(GREY)
+    assert pickle.loads(pickle.dumps(transform))(noise_image()).shape == (1, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": 0}, "size is 0"),
+        ({"size": 224, "resize": 200}, "resize is 200, but it must be null or at least size=224"),
+        ({"channels": 1}, "mean has 3 values, but channels=1 needs 1"),
+        ({"std": (0.1, 0.0, 0.1)}, "std is"),
+        ({"std": (0.1,)}, "std has 1 values"),
+    ],
+)
+def test_preprocessing_refuses(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Preprocessing(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"random_resized_crop": (0.0, 1.0)}, "random_resized_crop"),
+        ({"random_resized_crop": (0.9, 0.2)}, "random_resized_crop"),
+        ({"scale": (1.2, 0.8)}, "scale"),
+        ({"horizontal_flip": 1.5}, "horizontal_flip is 1.5, but it must be from 0 to 1"),
+        ({"degrees": -1.0}, "degrees"),
+        ({"translate": 2.0}, "translate"),
+        ({"shear": 90.0}, "shear"),
+        ({"noise": -0.1}, "noise"),
+        ({"noise": float("nan")}, "noise"),
+    ],
+)
+def test_augmentation_refuses(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Augmentation(**values)

@@ -1,0 +1,112 @@
+"""Nearest neighbours against a float64 oracle, and independence of how they are computed."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from proxemic.metrics import nearest_neighbours
+from proxemic.metrics.neighbours import Distance, distance_chunks, round_rows
+
+DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
+
+
+def oracle(queries: Tensor, gallery: Tensor, distance: str) -> Tensor:
+    left, right = queries.double(), gallery.double()
+    if distance == "euclidean":
+        return (left[:, None] - right).square().sum(2).sqrt()
+    norms = left.norm(dim=1)[:, None] * right.norm(dim=1)
+    return 1 - left @ right.T / norms
+
+
+def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("dim", [1, 2, 3, 48, 700])
+def test_equal_the_oracle(distance: Distance, dim: int) -> None:
+    queries, gallery = sample(17, dim), sample(90, dim, seed=1)
+    distances, indices = nearest_neighbours(queries, gallery, k=9, distance=distance)
+    expected = oracle(queries, gallery, distance)
+    torch.testing.assert_close(distances.double(), expected.gather(1, indices), rtol=1e-6, atol=2e-7)
+    torch.testing.assert_close(distances.double(), expected.sort(1).values[:, :9], rtol=1e-6, atol=2e-7)
+    assert all(row.unique().numel() == 9 for row in indices)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+def test_near_rows_far_from_the_origin_keep_their_distance(shift: float) -> None:
+    gallery = shift + torch.tensor([[0.0, 0.0], [0.03125, 0.0], [0.0, 0.0625]])
+    distances, _ = nearest_neighbours(gallery[:1], gallery, k=3, distance="euclidean")
+    assert distances.tolist() == [[0.0, 0.03125, 0.0625]]
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_equal_rows_have_the_very_same_distance(distance: Distance) -> None:
+    gallery = sample(7, 37).repeat(31, 1)
+    ((_, distances),) = distance_chunks(sample(5, 37, seed=1), gallery, distance, None, 5)
+    assert (distances.view(5, 31, 7) == distances.view(5, 31, 7)[:, :1]).all()
+    _, indices = nearest_neighbours(sample(5, 37, seed=1), gallery, k=31, distance=distance)
+    assert (indices.diff(dim=1) == 7).all(), "equal distances come in the order of the rows"
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("dim", [5, 64, 513])
+def test_the_same_bits_for_any_chunk_size_and_row_order(distance: Distance, dim: int) -> None:
+    queries, gallery = sample(23, dim) * 10, sample(67, dim, seed=1)
+    distances, indices = nearest_neighbours(queries, gallery, k=67, distance=distance)
+    for chunk_size in (1, 2, 7, 22, 23, 24):
+        others = nearest_neighbours(queries, gallery, k=67, distance=distance, chunk_size=chunk_size)
+        assert torch.equal(others[0], distances)
+        assert torch.equal(others[1], indices)
+    order = torch.randperm(67, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(nearest_neighbours(queries, gallery[order], k=67, distance=distance)[0], distances)
+
+
+@given(st.integers(1, 5000), st.integers(0, 2**32 - 1))
+def test_products_of_rounded_rows_are_exact(dim: int, seed: int) -> None:
+    # The sum in Python integers is exact; the least favourable rows have all coordinates near the largest.
+    rows = round_rows(1 - sample(2, dim, seed).abs() * 1e-3, "rows")
+    integers = [[int(value * 2**60) for value in row] for row in rows.double().tolist()]
+    exact = sum(a * b for a, b in zip(*integers, strict=True))
+    assert int((rows[0].double() * rows[1].double()).sum().item() * 2**60) << 60 == exact
+
+
+def test_rounding_is_as_fine_as_promised() -> None:
+    rows = sample(100, 512) * torch.logspace(-30, 30, 100)[:, None]
+    error = (round_rows(rows, "rows") - rows).abs().amax(1) / rows.abs().amax(1)
+    assert error.max() <= 2.0**-22
+
+
+def test_exclude_leaves_out_by_index_only() -> None:
+    points = torch.ones(4, 2)
+    distances, indices = nearest_neighbours(points, points, k=3, exclude=torch.tensor([0, 1, -1, 3]))
+    assert indices.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 2], [0, 1, 2]]
+    assert distances.max() < 1e-12
+
+
+def test_zero_vectors_are_at_distance_one() -> None:
+    points = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    assert nearest_neighbours(points, points, k=2)[0].tolist() == [[1.0, 1.0], [0.0, 1.0]]
+
+
+def test_half_precision_is_read_as_float32() -> None:
+    points = sample(9, 16).bfloat16()
+    assert torch.equal(nearest_neighbours(points, points, k=4)[1], nearest_neighbours(points.float(), points, k=4)[1])
+
+
+def test_refuses() -> None:
+    points = sample(5, 3)
+    own = torch.arange(5)
+    for k, exclude in ((0, None), (6, None), (5, own)):
+        with pytest.raises(ValueError, match=f"k is {k} but must be from 1 to"):
+            nearest_neighbours(points, points, k=k, exclude=exclude)
+    with pytest.raises(ValueError, match="chunk_size is 0"):
+        nearest_neighbours(points, points, k=1, chunk_size=0)
+    broken = points.clone()
+    broken[1, 0], broken[3] = torch.nan, torch.inf
+    with pytest.raises(ValueError, match="gallery has NaN or infinite values in 2 of 5 rows"):
+        nearest_neighbours(points, broken, k=1)
+    with pytest.raises(ValueError, match="at least one dimension"):
+        nearest_neighbours(points[:, :0], points[:, :0], k=1)

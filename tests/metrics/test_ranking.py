@@ -1,0 +1,97 @@
+"""Ranking metrics against plain-Python formulas, the published table and their bounds."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, r_precision, recall_at_k
+
+AT_K = (recall_at_k, precision_at_k, map_at_k, ndcg_at_k)
+
+
+def plain(name: str, hits: list[int], r: int, k: int) -> float:
+    """Compute one metric of one ranking from its formula, in Python floats."""
+    hits = hits + [0] * max(0, max(k, r) - len(hits))
+    precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
+
+    def dcg(relevance: list[int]) -> float:
+        return sum((2**rel - 1) / math.log2(i + 2) for i, rel in enumerate(relevance[:k]))
+
+    return {
+        "recall_at_k": lambda: float(any(hits[:k])),
+        "precision_at_k": lambda: sum(hits[:k]) / k,
+        "r_precision": lambda: sum(hits[:r]) / r,
+        "map_at_r": lambda: sum(h * p for h, p in zip(hits[:r], precision[:r], strict=True)) / r,
+        "map_at_k": lambda: sum(h * p for h, p in zip(hits[:k], precision[:k], strict=True)) / k,
+        "ndcg_at_k": lambda: dcg(hits) / dcg([1] * r),
+    }[name]()
+
+
+rankings = st.lists(st.integers(0, 1), min_size=1, max_size=12).flatmap(
+    lambda hits: st.tuples(st.just(hits), st.integers(max(1, sum(hits)), 15), st.integers(1, 15))
+)
+
+
+@given(rankings)
+def test_equal_the_formulas_and_stay_in_bounds(ranking: tuple[list[int], int, int]) -> None:
+    hits, r, k = ranking
+    relevance, num_relevant = torch.tensor([hits]), torch.tensor([r])
+    values = {each.__name__: each(relevance, num_relevant, k).item() for each in AT_K}
+    values |= {each.__name__: each(relevance, num_relevant).item() for each in (r_precision, map_at_r)}
+    assert values == {name: pytest.approx(plain(name, hits, r, k), abs=1e-12) for name in values}
+    assert all(0 <= value <= 1 for value in values.values())
+    assert values["map_at_r"] <= values["r_precision"]
+    assert values["map_at_k"] <= values["precision_at_k"]
+
+
+def test_table_3_of_the_multi_proxy_anchor_paper() -> None:
+    relevance = torch.zeros(5, 10, dtype=torch.int64)
+    for row, places in enumerate([(0,), (0, 9), (0, 2), (0, 2, 6, 9), (0, 1, 2, 3)]):
+        relevance[row, list(places)] = 1
+    four = torch.full((5,), 4)
+    table = [
+        recall_at_k(relevance, four, 10),
+        precision_at_k(relevance, four, 10),
+        map_at_r(relevance, four),
+        map_at_k(relevance, four, 10),
+        ndcg_at_k(relevance, four, 10),
+    ]
+    assert [[round(100 * value, 1) for value in row] for row in torch.stack(table, 1).tolist()] == [
+        [100.0, 10.0, 25.0, 10.0, 39.0],
+        [100.0, 20.0, 25.0, 12.0, 50.3],
+        [100.0, 20.0, 41.7, 16.7, 58.6],
+        [100.0, 40.0, 41.7, 25.0, 82.9],
+        [100.0, 40.0, 100.0, 40.0, 100.0],
+    ]
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 1000])
+def test_a_perfect_list_has_ndcg_of_exactly_one(k: int) -> None:
+    relevance = (torch.arange(100) < torch.arange(1, 101)[:, None]).int()
+    assert (ndcg_at_k(relevance, torch.arange(1, 101), k) == 1).all()
+
+
+def test_no_relevant_items_is_not_a_number() -> None:
+    relevance, num_relevant = torch.tensor([[False, False], [True, False]]), torch.tensor([0, 1])
+    values = [each(relevance, num_relevant, 2) for each in AT_K]
+    values += [each(relevance, num_relevant) for each in (r_precision, map_at_r)]
+    for value in values:
+        assert value.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("relevance", "num_relevant", "k", "message"),
+    [
+        ([[1, 0]], [1], 0, "k is 0"),
+        ([[2, 0]], [2], 1, "other than 0 and 1"),
+        ([[1, 1]], [1], 1, "num_relevant is below"),
+        ([[]], [1], 1, "no places"),
+    ],
+)
+def test_refuses(relevance: list[list[int]], num_relevant: list[int], k: int, message: str) -> None:
+    for metric in AT_K:
+        with pytest.raises(ValueError, match=message):
+            metric(torch.tensor(relevance, dtype=torch.int64), torch.tensor(num_relevant), k)

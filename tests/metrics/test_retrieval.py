@@ -1,0 +1,164 @@
+"""Retrieval metrics against an oracle written from the definitions, and the awkward cases."""
+
+import json
+import math
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics.neighbours import Distance
+
+
+def oracle(
+    queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, own: bool
+) -> dict[str, float]:
+    """Judge one query at a time by Euclidean distance, from the definitions alone; irrelevant first among equals."""
+    values: dict[str, list[float]] = {}
+    for i, query in enumerate(queries.tolist()):
+        ranking = sorted(
+            (math.dist(query, other), int(query_labels[i]) == int(gallery_labels[j]))
+            for j, other in enumerate(gallery.tolist())
+            if not (own and i == j)
+        )
+        hits = [int(relevant) for _, relevant in ranking]
+        if not (r := sum(hits)):
+            continue
+        hits += [0] * 20
+        precision = [sum(hits[: n + 1]) / (n + 1) for n in range(len(hits))]
+        found = {f"recall@{k}": float(any(hits[:k])) for k in (1, 2, 15)}
+        found |= {f"precision@{k}": precision[k - 1] for k in (3, 15)}
+        found |= {f"map@{k}": sum(hits[n] * precision[n] for n in range(k)) / k for k in (3, 15)}
+        ideal = sum(1 / math.log2(n + 2) for n in range(min(4, r)))
+        found["ndcg@4"] = sum(hits[n] / math.log2(n + 2) for n in range(4)) / ideal
+        found["map@r"] = sum(hits[n] * precision[n] for n in range(r)) / r
+        found["r_precision"] = sum(hits[:r]) / r
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(each) / len(each) for name, each in values.items()}
+
+
+def judge(*sets: Tensor, distance: Distance = "euclidean", chunk_size: int | None = None) -> RetrievalMetrics:
+    at = {"recall_at": (1, 2, 15), "precision_at": (3, 15), "map_at": (3, 15), "ndcg_at": (4,)}
+    return retrieval_metrics(*sets, distance=distance, chunk_size=chunk_size, **at)
+
+
+@st.composite
+def labelled_points(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """Points of a small lattice, so that equal distances and equal rows are common, and at least one pair."""
+    rows = draw(st.integers(2, 12))
+    points = draw(st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=rows, max_size=rows))
+    labels = draw(st.lists(st.integers(0, 3), min_size=rows - 2, max_size=rows - 2))
+    return torch.tensor(points, dtype=torch.float32), torch.tensor([0, 0, *labels])
+
+
+@given(labelled_points())
+def test_equals_the_oracle_within_one_set(data: tuple[Tensor, Tensor]) -> None:
+    assert judge(*data) == pytest.approx(oracle(*data, *data, own=True), abs=1e-12)
+
+
+@given(labelled_points(), labelled_points())
+def test_equals_the_oracle_between_sets(queries: tuple[Tensor, Tensor], gallery: tuple[Tensor, Tensor]) -> None:
+    assert judge(*queries, *gallery) == pytest.approx(oracle(*queries, *gallery, own=False), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(
+    labelled_points(), st.integers(1, 12), st.randoms(use_true_random=False), st.sampled_from(["cosine", "euclidean"])
+)
+def test_row_order_and_chunks_change_nothing(data, chunk_size, random, distance) -> None:
+    points, labels = data[0] + 0.1, data[1]
+    order = torch.tensor(random.sample(range(len(labels)), len(labels)))
+    before = judge(points, labels, distance=distance)
+    assert judge(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
+    assert all(0 <= value <= 1 for value in before.values())
+    assert before["map@r"] <= before["r_precision"]
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize("dim", [33, 512])
+def test_duplicated_rows_in_any_order_give_the_same_values(distance: Distance, dim: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(40, dim, generator=generator).repeat(5, 1)
+    labels = torch.randint(0, 12, (200,), generator=generator)
+    before = judge(points, labels, distance=distance)
+    for chunk_size in (1, 7, 64):
+        order = torch.randperm(200, generator=generator)
+        assert judge(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
+
+
+def test_identical_embeddings_rank_the_irrelevant_first() -> None:
+    found = retrieval_metrics(torch.ones(6, 4), torch.tensor([0, 0, 0, 1, 1, 1]), recall_at=(1, 3, 4))
+    assert found == {"recall@1": 0, "recall@3": 0, "recall@4": 1, "map@r": 0, "r_precision": 0}
+
+
+def test_a_duplicate_of_the_query_is_found() -> None:
+    points = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert retrieval_metrics(points, torch.tensor([0, 0, 1, 1]))["recall@1"] == 1
+
+
+def test_queries_without_relevant_items_are_left_out_and_counted() -> None:
+    points = torch.tensor([[0.0, 0.1], [0.0, 1.0], [1.0, 0.0], [5.0, 5.0]])
+    found = retrieval_metrics(points, torch.tensor([7, 7, 8, 9]), distance="euclidean")
+    assert (found.queries, found.left_out, found["recall@1"]) == (2, 2, 1.0)
+    found = retrieval_metrics(points, torch.tensor([7, 7, 8, 9]), points[:1], torch.tensor([9]))
+    assert (found.queries, found.left_out, found["recall@1"]) == (1, 3, 1.0)
+    with pytest.raises(ValueError, match="none of the 4 queries"):
+        retrieval_metrics(points, torch.tensor([0, 1, 2, 3]))
+
+
+def test_large_labels_do_not_merge() -> None:
+    labels = torch.tensor([2**24, 2**24, 2**24 + 1, 2**24 + 1])
+    points = torch.tensor([[0.0], [9.0], [0.1], [9.1]])
+    assert retrieval_metrics(points, labels, distance="euclidean")["recall@1"] == 0
+
+
+def test_k_beyond_the_gallery() -> None:
+    found = retrieval_metrics(
+        torch.eye(3), torch.tensor([0, 0, 0]), recall_at=(50,), precision_at=(50,), map_at=(50,), ndcg_at=(50,)
+    )
+    exact = {"recall@50": 1, "precision@50": 2 / 50, "map@50": 2 / 50, "ndcg@50": 1, "map@r": 1, "r_precision": 1}
+    assert found == pytest.approx(exact)
+
+
+def test_is_a_plain_mapping_for_json() -> None:
+    found = retrieval_metrics(torch.eye(2), torch.tensor([0, 0]), recall_at=())
+    assert json.loads(json.dumps(found)) == {"map@r": 1.0, "r_precision": 1.0}
+
+
+def test_gradients_stay_out() -> None:
+    points = torch.eye(2, requires_grad=True)
+    assert retrieval_metrics(points, torch.tensor([0, 0]))["recall@1"] == 1
+
+
+def test_nmi_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match="pip install scikit-learn"):
+        retrieval_metrics(torch.eye(2), torch.tensor([0, 0]), nmi=True)
+
+
+def test_refuses() -> None:
+    points, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    broken = points.clone()
+    broken[2, 1] = torch.nan
+    refused = {
+        r"query_labels has torch.float32 but must be int64": (points, labels.float()),
+        r"query_labels has shape \(3,\) but must be \[4\]": (points, labels[:3]),
+        r"queries has NaN or infinite values in 1 of 4 rows": (broken, labels, points, labels),
+        r"gallery has NaN or infinite values in 1 of 4 rows": (points, labels, broken, labels),
+        r"queries has shape \(0, 4\)": (points[:0], labels[:0]),
+        r"gallery has shape \(0, 4\)": (points, labels, points[:0], labels[:0]),
+        r"gallery has 3 dimensions a row but queries 4": (points, labels, points[:, :3], labels),
+        r"without gallery_labels": (points, labels, points),
+        r"without a gallery": (points, labels, None, labels),
+    }
+    for message, arguments in refused.items():
+        with pytest.raises(ValueError, match=message):
+            retrieval_metrics(*arguments)
+    for k in (0, -1, True):
+        with pytest.raises(ValueError, match="ndcg_at holds"):
+            retrieval_metrics(points, labels, ndcg_at=(5, k))

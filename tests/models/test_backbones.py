@@ -1,0 +1,128 @@
+"""The small network and the timm backbones."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from proxemic.models import ConvNet, timm_backbone
+
+
+@pytest.mark.parametrize(("size", "places"), [(28, 7), (32, 8), (64, 16)])
+def test_convnet_gives_a_map_of_a_quarter_of_the_size(size: int, places: int) -> None:
+    net = ConvNet(3, width=8)
+    assert net(torch.zeros(2, 3, size, size)).shape == (2, net.num_features, places, places)
+
+
+def test_convnet_has_no_biases_before_batch_norm() -> None:
+    assert all(layer.bias is None for layer in ConvNet().modules() if isinstance(layer, torch.nn.Conv2d))
+
+
+def test_convnet_refuses() -> None:
+    with pytest.raises(ValueError, match="width 0"):
+        ConvNet(1, width=0)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet", "mobilenetv3_small_050"])
+def test_convolutional_backbones_give_maps(name: str) -> None:
+    backbone = timm_backbone(name, in_channels=1).eval()
+    assert backbone(torch.zeros(1, 1, 64, 64)).shape == (1, backbone.num_features, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_vit2"])
+def test_transformer_tokens_come_without_class_and_register_tokens(name: str) -> None:
+    backbone = timm_backbone(name).eval()
+    images = torch.randn(2, 3, 160, 160)
+    features = backbone(images)
+    assert backbone.prefix_tokens > 0
+    tokens = backbone.network(images)[:, backbone.prefix_tokens :]
+    assert features.shape == (2, backbone.num_features, 100, 1)
+    assert torch.equal(features[:, :, :, 0].mT, tokens)
+
+
+def test_channels_last_maps_are_turned() -> None:
+    with torch.device("meta"):
+        backbone = timm_backbone("swin_tiny_patch4_window7_224").eval()
+        assert backbone(torch.zeros(1, 3, 224, 224)).shape == (1, 768, 7, 7)
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean resnet50"):
+        timm_backbone("resnet_50")
+    with pytest.raises(ValueError, match="must be 'convnet' or a timm model"):
+        timm_backbone("resnet18.no_such_tag")
+
+
+def test_a_model_that_must_pool_says_so() -> None:
+    with pytest.raises(ValueError, match="pooling cannot be removed"), torch.device("meta"):
+        timm_backbone("efficientvit_b0")
+
+
+def test_weights_from_a_local_file(tmp_path: Path) -> None:
+    source = timm.create_model("test_resnet")
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    backbone = timm_backbone("test_resnet", weights=tmp_path / "w.safetensors")
+    state = source.state_dict()
+    for name, value in backbone.network.state_dict().items():
+        assert torch.equal(value, state[name])
+    grey = timm_backbone("test_resnet", weights=tmp_path / "w.safetensors", in_channels=1)
+    assert grey(torch.zeros(1, 1, 64, 64)).shape[1] == grey.num_features
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    state = timm.create_model("test_resnet").state_dict()
+    missing = "layer1.0.conv1.weight"
+    save_file({name: value for name, value in state.items() if name != missing}, file)
+    with pytest.raises(ValueError, match=f"1 tensors are missing, as {missing}"):
+        timm_backbone("test_resnet", weights=file)
+    save_file(state | {missing: torch.zeros(1)}, file)
+    with pytest.raises(ValueError, match="do not fit test_resnet"):
+        timm_backbone("test_resnet", weights=file)
+    file.write_bytes(b"not safetensors")
+    with pytest.raises(ValueError, match="do not fit test_resnet"):
+        timm_backbone("test_resnet", weights=file)
+    for wrong in (tmp_path / "none.safetensors", tmp_path / "w.pth"):
+        with pytest.raises(ValueError, match=r"must be an existing \.safetensors file"):
+            timm_backbone("test_resnet", weights=wrong)
+
+
+def test_pretrained_weights_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = timm.create_model("test_resnet").state_dict()
+    folder = tmp_path / "models--timm--test_resnet.r160_in1k"
+    (folder / "snapshots" / "0").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0")
+    save_file(state, folder / "snapshots" / "0" / "model.safetensors")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    backbone = timm_backbone("test_resnet", pretrained=True)
+    assert torch.equal(backbone.network.get_parameter("conv1.0.weight"), state["conv1.0.weight"])
+
+
+def test_pretrained_weights_out_of_reach_say_what_to_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*arguments: object, **options: object) -> None:
+        raise socket.gaierror("no network in tests")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    url = r"https://huggingface.co/timm/resnet18.a1_in1k/resolve/main/model.safetensors"
+    with pytest.raises(RuntimeError, match=f"fetch {url} .* `weights`, or copy the folder {tmp_path}/models--timm"):
+        timm_backbone("resnet18", pretrained=True)
+    with pytest.raises(RuntimeError, match="no pretrained weights for mixer_s16_224"):
+        timm_backbone("mixer_s16_224", pretrained=True)
+
+
+def test_importing_models_leaves_timm_alone() -> None:
+    code = "import sys, proxemic.models; assert not {'timm', 'torchvision', 'lightning'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_without_timm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ImportError, match="pip install timm"):
+        timm_backbone("resnet18")

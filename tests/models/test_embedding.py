@@ -1,0 +1,82 @@
+"""The embedding network as its configuration describes it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import layer_norm, normalize
+
+from proxemic.models import ConvNet, EmbeddingModel, GeM, ModelConfig, build_model
+
+
+def images(channels: int = 1) -> torch.Tensor:
+    return torch.randn(4, channels, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("layer", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_is_backbone_then_pooling_then_head(layer: bool, unit: bool) -> None:
+    model = build_model(ModelConfig(embedding_size=8, layer_norm=layer, normalize=unit, in_channels=1)).eval()
+    features = model.backbone(images()).mean((2, 3))
+    if layer:
+        features = layer_norm(features, features.shape[1:])
+    linear = model.head[-1]
+    assert isinstance(linear, torch.nn.Linear)
+    expected = features @ linear.weight.T + linear.bias
+    torch.testing.assert_close(model(images()), normalize(expected, dim=1) if unit else expected)
+
+
+def test_every_parameter_is_trained() -> None:
+    model = build_model(ModelConfig(embedding_size=8, pooling="gem", layer_norm=True))
+    model(images(3)).square()[:, 0].sum().backward()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in model.parameters())
+
+
+def test_parts_are_named() -> None:
+    model = build_model(ModelConfig(pooling="gem", width=8))
+    assert isinstance(model.backbone, ConvNet)
+    assert isinstance(model.pooling, GeM)
+    assert model.config.width == 8
+    assert model.head[-1].in_features == 32
+
+
+def test_timm_backbone() -> None:
+    model = build_model(ModelConfig(backbone="test_resnet", embedding_size=8, in_channels=1, pooling="avg+max"))
+    assert model(images()).shape == (4, 8)
+    torch.testing.assert_close(model(images()).norm(dim=1), torch.ones(4))
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_embeddings_are_float32_under_autocast(unit: bool) -> None:
+    model = build_model(ModelConfig(embedding_size=8, in_channels=1, normalize=unit))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(images()).dtype == torch.float32
+
+
+def test_convnet_weights_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    state = {name: value.contiguous() for name, value in ConvNet(1).state_dict().items()}
+    save_file(state, file)
+    model = build_model(ModelConfig(in_channels=1, weights=str(file)))
+    assert all(torch.equal(value, state[name]) for name, value in model.backbone.state_dict().items())
+    with pytest.raises(ValueError, match="do not fit 'convnet'"):
+        build_model(ModelConfig(in_channels=3, weights=str(file)))
+    with pytest.raises(ValueError, match="do not fit 'convnet'"):
+        build_model(ModelConfig(weights=str(tmp_path / "none.safetensors")))
+
+
+def test_wrong_channels_say_so() -> None:
+    with pytest.raises(ValueError, match="images have 3 channels but the model 1"):
+        EmbeddingModel(ModelConfig(in_channels=1), ConvNet(1))(images(3))
+
+
+def test_configuration_refuses() -> None:
+    with pytest.raises(ValueError, match="embedding_size is 0"):
+        ModelConfig(embedding_size=0)
+    with pytest.raises(ValueError, match="width is 0"):
+        ModelConfig(width=0)
+    with pytest.raises(ValueError, match="choose one of them"):
+        ModelConfig(backbone="resnet18", pretrained=True, weights="w.safetensors")
+    with pytest.raises(ValueError, match="'convnet' has no pretrained weights"):
+        ModelConfig(pretrained=True)

@@ -1,0 +1,43 @@
+"""Pooling against its formulas."""
+
+import pytest
+import torch
+
+from proxemic.models import AvgMaxPool, AvgPool, GeM, MaxPool
+
+FEATURES = torch.randn(4, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_average_and_maximum_and_their_sum() -> None:
+    flat = FEATURES.flatten(2)
+    torch.testing.assert_close(AvgPool()(FEATURES), flat.mean(2))
+    torch.testing.assert_close(MaxPool()(FEATURES), flat.max(2).values)
+    torch.testing.assert_close(AvgMaxPool()(FEATURES), flat.mean(2) + flat.max(2).values)
+
+
+@pytest.mark.parametrize("p", [1.0, 3.0, 6.5])
+def test_gem_is_the_power_mean_of_the_floored_features(p: float) -> None:
+    expected = FEATURES.double().flatten(2).clamp(min=1e-6).pow(p).mean(2).pow(1 / p)
+    torch.testing.assert_close(GeM(p)(FEATURES).double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_gem_trains_its_exponent_from_any_features() -> None:
+    pool = GeM()
+    pool(FEATURES * 0).sum().backward()
+    pool(FEATURES).sum().backward()
+    assert [name for name, _ in pool.named_parameters()] == ["p"]
+    assert pool.p.grad is not None
+    assert pool.p.grad.isfinite()
+    assert pool.p.grad != 0
+
+
+def test_gem_keeps_the_dtype_and_loses_no_range_in_half_precision() -> None:
+    features = torch.full((1, 2, 3, 3), 300.0, dtype=torch.float16)
+    assert GeM(3.0)(features).dtype == torch.float16
+    torch.testing.assert_close(GeM(3.0)(features), features[:, :, 0, 0], rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("arguments", [(0.0, 1e-6), (3.0, 0.0), (float("nan"), 1e-6)])
+def test_gem_refuses(arguments: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        GeM(*arguments)

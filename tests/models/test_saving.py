@@ -1,0 +1,118 @@
+"""Saved models come back the same, and damaged ones do not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from proxemic.models import EmbeddingModel, ModelConfig, build_model, load_model, save_model
+
+IMAGES = torch.linspace(-1, 1, 3 * 32 * 32).reshape(3, 1, 32, 32)
+PREPROCESSING = {"size": [32, 32], "mean": 0.5, "invert": True}
+
+
+@pytest.fixture
+def model() -> EmbeddingModel:
+    made = build_model(ModelConfig(in_channels=1, embedding_size=8, pooling="gem", width=8))
+    for _ in range(3):
+        made(torch.randn(8, 1, 32, 32))
+    return made.eval()
+
+
+def test_the_same_embeddings_from_the_directory_or_the_file(tmp_path: Path, model: EmbeddingModel) -> None:
+    save_model(tmp_path / "new" / "folder", model, PREPROCESSING)
+    for path in (tmp_path / "new" / "folder", tmp_path / "new" / "folder" / "model.safetensors"):
+        loaded, preprocessing = load_model(path)
+        assert not loaded.training
+        assert loaded.config == model.config
+        assert preprocessing == PREPROCESSING
+        assert torch.equal(loaded(IMAGES), model(IMAGES))
+    assert sorted(each.name for each in path.parent.iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_the_same_embeddings_in_a_fresh_process(tmp_path: Path) -> None:
+    expected = []
+    for backbone in ("convnet", "test_convnext"):
+        model = build_model(ModelConfig(backbone=backbone, in_channels=1, embedding_size=8)).eval()
+        save_model(tmp_path / backbone, model, {})
+        expected.append(model(IMAGES).view(torch.int32).tolist())
+    code = (
+        "import torch; from proxemic.models import load_model;"
+        f"torch.set_num_threads({torch.get_num_threads()});"
+        "images = torch.linspace(-1, 1, 3 * 32 * 32).reshape(3, 1, 32, 32);"
+        f"models = [load_model({str(tmp_path)!r} + name)[0] for name in ('/convnet', '/test_convnext')];"
+        "print([model(images).view(torch.int32).tolist() for model in models])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert json.loads(found.stdout) == expected
+
+
+def test_pretrained_is_kept_on_record_but_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model(ModelConfig(backbone="test_resnet"))
+    model.config = ModelConfig(backbone="test_resnet", pretrained=True)
+    save_model(tmp_path, model, {})
+    monkeypatch.setattr("proxemic.models.timm_models._pretrained_file", None)
+    assert load_model(tmp_path)[0].config.pretrained
+
+
+def test_saving_again_replaces(tmp_path: Path, model: EmbeddingModel) -> None:
+    save_model(tmp_path, model, {"version": 1})
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    save_model(tmp_path, model, {"version": 2})
+    loaded, preprocessing = load_model(tmp_path)
+    assert preprocessing == {"version": 2}
+    assert torch.equal(loaded(IMAGES), model(IMAGES))
+
+
+def test_refuses_to_save_what_would_not_come_back(tmp_path: Path, model: EmbeddingModel) -> None:
+    for preprocessing in ({"transform": object()}, {"mean": float("nan")}):
+        with pytest.raises(ValueError, match="preprocessing is not plain JSON data"):
+            save_model(tmp_path, model, preprocessing)
+    with pytest.raises(ValueError, match=r"call model\.float\(\) first"):
+        save_model(tmp_path, model.half(), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_damaged_models_are_refused(tmp_path: Path, model: EmbeddingModel) -> None:
+    weights, description = tmp_path / "model.safetensors", tmp_path / "model.json"
+    config = {"in_channels": 1, "embedding_size": 8, "pooling": "gem", "width": 8}
+
+    def refused(match: str) -> None:
+        with pytest.raises(ValueError, match=match):
+            load_model(tmp_path)
+        save_model(tmp_path, model, {})
+
+    refused("model.json does not describe a model")
+    weights.unlink()
+    refused("not readable as safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    refused("not readable as safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refused("not the file that .* describes")
+    description.write_text("{")
+    refused("does not describe a model")
+    description.write_text("[]")
+    refused("does not describe a model")
+    edit(description, format=2)
+    refused("format is 2 but must be 1")
+    edit(description, config=config | {"unknown": 1})
+    refused("unknown")
+    edit(description, config=config | {"embedding_size": 0})
+    refused("embedding_size is 0")
+    edit(description, config=config | {"embedding_size": 9})
+    refused("does not fit convnet")
+    edit(description, config=config | {"backbone": "resnet_50"})
+    refused("did you mean resnet50")
+    found = json.loads(description.read_text())
+    del found["preprocessing"]
+    description.write_text(json.dumps(found))
+    refused("'preprocessing' is missing")
