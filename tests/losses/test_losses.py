@@ -46,7 +46,7 @@ CASES: dict[str, tuple[type[ProxyLoss], dict[str, Any], Callable[..., Tensor], b
     "proxy-anchor": (ProxyAnchorLoss, {}, oracles.proxy_anchor, True),
     "mpa-ap": (AllPairMultiProxyAnchorLoss, {}, oracles.all_pair, True),
     "euclidean": (EuclideanSoftmaxLoss, {"temperature": 1.5}, lambda *a: oracles.euclidean_softmax(*a, 1.5), False),
-    "warped": (WarpedSoftmaxLoss, WARP, lambda *a: oracles.warped_softmax(*a, **WARP), False),
+    "warped": (WarpedSoftmaxLoss, WARP, lambda x, w, y: oracles.warped_softmax(x, w, y, **WARP), False),
     "warped-functions": (WarpedSoftmaxLoss, WARP_FUNCTION, _warp_function, False),
 }
 BATCHES = {
@@ -215,7 +215,7 @@ def test_awkward_inputs_stay_finite(case: str, proxies: int, name: str, dtype: t
 
 @pytest.mark.parametrize("case", ["softmax", "proxy-anchor", "mpa-ap", "euclidean"])
 def test_a_scale_of_a_thousand_stays_finite(case: str) -> None:
-    loss, _, _, _ = CASES[case]
+    loss: Any = CASES[case][0]
     name = {"softmax": "scale", "euclidean": "temperature"}.get(case, "alpha")
     value = loss(5, 7, **{name: 1e3})
     x = torch.randn(4, 7, requires_grad=True)
@@ -315,12 +315,15 @@ def test_the_warp_changes_the_gradient_and_not_the_value() -> None:
     x, y = torch.randn(4, 7, requires_grad=True), torch.tensor([0, 1, 2, 2])
     first, second = plain(x, y), warped(x, y)
     torch.testing.assert_close(first, second)
-    assert not torch.allclose(*(gradients(value, x)[0] for value in (first, second)))
+    first_grad, second_grad = gradients(first, x)[0], gradients(second, x)[0]
+    assert not torch.allclose(first_grad, second_grad)
 
 
 def test_an_embedding_near_its_proxy_keeps_its_distance_exact() -> None:
     # ‖x‖² + ‖w‖² − 2x·w has no digits left here in float32.
-    loss = EuclideanSoftmaxLoss(3, 4, init=lambda w: w.copy_(1e3 * torch.eye(3, 4).unsqueeze(1)))
+    loss = EuclideanSoftmaxLoss(3, 4, init=torch.nn.init.zeros_)
+    with torch.no_grad():
+        loss.proxies[:, 0] = 1e3 * torch.eye(3, 4)
     x = loss.proxies[1].detach() + torch.tensor([[0.0, 0.0, 0.0, 1e-2]])
     positive, _ = streamed_scores(x, loss.proxies, torch.tensor([1]), loss.scoring)
     assert -positive.item() == pytest.approx(1e-2, rel=1e-5)

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from proxemic import __version__
 from proxemic.cli import datasets, demo, evaluate, recipes, train
@@ -16,7 +17,7 @@ COMMANDS = (train, evaluate, demo, datasets, recipes)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="proxemic",
         description="Proxy-based deep metric learning: train an embedding, judge it on classes never seen in training.",
         allow_abbrev=False,
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_parser(commands)
     arguments, rest = parser.parse_known_args(argv)
     if rest and not arguments.takes_flags:
-        parser.error(f"{rest[0]} is not known: see proxemic {arguments.command} --help.")
+        parser.error(f"{rest[0]} is not known here: see proxemic {arguments.command} --help.")
     try:
         arguments.run(arguments, rest)
     except KeyboardInterrupt:
@@ -44,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, ValueError, OSError) as error:
         return _fail(str(error), arguments)
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, without the usage that `--help` prints."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def _fail(message: str, arguments: argparse.Namespace) -> int:

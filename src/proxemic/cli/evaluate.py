@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.data import ImageSet, ImageSource
+    from proxemic.data import ImageSet, ImageSource, OwnImages
 
 __all__ = ["add_parser", "run"]
 
@@ -98,13 +98,13 @@ def _choose(
     from proxemic.errors import UserError
 
     if split is None:
-        elsewhere = isinstance(source, OwnImages) and not (
-            isinstance(own, OwnImages) and source.root.resolve() == own.root.resolve()
-        )
-        split = "all" if elsewhere else "test"
+        same = isinstance(own, OwnImages) and isinstance(source, OwnImages) and _place(own) == _place(source)
+        split = "all" if isinstance(source, OwnImages) and not same else "test"
     if split == "all":
         if not isinstance(source, OwnImages):
-            raise UserError(f"--split all is for folders and tables of images: {type(source).__name__} has train and test.")
+            raise UserError(
+                f"--split all is for folders and tables of images: {type(source).__name__} has train and test."
+            )
         images, notes = source.load_unsplit()
         return images, split, notes
     splits = source.load()
@@ -112,3 +112,7 @@ def _choose(
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
     return images, split, splits.notes
+
+
+def _place(source: "OwnImages") -> Path | None:
+    return source.root and Path(source.root).resolve()

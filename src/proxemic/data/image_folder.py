@@ -52,7 +52,7 @@ class OwnImages(ImageSource):
         (4, 2, None, 4)
     """
 
-    root: Path
+    root: Path | None = None
     test_fraction: float = 0.5
     validation_fraction: float = 0.5
     split_seed: int = 0
@@ -67,14 +67,8 @@ class OwnImages(ImageSource):
             )
 
     def load(self) -> Splits:
-        """List the images, leave out those whose header cannot be read, and split them by class."""
-        root = Path(self.root)
-        listing = list_images(root)
-        failures = unreadable(listing.rows)
-        if self.strict and failures:
-            raise ValueError(f"{_unreadable_note(failures)}: mend or remove them, or set strict to false.")
-        rows = [row for row in listing.rows if row.path not in failures]
-        _check_usable(root, rows, failures)
+        """List the images, leave out those that cannot be decoded, and split the others by class."""
+        root, rows, reading = self._read()
         parts, notes = _given_parts(root, rows)
         train = _image_set(parts["train"], flagged=rows[0].split is None)
         test = _image_set(parts["test"]) if parts["test"] else None
@@ -90,7 +84,26 @@ class OwnImages(ImageSource):
         assert test is not None  # test_fraction is above 0
         for name, images in (("train", train), ("validation", validation), ("test", test)):
             _check_part(root, name, images)
-        return Splits(train, validation, test, (*notes, *_notes(listing, rows, failures)))
+        return Splits(train, validation, test, (*notes, *reading))
+
+    def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
+        """Read all images as one set, to judge a model that has seen none of them; with notes as in `Splits`."""
+        root, rows, notes = self._read()
+        images = _image_set(rows)
+        _check_part(root, "only", images)
+        return images, notes
+
+    def _read(self) -> tuple[Path, list[Row], tuple[str, ...]]:
+        if self.root is None:
+            raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
+        root = Path(self.root)
+        listing = list_images(root)
+        failures = unreadable(listing.rows)
+        if self.strict and failures:
+            raise ValueError(f"{_unreadable_note(failures)}: mend or remove them, or leave out --strict.")
+        rows = [row for row in listing.rows if row.path not in failures]
+        _check_usable(root, rows, failures)
+        return root, rows, tuple(_notes(listing, rows, failures))
 
 
 def _given_parts(root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:

@@ -45,7 +45,10 @@ def list_images(root: Path) -> Listing:
 
 
 def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
-    """Find the files whose header cannot be read, with reasons; what lies behind the header is not decoded."""
+    """Find the files that cannot be decoded, with reasons.
+
+    All of each file is decoded, as a truncated JPEG has a sound header: better now than in the middle of training.
+    """
     with ThreadPoolExecutor() as pool:
         reasons = pool.map(_verify, (row.path for row in rows))
         return {row.path: reason for row, reason in zip(rows, reasons, strict=True) if reason}
@@ -54,7 +57,8 @@ def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
 def _verify(path: Path) -> str | None:
     try:
         with Image.open(path) as image:
-            image.verify()
+            image.draft(image.mode, (1, 1))  # JPEG: reads everything, but computes an eighth of the picture
+            image.load()
     except Exception as error:  # as in `read_image`
         return describe(error)
     return None

@@ -59,7 +59,7 @@ class Omniglot(ImageSource):
         'full'
     """
 
-    root: Path
+    root: Path | None = None
     subset: Literal["small", "full"] = "small"
     validation_fraction: float = 0.5
     split_seed: int = 0
@@ -71,10 +71,16 @@ class Omniglot(ImageSource):
 
     def load(self) -> Splits:
         """Read both archives and drop from the test what training has."""
+        if self.root is None:
+            raise ValueError(
+                "data.root is missing: give the folder of Omniglot's archives (--data.root DIR); with a network, "
+                "--data.download true fetches them into it."
+            )
+        root = Path(self.root)
         if self.download:
             for archive in _ARCHIVES[self.subset]:
-                _download(Path(self.root), archive)
-        train, test = (_read(_find(Path(self.root), archive)) for archive in _ARCHIVES[self.subset])
+                _download(root, archive)
+        train, test = (_read(_find(root, archive)) for archive in _ARCHIVES[self.subset])
         known = {_alphabet(name) for name in train.class_names}
         new = [place for place, name in enumerate(test.class_names) if _alphabet(name) not in known]
         repeated = sorted(known.intersection(map(_alphabet, test.class_names)))

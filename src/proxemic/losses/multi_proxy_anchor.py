@@ -52,7 +52,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         center_weight: float = 0.2,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], None] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_init,
     ) -> None:
         super().__init__(
             num_classes,

@@ -51,7 +51,7 @@ class ProxyLoss(nn.Module, ABC):
         proxies_per_class: int = 1,
         regularizers: Iterable[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], None] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_init,
     ) -> None:
         super().__init__()
         _check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")

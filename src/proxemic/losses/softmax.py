@@ -42,7 +42,7 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         proxies_per_class: int = 1,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], None] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_init,
     ) -> None:
         super().__init__(
             num_classes,

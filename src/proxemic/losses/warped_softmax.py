@@ -46,7 +46,7 @@ class _DistanceSoftmax(ProxyLoss):
         proxies_per_class: int,
         regularizers: Sequence[nn.Module],
         chunk_size: int | None,
-        init: Callable[[Tensor], None],
+        init: Callable[[Tensor], object],
     ) -> None:
         super().__init__(
             num_classes,
@@ -101,7 +101,7 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         proxies_per_class: int = 1,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], None] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_init,
     ) -> None:
         super().__init__(
             num_classes,
@@ -161,7 +161,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         proxies_per_class: int = 1,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], None] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_init,
     ) -> None:
         if f1 is None:
             f1 = _checked_warp(alpha, k1, k2, delta_scale)

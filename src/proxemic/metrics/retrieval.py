@@ -36,6 +36,7 @@ def retrieval_metrics(
     map_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     nmi: bool = False,
+    exclude: Shaped[Tensor, "..."] | None = None,
     chunk_size: int | None = None,
 ) -> RetrievalMetrics:
     """Judge embeddings by how well each query finds the gallery items of its class.
@@ -59,6 +60,8 @@ def retrieval_metrics(
         ndcg_at: each k of nDCG@k.
         nmi: also cluster the gallery by k-means (unit rows for the cosine distance); needs scikit-learn, and
             alone depends on the order of the rows, through the seeded initialisation.
+        exclude: for a gallery that overlaps the queries: index of the gallery row that is the query itself, or -1
+            where there is none.
         chunk_size: queries compared with the gallery at once; None keeps a chunk's working memory near 64 MB.
 
     Returns:
@@ -77,10 +80,10 @@ def retrieval_metrics(
     (4, 0)
     """
     query_labels = _labels("query_labels", query_labels, "queries", queries)
-    itself = None
+    itself = exclude
     if gallery is None:
-        if gallery_labels is not None:
-            raise ValueError("gallery_labels are given without a gallery; pass both, or neither")
+        if gallery_labels is not None or exclude is not None:
+            raise ValueError("gallery_labels or exclude are given without a gallery; pass them with one, or neither")
         gallery, gallery_labels = queries, query_labels
         itself = torch.arange(len(queries), device=queries.device)
     elif gallery_labels is None:
@@ -92,7 +95,15 @@ def retrieval_metrics(
             f"gallery has {gallery.shape[1]} dimensions a row but queries {queries.shape[1]}; they must agree"
         )
 
-    counts = _count(query_labels, gallery_labels) - int(itself is not None)
+    counts = _count(query_labels, gallery_labels)
+    if itself is not None:
+        itself = _labels("exclude", itself, "queries", queries)
+        if bool((itself < -1).any()) or bool((itself >= len(gallery)).any()):
+            raise ValueError(f"exclude holds an index outside -1 to {len(gallery) - 1}, the rows of the gallery")
+        known = itself >= 0
+        if bool((gallery_labels[itself[known]] != query_labels[known]).any()):
+            raise ValueError("exclude names gallery rows whose label is not the query's; they cannot be the query")
+        counts = counts - known.long()
     kept = counts > 0
     if not bool(kept.any()):
         raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
@@ -107,7 +118,9 @@ def retrieval_metrics(
     for rows, distances in distance_chunks(judged, gallery, distance, itself, chunk_size):
         relevant = query_labels[rows, None] == gallery_labels
         if itself is not None:
-            relevant.scatter_(1, itself[rows, None], value=False)
+            own = itself[rows, None]
+            place = own.clamp(min=0)
+            relevant.scatter_(1, place, relevant.gather(1, place) & (own < 0))
         # The bits of a float >= 0 sort as it does; relevance as the lowest puts the irrelevant first among equals.
         keys = distances.view(torch.int32).bitwise_and_(-2).bitwise_or_(relevant.int())
         ranking = keys.topk(min(ranks, len(gallery)), largest=False).values & 1

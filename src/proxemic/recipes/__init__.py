@@ -1,4 +1,4 @@
-"""The recipes that come with the package, by name: ``glyphs``, ``omniglot/all-pair-mpa``, …"""
+"""The recipes that come with the package, by name, as ``glyphs`` or ``omniglot/all-pair-mpa``."""
 
 import difflib
 from pathlib import Path
@@ -32,8 +32,10 @@ def find_recipe(name: str) -> Path:
     if path.suffix in (".yaml", ".yml"):
         if path.is_file():
             return path
-        raise UserError(f"The recipe file {name} does not exist: give a path to a YAML file, or one of the names that "
-                        "proxemic recipes list prints.")
+        raise UserError(
+            f"The recipe file {name} does not exist: give a path to a YAML file, or one of the names that "
+            "proxemic recipes list prints."
+        )
     near = difflib.get_close_matches(name, list_recipes(), n=1, cutoff=0.4)
     meant = f" (did you mean {near[0]}?)" if near else ""
     raise UserError(f"There is no recipe {name!r}{meant}: the names are {', '.join(list_recipes())}.")

@@ -74,7 +74,9 @@ def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
     content: dict[str, Any] = {}
     if path is not None:
         content = {key: value for key, value in _content(path).items() if key in Evaluation.__dataclass_fields__}
-    elif not any(flag.startswith(("--data.root", "--data.class_path", "--data=")) or flag == "--data" for flag in flags):
+    elif not any(
+        flag.startswith(("--data.root", "--data.class_path", "--data=")) or flag == "--data" for flag in flags
+    ):
         raise UserError("--data.root is missing: give the folder or table of images to judge the model on.")
     else:
         flags = ["--data", "proxemic.data.OwnImages", *flags]
@@ -93,15 +95,10 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _parse(parser: ArgumentParser, content: dict[str, Any], where: str, flags: Sequence[str]) -> Namespace:
-    base = None
-    if content:
-        try:
-            base = parser.parse_object(content, defaults=True)
-        except (ArgumentError, TypeError) as error:
-            if "is required" not in str(error) or not flags:
-                raise UserError(f"{where}: {_explain(str(error), content, ())}") from error
-            # What is missing may be among the flags: a recipe for own images does not say where they are.
-            base = parser.parse_object(content, with_meta=False)
+    try:
+        base = parser.parse_object(content) if content else None
+    except (ArgumentError, TypeError) as error:
+        raise UserError(f"{where}: {_explain(str(error), content, ())}") from error
     try:
         return parser.parse_args(list(flags), namespace=base)
     except (ArgumentError, TypeError) as error:
@@ -115,52 +112,91 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
 def _explain(message: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
     """One sentence from the parser's message: what came, what is allowed."""
     message = " ".join(message.split())
-    key = found[1] if (found := re.search(r'Parser key "([\w.]+)"', message)) else ""
+    key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
     if found := re.search(r"unrecognized arguments: (--[\w.-]+)", message):
-        return _unknown(found[1].removeprefix("--"), _keys(content), "flag")
+        return _unknown(found[1].removeprefix("--"), _keys(content), "flag", "--")
     if found := re.search(r"Group '([\w.]+)' does not accept option '(\w+)'", message):
         return _unknown(f"{found[1]}.{found[2]}", _keys(content), "key")
-    if found := re.search(r"Option '([\w.]+)' is not accepted(.*class_path='([\w.]+)')?", message):
-        if found[3] is None:
-            return _unknown(found[1], [*Recipe.__dataclass_fields__, *_keys(content)], "key")
-        allowed = [name for name in inspect.signature(_import(found[3])).parameters]
-        return _unknown(f"{key}.{found[1]}", [f"{key}.{name}" for name in allowed], "key")
+    if found := re.search(r"Option '([\w.]+)' is not accepted", message):
+        made = re.search(r"class_path[= ]'([\w.]+)'", message)
+        names = [f"{key}.{name}" for name in _arguments(made[1])] if made else [*Recipe.__dataclass_fields__]
+        return _unknown(f"{key}.{found[1]}" if made else found[1], names, "key")
     if any(words in message for words in ("has no attribute", "dot import path", "No module named", "not a subclass")):
-        return _unknown_class(key, message, content, flags)
+        return _unknown_class(key, content, flags)
     if found := re.search(r'Key "([\w.]+)" is required', message):
         return f"the key {found[1]} is missing: every recipe has one."
-    return message.replace(f'Parser key "{key}":', f"{key}:").replace("<class '", "").replace("'>", "")
+    if found := re.search(r"Expected a (?:typing\.)?Literal\[(.*?)\]\.? Got value: (.*)", message):
+        return f"{key} is {found[2]}, but must be one of {found[1]}."
+    if found := re.search(r"Expected a <class '(\w+)'>\. Got value: (.*)", message):
+        return f"{key} is {found[2]}, but must be {_KINDS.get(found[1], found[1])}."
+    return message.replace(f'Parser key "{key}":', f"{key}:")
 
 
-def _unknown(name: str, allowed: Sequence[str], kind: str) -> str:
-    shown = f"--{name}" if kind == "flag" else name
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+
+
+def _unknown(name: str, allowed: Sequence[str], kind: str, dashes: str = "") -> str:
+    parent, _, leaf = name.rpartition(".")
+    siblings = sorted(key for key in allowed if key.rpartition(".")[0] == parent)
+    # Names beside it are compared by themselves: the part that they all share says nothing.
+    beside = difflib.get_close_matches(leaf, [key.rpartition(".")[2] for key in siblings], n=1)
+    near = [f"{parent}.{beside[0]}".lstrip(".")] if beside else []
+    if not siblings:
+        near = difflib.get_close_matches(name, allowed, n=1)
+        siblings = sorted(key for key in allowed if "." not in key)
     if near:
-        return f"There is no {kind} {shown}: did you mean {'--' if kind == 'flag' else ''}{near[0]}?"
-    parents = {key for key in allowed if "." not in key.removeprefix(name.rpartition(".")[0] + ".")}
-    return f"There is no {kind} {shown}: allowed are {', '.join(sorted(parents or set(allowed)))}."
+        return f"There is no {kind} {dashes}{name}: did you mean {dashes}{near[0]}?"
+    return f"There is no {kind} {dashes}{name}: allowed are {', '.join(dashes + key for key in siblings)}."
 
 
-def _unknown_class(key: str, message: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
-    for index, flag in enumerate(flags):
-        if flag.split("=")[0] == f"--{key}":
-            given = flag.partition("=")[2] or (flags[index + 1] if index + 1 < len(flags) else "")
-            break
+def _unknown_class(key: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
+    given = _given(key, content, flags)
+    place, _, name = given.rpartition(".")
+    if key in _CLASSES:
+        room, base = _CLASSES[key]
+        names = [each for each in room.__all__ if _is_strict_subclass(getattr(room, each), base)]
     else:
-        entry = content.get(key)
-        given = str(entry.get("class_path", entry) if isinstance(entry, Mapping) else entry)
-    room = {"loss": proxemic.losses, "data": proxemic.data}.get(key.split(".")[0])
-    if room is None:
-        return f"{key}: {given} is no class that can be used here ({message})."
-    base = proxemic.losses.ProxyLoss if room is proxemic.losses else proxemic.data.ImageSource
-    names = [
-        name
-        for name in room.__all__
-        if inspect.isclass(thing := getattr(room, name)) and issubclass(thing, base) and thing is not base
-    ]
-    near = difflib.get_close_matches(given.rpartition(".")[2], names, n=1, cutoff=0.4)
+        try:
+            names = [each for each in dir(importlib.import_module(place)) if each[0].isupper()]
+        except (ImportError, ValueError):
+            names = []
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    return f"There is no {key} {given}{meant}: choose one of {', '.join(names)}, or the import path of your own."
+    choice = f"choose one of {', '.join(names)}, or" if key in _CLASSES else "give"
+    return f"There is no {key} {given}{meant}: {choice} the import path of a class of your own."
+
+
+def _given(key: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
+    """The class that the user named for ``key``, in a flag or else in the recipe."""
+    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+        name, _, value = flag.partition("=")
+        if name in (f"--{key}", f"--{key}.class_path"):
+            return value or following
+    entry: Any = content
+    for part in key.split("."):
+        entry = entry.get(part, "") if isinstance(entry, Mapping) else ""
+    return str(entry.get("class_path", "") if isinstance(entry, Mapping) else entry)
+
+
+_CLASSES: dict[str, tuple[Any, type]] = {
+    "loss": (proxemic.losses, proxemic.losses.ProxyLoss),
+    "data": (proxemic.data, ImageSource),
+}
+
+
+def _is_strict_subclass(thing: object, base: type) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, base) and thing is not base
+
+
+def _arguments(path: str) -> list[str]:
+    """Names that a recipe may give to a class; what is filled in by the program is left out."""
+    module, _, name = path.rpartition(".")
+    filled_in = {"num_classes", "embedding_size", "params", "optimizer"}
+    return [
+        each
+        for each in inspect.signature(getattr(importlib.import_module(module), name)).parameters
+        if each not in filled_in
+    ]
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -175,8 +211,3 @@ def _walk(content: Mapping[str, Any], prefix: str) -> Iterator[str]:
             yield name
         if isinstance(value, Mapping):
             yield from _walk(value, name)
-
-
-def _import(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)

@@ -1,6 +1,7 @@
 """Batches for training, in an order that depends on the seed and the epoch alone."""
 
 import signal
+from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
@@ -33,7 +34,7 @@ class TrainingData(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         # A resumed run starts in its own epoch, after the batches it has seen: Lightning iterates the loader at once.
         if self.trainer is not None:
-            loop = self.trainer.fit_loop
+            loop: Any = self.trainer.fit_loop  # Lightning declares its counters by their narrowest type
             # Not trainer.current_epoch, which is one behind in a checkpoint of the end of an epoch.
             self.batches.set_epoch(loop.epoch_progress.current.processed)
             if loop.restarting:

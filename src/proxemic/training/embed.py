@@ -64,8 +64,14 @@ def evaluate_embeddings(
     if images.is_query is None or images.is_gallery is None:
         return retrieval_metrics(embeddings, images.labels, **keywords)
     query, gallery = images.is_query, images.is_gallery
+    place = torch.where(gallery, gallery.long().cumsum(0) - 1, -1)
     return retrieval_metrics(
-        embeddings[query], images.labels[query], embeddings[gallery], images.labels[gallery], **keywords
+        embeddings[query],
+        images.labels[query],
+        embeddings[gallery],
+        images.labels[gallery],
+        exclude=place[query],
+        **keywords,
     )
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import matplotlib as mpl
 import torch
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -37,7 +37,9 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
         right.plot(epochs, [row[name] for row in history], marker=".", label=name)
     if metric in judged:
         best = max(history, key=lambda row: row[metric])
-        right.axvline(best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}")
+        right.axvline(
+            best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}"
+        )
     if judged:
         right.legend()
     else:
@@ -93,7 +95,7 @@ def draw_gallery(
     _save(figure, path)
 
 
-def _thumbnail(axes: mpl.axes.Axes, images: ImageSet, index: int, colour: str) -> None:
+def _thumbnail(axes: Axes, images: ImageSet, index: int, colour: str) -> None:
     picture = images.pixels[index].convert("RGB")
     picture.thumbnail((128, 128))
     axes.imshow(picture)

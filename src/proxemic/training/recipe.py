@@ -113,7 +113,9 @@ class EvaluationConfig:
         if self.metric not in names:
             raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(names)}.")
         if any(k < 1 for ks in at.values() for k in ks):
-            raise ValueError("evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more.")
+            raise ValueError(
+                "evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more."
+            )
 
 
 @dataclass(frozen=True)

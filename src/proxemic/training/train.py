@@ -93,7 +93,7 @@ def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
     select_on = recipe.evaluation.select_on
     if select_on == "validation" and splits.validation is None:
         raise UserError(
-            "There are no validation classes (data.validation_fraction is 0), but they choose the epoch: set the fraction "
+            "There are no validation classes (data.validation_fraction is 0), but they choose the epoch: set it "
             "above 0, or take the last epoch with --evaluation.select_on last."
         )
     return {"validation": splits.validation, "test": splits.test, "last": None}[select_on], select_on
