@@ -39,6 +39,10 @@ def _warp_function(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return torch.stack(terms).mean()
 
 
+def _warped(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.warped_softmax(x, w, y, **WARP)
+
+
 CASES: dict[str, tuple[type[ProxyLoss], dict[str, Any], Callable[..., Tensor], bool]] = {
     # loss, keywords, oracle, several proxies in the oracle
     "softmax": (NormalizedSoftmaxLoss, {}, oracles.normalized_softmax, True),
@@ -46,7 +50,7 @@ CASES: dict[str, tuple[type[ProxyLoss], dict[str, Any], Callable[..., Tensor], b
     "proxy-anchor": (ProxyAnchorLoss, {}, oracles.proxy_anchor, True),
     "mpa-ap": (AllPairMultiProxyAnchorLoss, {}, oracles.all_pair, True),
     "euclidean": (EuclideanSoftmaxLoss, {"temperature": 1.5}, lambda *a: oracles.euclidean_softmax(*a, 1.5), False),
-    "warped": (WarpedSoftmaxLoss, WARP, lambda x, w, y: oracles.warped_softmax(x, w, y, **WARP), False),
+    "warped": (WarpedSoftmaxLoss, WARP, _warped, False),
     "warped-functions": (WarpedSoftmaxLoss, WARP_FUNCTION, _warp_function, False),
 }
 BATCHES = {

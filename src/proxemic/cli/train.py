@@ -30,29 +30,41 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train or resume."""
-    from proxemic.cli.show import print_metrics
+    if arguments.resume is not None:
+        alone = not (flags or arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
+        _resume(arguments.resume, alone)
+        return
     from proxemic.errors import UserError
     from proxemic.recipes import find_recipe
-    from proxemic.recipes.reader import read_recipe
-    from proxemic.training import RunDirectory, train
 
-    if arguments.resume is not None:
-        if flags or arguments.recipe or arguments.out or arguments.strict or arguments.no_validation:
-            raise UserError("--resume takes everything from the run it continues: give it alone.")
-        run_directory = RunDirectory(arguments.resume)
-        run_directory.check_run()
-        read = read_recipe(run_directory.recipe)
-        print_metrics(train(read.recipe, read.yaml, arguments.resume, resume=True))
-        return
     if arguments.recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
+    recipe = find_recipe(arguments.recipe)  # before what takes seconds to import
+
+    from proxemic.cli.show import print_metrics
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.training import train
+
     if arguments.strict:
         flags = [*flags, "--data.strict", "true"]
     if arguments.no_validation:
         flags = [*flags, "--data.validation_fraction", "0", "--evaluation.select_on", "test"]
-    read = read_recipe(find_recipe(arguments.recipe), flags)
-    out = arguments.out or default_out(arguments.recipe)
-    print_metrics(train(read.recipe, read.yaml, out))
+    read = read_recipe(recipe, flags)
+    print_metrics(train(read.recipe, read.yaml, arguments.out or default_out(arguments.recipe)))
+
+
+def _resume(path: Path, alone: bool) -> None:
+    from proxemic.cli.show import print_metrics
+    from proxemic.errors import UserError
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.training import RunDirectory, train
+
+    if not alone:
+        raise UserError("--resume takes everything from the run that it continues: give it alone.")
+    run_directory = RunDirectory(path)
+    run_directory.check_run()
+    read = read_recipe(run_directory.recipe)
+    print_metrics(train(read.recipe, read.yaml, path, resume=True))
 
 
 def default_out(name: str) -> Path:

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Int64
@@ -62,7 +61,7 @@ class ImageSet:
         names: Sequence[str],
         is_query: Bool[Tensor, " images"] | None = None,
         is_gallery: Bool[Tensor, " images"] | None = None,
-    ) -> Self:
+    ) -> "ImageSet":
         """Number the class names given for each picture in the sorted order of their text."""
         class_names = tuple(sorted(set(names)))
         number = {name: index for index, name in enumerate(class_names)}

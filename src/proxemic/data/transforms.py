@@ -1,6 +1,6 @@
 """From a PIL image to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,8 +40,8 @@ class Preprocessing:
     size: int = 224
     resize: int | None = 256
     channels: Literal[1, 3] = 3
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: Sequence[float] = (0.485, 0.456, 0.406)
+    std: Sequence[float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
         if self.size < 1:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -118,8 +117,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
             in_channels=config.in_channels,
             weights=config.weights,
         )
-    # Convolutions run up to twice as fast so, on CPUs as on GPUs; images need not come in this layout.
-    return EmbeddingModel(config, backbone).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return EmbeddingModel(config, backbone)
 
 
 def _load_convnet(backbone: ConvNet, file: Path) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints that are whole or not there."""
 
 import errno
+import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +22,6 @@ def writing(what: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # torch.save and safetensors report a full disk as a RuntimeError or their own error, without errno.
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         reason = "the disk is full" if full else str(error).splitlines()[0]
         raise UserError(f"{what} could not be written: {reason}; free some space or check the folder") from error
@@ -50,8 +50,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with write_atomically(target) as temporary, temporary.open("wb") as file:
-            torch.save(dict(checkpoint), file)
+        # Serialised before it is written: torch.save hides the reason why a write to a file fails.
+        content = io.BytesIO()
+        torch.save(dict(checkpoint), content)
+        with write_atomically(target) as temporary:
+            temporary.write_bytes(content.getbuffer())
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any | None = None, weights_only: bool | None = None

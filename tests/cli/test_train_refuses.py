@@ -1,0 +1,192 @@
+"""Bad input to ``proxemic train``: one sentence, exit code 2, no traceback, nothing half-written."""
+
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused, proxemic
+from images import write_folder, write_recipe
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("images") / "birds")
+
+
+FLAGS = {
+    "unknown recipe": (["--recipe", "glyps"], ["glyps", "did you mean glyphs"]),
+    "missing recipe file": (["--recipe", "mine.yaml"], ["mine.yaml", "does not exist"]),
+    "no recipe": ([], ["--recipe is missing"]),
+    "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
+    "misspelt group": (["--recipe", "glyphs", "--optm.lr", "1"], ["--optm.lr", "did you mean --optim.lr?"]),
+    "misspelt loss key": (["--recipe", "glyphs", "--loss.alhpa", "1"], ["loss.alhpa", "did you mean loss.alpha?"]),
+    "nothing near": (["--recipe", "glyphs", "--frobnicate"], ["--frobnicate", "--data", "--loss"]),
+    "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
+    "unknown loss": (["--recipe", "glyphs", "--loss", "ProxyAncorLoss"], ["mean ProxyAnchorLoss", "WarpedSoftmaxLoss"]),
+    "unknown source": (["--recipe", "glyphs", "--data", "Glifs"], ["Glifs", "Omniglot"]),
+    "unknown optimiser": (["--recipe", "glyphs", "--optim.optimizer", "torch.optim.Adamm"], ["did you mean Adam"]),
+    "K = 0": (["--recipe", "glyphs-small", "--loss.proxies_per_class", "0"], ["proxies_per_class is 0", "at least 1"]),
+    "negative learning rate": (["--recipe", "glyphs", "--optim.lr", "-0.1"], ["optim.lr is -0.1", "above 0"]),
+    "learning rate in words": (["--recipe", "glyphs", "--optim.lr", "big"], ["optim.lr is big", "a number"]),
+    "half an epoch": (["--recipe", "glyphs", "--training.epochs", "0.5"], ["training.epochs is 0.5", "whole number"]),
+    "unknown pooling": (["--recipe", "glyphs", "--model.pooling", "median"], ["model.pooling is median", "'gem'"]),
+    "unknown backbone": (["--recipe", "glyphs", "--model.backbone", "resnet5O"], ["resnet5O", "resnet50"]),
+    "metric not computed": (["--recipe", "glyphs", "--evaluation.metric", "map"], ["evaluation.metric", "map@r"]),
+    "m does not divide": (["--recipe", "glyphs", "--batches.images_per_class", "3"], ["images_per_class is 3", "128"]),
+    "own images without a folder": (["--recipe", "own"], ["--data.root"]),
+    "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
+    "no validation classes": (["--recipe", "glyphs-small", "--data.validation_fraction", "0"], ["select_on last"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["unknown recipe", "misspelt flag", "K = 0"])
+def test_flags_in_a_process_of_its_own(case: str, tmp_path: Path) -> None:
+    flags, words = FLAGS[case]
+    assert_refused(proxemic("train", *flags, cwd=tmp_path), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_flags(case: str, tmp_path: Path, here: Here) -> None:
+    flags, words = FLAGS[case]
+    result = here("train", *flags, cwd=tmp_path)
+    assert_refused(result, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_misspelt_key_in_a_recipe(tmp_path: Path, images: Path, here: Here) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    text = recipe.read_text()
+    for wrong, right, found in (
+        ("optm:", "optim:", "optm"),
+        ("  learning_rate:", "  lr:", "optim.learning_rate"),
+        ("{proxies_perclass: 2}", "{proxies_per_class: 2}", "loss.proxies_perclass"),
+    ):
+        recipe.write_text(text.replace(right, wrong))
+        assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), found])
+    recipe.write_text("- a\n- list\n")
+    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "holds no recipe"])
+    recipe.write_text("data: [unclosed\n")
+    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "not a readable YAML"])
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("missing", ["does not exist"]),
+        ("empty", ["no images"]),
+        ("one class", ["single class"]),
+        ("one image each", ["one image each"]),
+        ("all unreadable", ["no readable image"]),
+        ("too few classes", ["3 classes", "fraction"]),
+    ],
+)
+def test_folders(case: str, words: list[str], images: Path, tmp_path: Path, here: Here) -> None:
+    root = tmp_path / "folder"
+    if case != "missing":
+        root.mkdir()
+    if case in ("one class", "too few classes"):
+        for name in ("class 00",) if case == "one class" else ("class 00", "class 01", "class 02"):
+            shutil.copytree(images / name, root / name)
+    elif case == "one image each":
+        for folder in images.iterdir():
+            (root / folder.name).mkdir()
+            shutil.copy(folder / "0.png", root / folder.name)
+    elif case == "all unreadable":
+        for name in "abc":
+            (root / name).mkdir()
+            (root / name / "0.png").write_text("text")
+    recipe = write_recipe(tmp_path / "tiny.yaml", root)
+    assert_refused(here("train", "--recipe", recipe, "--out", tmp_path / "run"), [str(root), *words])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", [b"this is text", b""])
+def test_an_unreadable_image_is_skipped_and_counted_or_refused(
+    content: bytes, images: Path, tmp_path: Path, here: Here
+) -> None:
+    root = tmp_path / "folder"
+    shutil.copytree(images, root)
+    whole = (root / "class 01" / "0.png").read_bytes()
+    (root / "class 00" / "text.png").write_bytes(content)
+    (root / "class 01" / "short.png").write_bytes(whole[: len(whole) // 2])
+    recipe = write_recipe(tmp_path / "tiny.yaml", root)
+    result = here("train", "--recipe", recipe, "--out", tmp_path / "run", "--training.epochs", "1")
+    assert result.returncode == 0, result.stderr
+    assert "2 unreadable images" in result.stdout
+    assert "text.png" in result.stdout
+
+    result = here("train", "--recipe", recipe, "--out", tmp_path / "strict", "--strict")
+    assert_refused(result, ["2 unreadable images", "text.png", "--strict"])
+    assert not (tmp_path / "strict").exists()
+
+
+def test_an_output_folder_that_is_taken(images: Path, tmp_path: Path, here: Here) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    run = tmp_path / "run"
+    assert here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1").returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert_refused(here("train", "--recipe", recipe, "--out", run), ["holds another run", "--resume"])
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("all of it")
+    assert_refused(here("train", "--recipe", recipe, "--out", other), ["is not empty"])
+    assert_refused(here("train", "--recipe", recipe, "--out", recipe), ["is a file"])
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+
+
+def test_resume_stands_alone(images: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("train", "--resume", tmp_path, "--optim.lr", "1"), ["--resume", "alone"])
+
+
+def test_a_loss_that_becomes_nan(images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    run = tmp_path / "run"
+    result = proxemic("train", "--recipe", recipe, "--out", run, "--optim.lr", "1e20")
+    assert_refused(result, ["nan", "step", "epoch", "learning rate", "optim.lr", "checkpoint"])
+    assert not (run / "metrics.json").exists()
+
+
+def test_a_loss_that_becomes_nan_later_keeps_the_last_good_checkpoint(images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    # The rate explodes after the second epoch.
+    recipe.write_text(recipe.read_text().replace("step_size: 2", "step_size: 2, gamma: 1.0e+25"))
+    run = tmp_path / "run"
+    result = proxemic("train", "--recipe", recipe, "--out", run)
+    assert_refused(result, ["epoch 2", "is kept", str(run)])
+    assert (run / "checkpoints" / "last.ckpt").exists()
+    assert len((run / "history.csv").read_text().splitlines()) == 3
+    assert proxemic("evaluate", run).returncode == 0
+
+
+def _no_file_above(limit: int) -> None:
+    # The kernel refuses to write more, as a full disk does: error in the middle of a write.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def test_a_full_disk_while_writing_a_checkpoint(images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    run = tmp_path / "run"
+    result = proxemic("train", "--recipe", recipe, "--out", run, preexec_fn=lambda: _no_file_above(200_000))
+    assert_refused(result, ["last.ckpt", "could not be written", "disk is full"])
+    assert not (run / "checkpoints" / "last.ckpt").exists()
+    assert list(run.rglob("*.tmp")) == []
+    result = proxemic("train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    run = tmp_path / "run"
+    assert proxemic("train", "--recipe", recipe, "--out", run, "--training.epochs", "2").returncode == 0
+    (run / "metrics.json").unlink()
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text.replace("epochs: 2", "epochs: 4"))
+    checkpoint = (run / "checkpoints" / "last.ckpt").read_bytes()
+    result = proxemic("train", "--resume", run, preexec_fn=lambda: _no_file_above(200_000))
+    assert_refused(result, ["could not be written", "disk is full"])
+    assert (run / "checkpoints" / "last.ckpt").read_bytes() == checkpoint

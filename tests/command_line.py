@@ -1,0 +1,57 @@
+"""The command line as a user runs it: a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxemic.cli import main
+
+ENVIRONMENT = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "proxemic.cli", *map(str, words)]
+
+
+def proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, env=ENVIRONMENT, **options)
+
+
+class Here:
+    """The same in this process, where only sentences and exit codes are looked at: another process takes seconds."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        self.capsys.readouterr()
+        with self.monkeypatch.context() as patch:
+            if cwd is not None:
+                patch.chdir(cwd)
+            patch.setenv("COLUMNS", "120")
+            try:
+                code = main([str(word) for word in words])
+            except SystemExit as end:
+                code = int(end.code or 0)
+        output = self.capsys.readouterr()
+        return subprocess.CompletedProcess(list(map(str, words)), code, output.out, output.err)
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], words: Sequence[str]) -> None:
+    """Exit code 2 and one sentence, with these words, on standard error; no traceback."""
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("proxemic")
+    for word in words:
+        assert word in lines[0], lines[0]

@@ -1,0 +1,44 @@
+"""Small folders of images with something to learn: a class is a pattern, an image a noisy, tinted copy of it."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def write_folder(root: Path, classes: int = 12, images: int = 6, size: int = 32, noise: int = 30) -> Path:
+    rng = np.random.default_rng(0)
+    for number in range(classes):
+        folder = root / f"class {number:02d}"
+        folder.mkdir(parents=True)
+        pattern = np.kron(rng.integers(60, 196, (4, 4, 3)), np.ones((size // 4, size // 4, 1)))
+        for image in range(images):
+            pixels = pattern + rng.integers(-noise, noise + 1, pattern.shape) + rng.integers(-20, 21, (1, 1, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{image}.png")
+    return root
+
+
+TINY_RECIPE = """\
+data:
+  class_path: proxemic.data.OwnImages
+  init_args: {{root: {root}, test_fraction: 0.34, validation_fraction: 0.34}}
+images: {{size: 28, resize: null}}
+augment: {{random_resized_crop: [0.5, 1.0], horizontal_flip: 0.5, noise: 0.1}}
+batches: {{size: 8}}
+model: {{backbone: convnet, embedding_size: 16, width: 8}}
+loss:
+  class_path: proxemic.losses.AllPairMultiProxyAnchorLoss
+  init_args: {{proxies_per_class: 2}}
+optim:
+  optimizer: torch.optim.AdamW
+  lr: 0.002
+  loss_lr: 0.02
+  schedule: {{class_path: torch.optim.lr_scheduler.StepLR, init_args: {{step_size: 2}}}}
+training: {{epochs: 5, accelerator: cpu}}
+evaluation: {{recall_at: [1, 2], ndcg_at: [2]}}
+"""
+
+
+def write_recipe(path: Path, root: Path) -> Path:
+    path.write_text(TINY_RECIPE.format(root=root))
+    return path

@@ -1,0 +1,129 @@
+"""A run that is killed at any moment and resumed ends as if nothing had happened, bit for bit."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from command_line import proxemic, start
+from images import write_folder, write_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resume")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(recipe: Path) -> Path:
+    run = recipe.parent / "uninterrupted"
+    result = proxemic("train", "--recipe", recipe, "--out", run)
+    assert result.returncode == 0, result.stderr
+    return run
+
+
+def history(run: Path) -> list[list[str]]:
+    """All columns but the time an epoch took."""
+    return [line.split(",")[:-1] for line in (run / "history.csv").read_text().splitlines()]
+
+
+def training_state(run: Path) -> dict[str, Any]:
+    checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    return {key: checkpoint[key] for key in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")}
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def assert_same_run(run: Path, expected: Path) -> None:
+    for name in ("model.safetensors", "loss.safetensors"):
+        assert (run / name).read_bytes() == (expected / name).read_bytes()
+    assert json.loads((run / "metrics.json").read_text()) == json.loads((expected / "metrics.json").read_text())
+    assert history(run) == history(expected)
+    state, wanted = training_state(run), training_state(expected)
+    assert_same(state["state_dict"], wanted["state_dict"])
+    assert [s["_last_lr"] for s in state["lr_schedulers"]] == [s["_last_lr"] for s in wanted["lr_schedulers"]]
+    for one, other in zip(state["optimizer_states"], wanted["optimizer_states"], strict=True):
+        assert_same(one["state"], other["state"])
+    assert (state["epoch"], state["global_step"]) == (wanted["epoch"], wanted["global_step"])
+
+
+def wait_for(process: subprocess.Popen[str], path: Path) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+# Every step saves, so that the kill hits the middle of epochs, their ends and the middle of writes.
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Path, workers: int) -> None:
+    run = tmp_path / "killed"
+    flags = ["--training.checkpoint_minutes", "0", "--batches.workers", str(workers)]
+    process = start("train", "--recipe", recipe, "--out", run, *flags)
+    wait_for(process, run / "checkpoints" / "last.ckpt")
+    time.sleep(random.uniform(0, 0.4))
+    process.kill()
+    process.communicate()
+    for _ in range(2):  # and once more while it resumes
+        process = start("train", "--resume", run)
+        time.sleep(random.uniform(4, 7))
+        process.kill()
+        process.communicate()
+    result = proxemic("train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+    assert_same_run(run, uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_says_how_to_resume(
+    recipe: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "stopped"
+    process = start("train", "--recipe", recipe, "--out", run)
+    wait_for(process, run / "history.csv")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "Traceback" not in errors
+    assert errors.count("\n") == 1
+    assert f"proxemic train --resume {run}" in errors
+    assert not (run / "metrics.json").exists()
+    assert list(run.rglob("*.tmp")) == []
+
+    result = proxemic("train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+    assert_same_run(run, uninterrupted)
+
+
+def test_resuming_a_finished_run_shows_its_results(uninterrupted: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
+    result = proxemic("train", "--resume", uninterrupted)
+    assert result.returncode == 0
+    assert "is finished" in result.stdout
+    assert "recall@1" in result.stdout
+    assert {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")} == before
+
+
+def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted: Path) -> None:
+    names = {path.name for path in uninterrupted.iterdir()}
+    assert names == {
+        "recipe.yaml", "metrics.json", "history.csv", "environment.json", "checkpoints", "model.safetensors",
+        "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs",
+    }  # fmt: skip
+    metrics = json.loads((uninterrupted / "metrics.json").read_text())
+    assert set(metrics["test"]) == {"recall@1", "recall@2", "ndcg@2", "map@r", "r_precision"}
+    assert metrics["selected_on"] == "validation"
+    rows = history(uninterrupted)
+    assert rows[0][:3] == ["epoch", "step", "loss"]
+    best = max(rows[1:], key=lambda row: float(row[rows[0].index("map@r")]))
+    assert metrics["epoch"] == int(best[0])
+    assert list((uninterrupted / "logs").rglob("events.out.tfevents*"))
+    assert list((uninterrupted / "logs").rglob("metrics.csv"))
