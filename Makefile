@@ -1,29 +1,27 @@
-# make demo, make test: each sets everything up by itself, inside this folder and uv's cache.
+# make demo, make test: each sets everything up by itself and writes nothing outside this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
-RUN = $(UV) run --frozen --all-extras
+RUN = $(UV) run --frozen --all-extras --
+# What libraries keep for themselves (fonts, rendered glyphs, pyright's program) stays in this folder.
+HERE = env XDG_CACHE_HOME=$(CURDIR)/.cache MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib
 
-.PHONY: demo test lint types check setup
+.PHONY: demo test lint types setup
 
 demo: setup
-	$(RUN) proxemic demo
+	$(RUN) $(HERE) proxemic demo
 
 test: setup
-	$(RUN) pytest
+	$(RUN) $(HERE) pytest
 
 lint: setup
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 
 types: setup
-	$(RUN) pyright
-
-check: lint types test
+	$(RUN) $(HERE) pyright
 
 setup: $(UV)
 	@$(UV) sync --frozen --all-extras --quiet
 
-# No uv on this machine: a copy of our own, in a virtual environment that only holds uv.
 .uv/bin/uv:
-	python3 -m venv .uv
-	.uv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	python3 bootstrap_uv.py .uv

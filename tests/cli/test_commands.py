@@ -57,6 +57,17 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     assert_refused(result, ["lightning is not installed", "pip install 'proxemic[train]'"])
 
 
+@pytest.mark.parametrize(
+    ("module", "missing"),
+    [("data", "torchvision"), ("training", "lightning"), ("recipes.reader", "jsonargparse"), ("cli.show", "rich")],
+)
+def test_a_missing_extra_is_one_sentence_for_python_too(module: str, missing: str) -> None:
+    program = f"import sys; sys.modules['{missing}'] = None; import proxemic.{module}"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    last = result.stderr.splitlines()[-1]
+    assert last == f"ModuleNotFoundError: {missing} is not installed: install it with pip install 'proxemic[train]'."
+
+
 def test_every_recipe_is_listed_read_and_shown_in_full(here: Here) -> None:
     result = here("recipes", "list")
     assert [line.split()[0] for line in result.stdout.splitlines()] == list_recipes()

@@ -39,6 +39,10 @@ def _warp_function(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return torch.stack(terms).mean()
 
 
+def _euclidean(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.euclidean_softmax(x, w, y, 1.5)
+
+
 def _warped(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return oracles.warped_softmax(x, w, y, **WARP)
 
@@ -49,7 +53,7 @@ CASES: dict[str, tuple[type[ProxyLoss], dict[str, Any], Callable[..., Tensor], b
     "mean-proxy": (NormalizedSoftmaxLoss, {"regularizers": (MeanProxyNorm(0.5),)}, _mean_proxy, True),
     "proxy-anchor": (ProxyAnchorLoss, {}, oracles.proxy_anchor, True),
     "mpa-ap": (AllPairMultiProxyAnchorLoss, {}, oracles.all_pair, True),
-    "euclidean": (EuclideanSoftmaxLoss, {"temperature": 1.5}, lambda *a: oracles.euclidean_softmax(*a, 1.5), False),
+    "euclidean": (EuclideanSoftmaxLoss, {"temperature": 1.5}, _euclidean, False),
     "warped": (WarpedSoftmaxLoss, WARP, _warped, False),
     "warped-functions": (WarpedSoftmaxLoss, WARP_FUNCTION, _warp_function, False),
 }

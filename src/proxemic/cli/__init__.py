@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("Stopped at once; nothing since the last checkpoint is kept.", arguments)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("proxemic"):
+        if "pip install" not in str(error):  # not one of ours, see `proxemic.extras`
             raise
-        return _fail(f"{error.name} is not installed: install it with pip install 'proxemic[train]'.", arguments)
+        return _fail(str(error), arguments)
     except BrokenPipeError:
         # The reader of our output, head for one, has had enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from proxemic.extras import extra
+
+with extra("train"):
+    from rich.console import Console
+    from rich.table import Table
 
 __all__ = ["print_metrics", "print_table"]
 

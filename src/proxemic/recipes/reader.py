@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
-
 import proxemic.data
 import proxemic.losses
 from proxemic.data import ImageSource
 from proxemic.errors import UserError
+from proxemic.extras import extra
 from proxemic.training.recipe import EvaluationConfig, Recipe
+
+with extra("train"):
+    import yaml
+    from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 __all__ = ["Evaluation", "ReadRecipe", "read_evaluation", "read_recipe"]
 

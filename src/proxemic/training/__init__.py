@@ -1,9 +1,12 @@
 """Training: from a recipe to a run directory, resumable at any moment."""
 
-from proxemic.training.optim import Optimization, parameter_groups
-from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
-from proxemic.training.run import RunDirectory
-from proxemic.training.train import train
+from proxemic.extras import extra
+
+with extra("train"):
+    from proxemic.training.optim import Optimization, parameter_groups
+    from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
+    from proxemic.training.run import RunDirectory
+    from proxemic.training.train import train
 
 __all__ = [
     "BatchConfig",
