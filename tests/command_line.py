@@ -43,7 +43,14 @@ class Here:
 
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(
+        command(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
 
 
 def assert_refused(result: subprocess.CompletedProcess[str], words: Sequence[str]) -> None:

@@ -2,11 +2,13 @@
 
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused, proxemic
+from command_line import ENVIRONMENT, Here, assert_refused, proxemic
 from images import write_folder, write_recipe
 
 
@@ -37,6 +39,8 @@ FLAGS = {
     "m does not divide": (["--recipe", "glyphs", "--batches.images_per_class", "3"], ["images_per_class is 3", "128"]),
     "own images without a folder": (["--recipe", "own"], ["--data.root"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
+    "no GPU": (["--recipe", "glyphs", "--training.accelerator", "mps"], ["accelerator is mps", "take cpu"]),
+    "no pretrained weights": (["--recipe", "glyphs", "--model.pretrained", "true"], ["pretrained", "timm backbone"]),
     "no validation classes": (["--recipe", "glyphs-small", "--data.validation_fraction", "0"], ["select_on last"]),
 }  # fmt: skip
 
@@ -190,3 +194,24 @@ def test_a_full_disk_keeps_the_checkpoint_before(images: Path, tmp_path: Path) -
     result = proxemic("train", "--resume", run, preexec_fn=lambda: _no_file_above(200_000))
     assert_refused(result, ["could not be written", "disk is full"])
     assert (run / "checkpoints" / "last.ckpt").read_bytes() == checkpoint
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Path, workers: str) -> None:
+    root = tmp_path / "folder"
+    shutil.copytree(images, root)
+    recipe = write_recipe(tmp_path / "tiny.yaml", root)
+    program = (
+        "import sys, pathlib, proxemic.data.image_folder as folder; from proxemic.cli import main\n"
+        "read = folder.OwnImages.load\n"
+        "def load(self):\n"
+        "    splits = read(self); pathlib.Path(splits.train.pixels.paths[0]).unlink(); return splits\n"
+        "folder.OwnImages.load = load\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["train", "--recipe", str(recipe), "--out", str(tmp_path / "run"), "--batches.workers", workers]
+    result = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=ENVIRONMENT, timeout=300
+    )
+    assert_refused(result, ["0.png cannot be read as an image: no such file"])
+    assert len(result.stderr) < 300

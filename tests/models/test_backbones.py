@@ -10,6 +10,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from proxemic.errors import UserError
 from proxemic.models import ConvNet, timm_backbone
 
 
@@ -111,9 +112,9 @@ def test_pretrained_weights_out_of_reach_say_what_to_fetch(tmp_path: Path, monke
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     url = r"https://huggingface.co/timm/resnet18.a1_in1k/resolve/main/model.safetensors"
-    with pytest.raises(RuntimeError, match=f"fetch {url} .* `weights`, or copy the folder {tmp_path}/models--timm"):
+    with pytest.raises(UserError, match=f"fetch {url} .* `weights`, or copy the folder {tmp_path}/models--timm"):
         timm_backbone("resnet18", pretrained=True)
-    with pytest.raises(RuntimeError, match="no pretrained weights for mixer_s16_224"):
+    with pytest.raises(UserError, match="no pretrained weights for mixer_s16_224"):
         timm_backbone("mixer_s16_224", pretrained=True)
 
 

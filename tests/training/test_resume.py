@@ -1,7 +1,9 @@
 """A run that is killed at any moment and resumed ends as if nothing had happened, bit for bit."""
 
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from command_line import proxemic, start
+from command_line import assert_refused, proxemic, start
 from images import write_folder, write_recipe
 
 
@@ -82,14 +84,14 @@ def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Pa
     assert_same_run(run, uninterrupted)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
 def test_an_interrupt_saves_and_says_how_to_resume(
-    recipe: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+    recipe: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals, workers: int
 ) -> None:
     run = tmp_path / "stopped"
-    process = start("train", "--recipe", recipe, "--out", run)
+    process = start("train", "--recipe", recipe, "--out", run, "--batches.workers", str(workers))
     wait_for(process, run / "history.csv")
-    process.send_signal(number)
+    os.killpg(process.pid, number)  # as a terminal sends Ctrl-C: to the workers too
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "Traceback" not in errors
@@ -127,3 +129,14 @@ def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted:
     assert metrics["epoch"] == int(best[0])
     assert list((uninterrupted / "logs").rglob("events.out.tfevents*"))
     assert list((uninterrupted / "logs").rglob("metrics.csv"))
+
+
+def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(recipe.parent / "images", images)
+    run = tmp_path / "run"
+    own = write_recipe(tmp_path / "tiny.yaml", images)
+    assert proxemic("train", "--recipe", own, "--out", run, "--training.epochs", "1").returncode == 0
+    (run / "metrics.json").unlink()
+    (images / "class 03" / "0.png").unlink()
+    assert_refused(proxemic("train", "--resume", run), ["images are not those", str(run)])

@@ -8,10 +8,14 @@ __all__ = ["add_parser", "run"]
 NEXT = """
 Look at {run}/gallery.png: each row is a character that was never trained on, and its nearest neighbours.
 What to try next:
-  proxemic evaluate {run}                                  judge it again, on other metrics too (--help)
-  proxemic train --recipe glyphs --loss ProxyAnchorLoss    another loss on the same images
-  proxemic train --recipe own --data.root FOLDER           your own images: a folder of class folders
-  proxemic recipes list                                    everything else that is ready to run
+  proxemic evaluate {run}
+      judges it again, on other metrics too (--help)
+  proxemic train --recipe glyphs --loss ProxyAnchorLoss
+      another loss on the same images
+  proxemic train --recipe own --data.root FOLDER
+      your own images: a folder of class folders
+  proxemic recipes list
+      everything else that is ready to run
 """
 
 

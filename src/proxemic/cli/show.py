@@ -17,7 +17,9 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     columns = {"test": result["test"]}
     if "untrained" in result:
         columns["untrained"] = result["untrained"]
-    title = f"{result['test_classes']} unseen classes, {result['test_queries']:,} queries, epoch {result['epoch']}"
+    title = (
+        f"Test: {result['test_classes']} unseen classes, {result['test_queries']:,} queries, epoch {result['epoch']}"
+    )
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
     print_table(title, columns)
@@ -27,7 +29,8 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, a row a metric."""
-    table = Table("metric", title=title, title_justify="left")
+    print(title)
+    table = Table("metric")
     for name in columns:
         table.add_column(name, justify="right")
     for metric in next(iter(columns.values())):

@@ -30,8 +30,8 @@ class UnreadableImageError(ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        if not self.reason:
-            return str(self.path)
+        if not self.reason:  # the worker's traceback; its last line is this error's own
+            return str(self.path).strip().splitlines()[-1].rpartition("UnreadableImageError: ")[2]
         return f"{self.path} cannot be read as an image: {self.reason.rstrip('.')}."
 
 

@@ -100,7 +100,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
 
     Raises:
         ValueError: for an unknown backbone, or a weights file that does not fit.
-        RuntimeError: where pretrained weights cannot be had.
+        UserError: where pretrained weights cannot be had.
         ImportError: for a timm backbone without timm.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from proxemic.errors import UserError
+
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
 
@@ -58,7 +60,7 @@ def timm_backbone(
 
     Raises:
         ValueError: for a name that timm does not have, or a file that does not fit.
-        RuntimeError: where pretrained weights cannot be had; it says what to fetch and where to put it.
+        UserError: where pretrained weights cannot be had; it says what to fetch and where to put it.
         ImportError: without timm.
 
     >>> backbone = timm_backbone("resnet18", in_channels=1)
@@ -129,7 +131,7 @@ def _pretrained_file(name: str, configuration: "PretrainedCfg | None") -> Path:
 
     repository = configuration.hf_hub_id if configuration else None
     if configuration is None or repository is None:
-        raise RuntimeError(f"timm has no pretrained weights for {name}; set pretrained=False, or pass `weights`")
+        raise UserError(f"timm has no pretrained weights for {name}; set pretrained=False, or pass `weights`")
     filename = configuration.hf_hub_filename or "model.safetensors"
     cached = huggingface_hub.try_to_load_from_cache(repository, filename)
     if isinstance(cached, str):
@@ -141,7 +143,7 @@ def _pretrained_file(name: str, configuration: "PretrainedCfg | None") -> Path:
         return Path(huggingface_hub.hf_hub_download(repository, filename))
     except Exception as error:  # whatever kept the file away, the remedy is the same
         folder = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-        raise RuntimeError(
+        raise UserError(
             f"pretrained weights of {name} are not in the cache and cannot be downloaded: fetch {url} elsewhere and "
             f"pass the file as `weights`, or copy the folder {folder} from a machine that has it"
         ) from error

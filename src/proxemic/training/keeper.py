@@ -1,5 +1,6 @@
 """What happens around an epoch: validation, choice of the best, history, checkpoints, Ctrl-C."""
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -147,7 +148,8 @@ class RunKeeper(Checkpoint):
         if self.stopping:
             raise KeyboardInterrupt
         self.stopping = True
-        self.report("Stopping: saving first; once more stops at once.")
+        # Not print: a signal may come in the middle of one, and it cannot be entered twice.
+        os.write(1, b"\nStopping: saving first; once more stops at once.\n")
 
     def _leave(self, where: str) -> None:
         raise Interrupted(

@@ -78,6 +78,8 @@ def draw_gallery(
     chosen = asked[order].sort().values
     place = torch.full((len(images),), -1).index_copy(0, searched, torch.arange(len(searched)))
     columns = min(neighbours, len(searched) - 1)
+    if columns < 1:
+        return  # a gallery of one image, which may be the query itself
     _, found = nearest_neighbours(
         embeddings[chosen], embeddings[searched], k=columns, distance=distance, exclude=place[chosen]
     )

@@ -62,7 +62,7 @@ class TrainingConfig:
     epochs: int = 10
     checkpoint_minutes: float = 10.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    accelerator: str = "auto"
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     loggers: list[Logger] | None = None
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from proxemic.errors import UserError
-from proxemic.training.checkpoint_io import write_atomically
+from proxemic.training.checkpoint_io import write_atomically, writing
 
 __all__ = ["RunDirectory"]
 
@@ -33,6 +33,11 @@ class RunDirectory:
     def recipe(self) -> Path:
         """Every value of the recipe, defaults included (YAML)."""
         return self.path / "recipe.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """The machine, the libraries, the command, a fingerprint of the images (JSON)."""
+        return self.path / "environment.json"
 
     @property
     def metrics(self) -> Path:
@@ -77,10 +82,19 @@ class RunDirectory:
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
 
-    def create(self, recipe_yaml: str) -> None:
-        """Make the directory with the recipe and a record of the machine."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.write_json(self.path / "environment.json", _environment())
+    def check_images(self, fingerprint: str) -> None:
+        """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
+        if json.loads(self.environment.read_text())["images"] != fingerprint:
+            raise UserError(
+                f"The images are not those that {self.path} was begun with (classes or labels differ): put them "
+                "back, or begin a new run."
+            )
+
+    def create(self, recipe_yaml: str, fingerprint: str) -> None:
+        """Make the directory with the recipe and a record of the machine and the images."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self.write_json(self.environment, _environment() | {"images": fingerprint})
         with write_atomically(self.recipe) as temporary:
             temporary.write_text(recipe_yaml)
 

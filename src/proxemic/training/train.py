@@ -1,5 +1,6 @@
 """From a recipe to a finished run directory."""
 
+import hashlib
 import json
 import logging
 import os
@@ -68,13 +69,30 @@ def train(
     if resume and run.metrics.exists():
         report(f"{out} is finished; these are its results.")
         return json.loads(run.metrics.read_text())
+    _check_accelerator(recipe)
     parts = _build(recipe)
     held_out, selected_on = _held_out(recipe, parts.splits)
     _introduce(parts.splits, selected_on, report)
-    if not resume:
-        run.create(recipe_yaml)
+    if resume:
+        run.check_images(_fingerprint(parts.splits))
+    else:
+        run.create(recipe_yaml, _fingerprint(parts.splits))
     best = _fit(recipe, parts, held_out, run, report)
     return _finish(recipe, parts.splits, best, selected_on, run, report)
+
+
+def _check_accelerator(recipe: Recipe) -> None:
+    wanted = recipe.training.accelerator
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(wanted, True):
+        raise UserError(f"training.accelerator is {wanted}, but this machine has none: take cpu, or auto.")
+
+
+def _fingerprint(splits: Splits) -> str:
+    """Of the classes and labels: what a resumed run must find again."""
+    parts = (splits.train, splits.validation, splits.test)
+    text = json.dumps([None if part is None else (part.class_names, part.labels.tolist()) for part in parts])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _build(recipe: Recipe) -> _Parts:
@@ -195,7 +213,7 @@ def _finish(
 
 def _device(recipe: Recipe) -> torch.device:
     wanted = recipe.training.accelerator
-    if wanted in ("auto", "gpu"):
+    if wanted == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     return torch.device(wanted)
 
