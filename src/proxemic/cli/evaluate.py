@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.show import print_table
     from proxemic.data import Preprocessing
     from proxemic.errors import UserError
+    from proxemic.files import write_atomically
     from proxemic.models import load_model
     from proxemic.recipes.reader import read_evaluation
-    from proxemic.training.checkpoint_io import write_atomically
     from proxemic.training.embed import embed_images, evaluate_embeddings
     from proxemic.training.run import RunDirectory
 

@@ -1,8 +1,6 @@
 """Glyphs: real type rendered from the fonts that matplotlib brings, a data set without a download."""
 
 import hashlib
-import os
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -18,6 +16,8 @@ from PIL import Image, ImageDraw, ImageFont, features
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import hold_out
+from proxemic.errors import UserError
+from proxemic.files import write_atomically
 
 FACES = tuple(
     f"DejaVu{family}{style}"
@@ -113,9 +113,10 @@ def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
         pass  # absent, or damaged: rendering again takes a second
     codes, rasters = render(fonts)
     try:
-        _write(path, codes, rasters)
-    except OSError as error:
-        return codes, rasters, (f"Rendered characters could not be kept in {folder} ({error.strerror}).",)
+        with write_atomically(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, codes=codes, rasters=rasters)
+    except UserError as error:
+        return codes, rasters, (f"Rendered characters could not be kept for the next time: {error}",)
     return codes, rasters, ()
 
 
@@ -123,17 +124,6 @@ def _default_cache() -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("proxemic")
-
-
-def _write(path: Path, codes: Codes, rasters: Rasters) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, codes=codes, rasters=rasters)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def _font_files() -> list[Path]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +12,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from proxemic.files import write_atomically
 from proxemic.models.embedding import EmbeddingModel, ModelConfig, build_model
 
 FORMAT = 1
@@ -32,6 +32,7 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
 
     Raises:
         ValueError: where preprocessing is not plain data, or weights are not float32.
+        UserError: where the files cannot be written.
 
     >>> from tempfile import mkdtemp
     >>> directory, model = mkdtemp(), build_model(ModelConfig(in_channels=1, embedding_size=4)).eval()
@@ -55,9 +56,9 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"preprocessing is not plain JSON data: {error}") from error
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    _write(Path(directory) / WEIGHTS, weights)
-    _write(Path(directory) / DESCRIPTION, text.encode())
+    for name, content in ((WEIGHTS, weights), (DESCRIPTION, text.encode())):
+        with write_atomically(Path(directory) / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
@@ -103,18 +104,6 @@ def _read(file: Path) -> tuple[ModelConfig, dict[str, Any], str]:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
-
-
-def _write(file: Path, content: bytes) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _version(package: str) -> str | None:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import safetensors.torch
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from safetensors.torch import save_file
 from torch import Tensor
 
 from proxemic.data import ImageSet
 from proxemic.errors import Interrupted
+from proxemic.files import write_atomically
 from proxemic.models import save_model
-from proxemic.training.checkpoint_io import write_atomically, writing
 from proxemic.training.embed import embed_images, evaluate_embeddings
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.recipe import Recipe
@@ -46,7 +46,7 @@ class RunKeeper(Checkpoint):
         recipe: Recipe,
         held_out: ImageSet | None,
         preprocessing: dict[str, Any],
-        report: Callable[[str], None],
+        report: Callable[[str], object],
     ) -> None:
         self.run, self.recipe, self.held_out = run, recipe, held_out
         self.preprocessing, self.report = preprocessing, report
@@ -81,8 +81,7 @@ class RunKeeper(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # Summed in double precision where the loss is: no waiting for a GPU.
-        loss = outputs["loss"].detach().double()
+        loss = outputs["loss"].detach()  # summed where it is: no waiting for a GPU
         self.loss_sum, self.batches = loss + torch.as_tensor(self.loss_sum, device=loss.device), self.batches + 1
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             return  # the end of the epoch is at hand, and saves
@@ -107,10 +106,10 @@ class RunKeeper(Checkpoint):
         value = row.get(self.recipe.evaluation.metric)
         if value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]:
             self.best = row
-            with writing(self.run.model):
-                save_model(self.run.path, task.model, self.preprocessing)
+            save_model(self.run.path, task.model, self.preprocessing)
             with write_atomically(self.run.loss) as temporary:
-                save_file({name: value.contiguous() for name, value in task.loss.state_dict().items()}, temporary)
+                # As bytes first: safetensors hides the reason why a write to a file fails.
+                temporary.write_bytes(safetensors.torch.save(task.loss.state_dict()))
         self.run.write_history(self.rows)
         self._save(trainer)
         self.report(self._line(row, seconds, trainer))

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from proxemic.data import ImageSet
+from proxemic.files import write_atomically
 from proxemic.metrics import nearest_neighbours
-from proxemic.training.checkpoint_io import write_atomically
 
 __all__ = ["draw_curves", "draw_gallery"]
 

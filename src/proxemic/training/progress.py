@@ -27,6 +27,7 @@ class TrainingBar(TQDMProgressBar):
 
     def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
         super().on_train_epoch_start(trainer, *args)
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
         self.began, self.done = time.monotonic(), 0
 
     def on_train_batch_end(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from proxemic.errors import UserError
-from proxemic.training.checkpoint_io import write_atomically, writing
+from proxemic.files import write_atomically
 
 __all__ = ["RunDirectory"]
 
@@ -92,8 +92,6 @@ class RunDirectory:
 
     def create(self, recipe_yaml: str, fingerprint: str) -> None:
         """Make the directory with the recipe and a record of the machine and the images."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
         self.write_json(self.environment, _environment() | {"images": fingerprint})
         with write_atomically(self.recipe) as temporary:
             temporary.write_text(recipe_yaml)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
@@ -46,7 +47,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], object] = tqdm.write,
 ) -> dict[str, Any]:
     """Train, choose the epoch on held-out classes, judge once on the test classes, write everything to ``out``.
 
@@ -55,7 +56,7 @@ def train(
         recipe_yaml: The same as text, all values spelt out; kept in the run directory.
         out: The run directory; new, or that of the run to resume.
         resume: Continue the run in ``out`` from its last checkpoint.
-        report: Is given lines for the user.
+        report: Is given lines for the user; by default they are printed above the progress bar.
 
     Returns:
         The content of ``metrics.json``.
@@ -117,7 +118,7 @@ def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
     return {"validation": splits.validation, "test": splits.test, "last": None}[select_on], select_on
 
 
-def _introduce(splits: Splits, selected_on: str, report: Callable[[str], None]) -> None:
+def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]) -> None:
     for note in splits.notes:
         report(note)
     parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
@@ -129,7 +130,7 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], None]) 
 
 
 def _fit(
-    recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, report: Callable[[str], None]
+    recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, report: Callable[[str], object]
 ) -> dict[str, float]:
     task = EmbeddingTask(parts.model, parts.loss, recipe.optim, recipe.seed)
     data = TrainingData(parts.splits.train, recipe)
@@ -176,7 +177,7 @@ def _finish(
     best: dict[str, float],
     selected_on: str,
     run: RunDirectory,
-    report: Callable[[str], None],
+    report: Callable[[str], object],
 ) -> dict[str, Any]:
     model, _ = load_model(run.path)
     device = _device(recipe)

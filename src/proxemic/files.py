@@ -1,0 +1,45 @@
+"""Files that are whole or not there."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from proxemic.errors import UserError
+
+__all__ = ["write_atomically"]
+
+
+@contextmanager
+def write_atomically(path: Path) -> Iterator[Path]:
+    """A temporary name beside ``path`` to write to; it becomes ``path`` at the end, or is removed on failure.
+
+    Args:
+        path: The file; its folder is made if it is not there.
+
+    Raises:
+        UserError: If it cannot be written, above all because the disk is full.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> with write_atomically(folder / "note.txt") as temporary:
+    ...     _ = temporary.write_text("all of it")
+    >>> [path.name for path in folder.iterdir()]
+    ['note.txt']
+    """
+    # The process's number keeps apart two that write the same file, as a cache.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        reason = "the disk is full" if full else str(error.strerror or error).lower()
+        raise UserError(f"{path} could not be written: {reason}; free some space or check the folder.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
