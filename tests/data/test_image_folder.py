@@ -147,10 +147,36 @@ def test_unreadable_images_are_left_out_or_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "0.png").write_text("I am text")
     splits = OwnImages(tmp_path, validation_fraction=0.0).load()
     assert len(splits.train) + len(splits.test) == 11
-    assert "1 unreadable images" in splits.notes[0]
+    assert "1 unreadable image, " in splits.notes[0]
     assert "a/0.png (its content is not that of a known image format)" in splits.notes[0]
-    with pytest.raises(ValueError, match=r"1 unreadable images, .*0\.png .* set strict to false"):
+    with pytest.raises(ValueError, match=r"1 unreadable image, .*0\.png .* set strict to false"):
         OwnImages(tmp_path, strict=True).load()
+
+
+def test_a_truncated_jpeg_with_a_sound_header_is_left_out(tmp_path: Path) -> None:
+    fill(tmp_path, "abcd")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    path = tmp_path / "a" / "9.jpg"
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:-500])
+    with Image.open(path) as image:
+        assert image.size == (64, 64)
+    splits = OwnImages(tmp_path, validation_fraction=0.0).load()
+    assert len(splits.train) + len(splits.test) == 12
+    assert "9.jpg" in splits.notes[0]
+
+
+def test_all_images_as_one_set(tmp_path: Path) -> None:
+    fill(tmp_path, "abc")
+    (tmp_path / "c" / "9.png").write_text("text")
+    images, notes = OwnImages(tmp_path).load_unsplit()
+    assert (images.num_classes, len(images), images.class_names) == (3, 9, ("a", "b", "c"))
+    assert "9.png" in notes[0]
+
+
+def test_a_root_is_needed() -> None:
+    with pytest.raises(ValueError, match=r"data\.root is missing"):
+        OwnImages().load()
 
 
 def test_single_image_classes_are_noted(tmp_path: Path) -> None:
@@ -189,7 +215,7 @@ def test_missing_or_odd_root(tmp_path: Path) -> None:
         ("path,label,split\na/0.png,a,\n", "line 2: split is ''"),
         ("path,label,is_query\na/0.png,a,1\n", "only one of the columns is_query and is_gallery"),
         ("path,label,is_query,is_gallery\na/0.png,a,maybe,1\n", "line 2: is_query is 'maybe'"),
-        ("path,label\ngone.png,a\n", r"no readable image: 1 unreadable images, .*gone\.png \(no such file\)"),
+        ("path,label\ngone.png,a\n", r"no readable image: 1 unreadable image, .*gone\.png \(no such file\)"),
         ("path,label\na/0.png,\ud800\n", "not a CSV table in UTF-8"),
     ],
 )

@@ -162,3 +162,30 @@ def test_refuses() -> None:
     for k in (0, -1, True):
         with pytest.raises(ValueError, match="ndcg_at holds"):
             retrieval_metrics(points, labels, ndcg_at=(5, k))
+
+
+def test_queries_within_the_gallery_are_left_out_of_their_own_search() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(12, 3, generator=generator)
+    labels = torch.arange(12) % 3
+    asked = torch.tensor([4, 0, 7])
+    # As if each query searched a gallery without itself.
+    expected = []
+    for index in asked.tolist():
+        others = torch.arange(12) != index
+        expected.append(retrieval_metrics(points[[index]], labels[[index]], points[others], labels[others]))
+    found = retrieval_metrics(points[asked], labels[asked], points, labels, exclude=asked)
+    for name in found:
+        assert found[name] == pytest.approx(sum(each[name] for each in expected) / 3)
+    # A query that is not in the gallery is excluded from nothing.
+    outside = retrieval_metrics(points[asked] + 1, labels[asked], points, labels, exclude=torch.full((3,), -1))
+    assert outside == retrieval_metrics(points[asked] + 1, labels[asked], points, labels)
+
+
+@pytest.mark.parametrize(
+    ("exclude", "words"), [([12, 0, 0], "outside -1 to 11"), ([2, 0, 7], "label"), ([4, 0], "exclude")]
+)
+def test_a_wrong_exclusion_is_refused(exclude: list[int], words: str) -> None:
+    points, labels, asked = torch.randn(12, 3), torch.arange(12) % 3, torch.tensor([4, 0, 7])
+    with pytest.raises(ValueError, match=words):
+        retrieval_metrics(points[asked], labels[asked], points, labels, exclude=torch.tensor(exclude))

@@ -38,7 +38,7 @@ def test_parts_are_named() -> None:
     assert isinstance(model.backbone, ConvNet)
     assert isinstance(model.pooling, GeM)
     assert model.config.width == 8
-    assert model.head[-1].in_features == 32
+    assert model.head[-1].in_features == 64
 
 
 def test_timm_backbone() -> None:

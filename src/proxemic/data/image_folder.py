@@ -100,7 +100,9 @@ class OwnImages(ImageSource):
         listing = list_images(root)
         failures = unreadable(listing.rows)
         if self.strict and failures:
-            raise ValueError(f"{_unreadable_note(failures)}: mend or remove them, or leave out --strict.")
+            raise ValueError(
+                f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
+            )
         rows = [row for row in listing.rows if row.path not in failures]
         _check_usable(root, rows, failures)
         return root, rows, tuple(_notes(listing, rows, failures))
@@ -184,7 +186,8 @@ def _notes(listing: Listing, rows: Sequence[Row], failures: dict[Path, str]) -> 
 
 
 def _unreadable_note(failures: dict[Path, str]) -> str:
-    return f"{len(failures)} unreadable images, {_some([f'{path} ({why})' for path, why in failures.items()])}"
+    images = "image" if len(failures) == 1 else "images"
+    return f"{len(failures)} unreadable {images}, {_some([f'{path} ({why})' for path, why in failures.items()])}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -120,7 +120,7 @@ def check(root: Path) -> DatasetReport:
         images=len(rows),
         classes=len(counts),
         splits=_splits(rows),
-        images_per_class=(min(counts.values()), median(counts.values()), max(counts.values())),
+        images_per_class=(min(counts.values()), float(median(counts.values())), max(counts.values())),
         single_image_classes=tuple(sorted(label for label, count in counts.items() if count == 1)),
         shared_classes=tuple(sorted(label for label, splits in splits_of.items() if len(splits) > 1)),
         duplicates=_duplicates([(row, look.digest) for row, look in looks]),
