@@ -8,7 +8,8 @@ HERE = env XDG_CACHE_HOME=$(CURDIR)/.cache MPLCONFIGDIR=$(CURDIR)/.cache/matplot
 .PHONY: demo test lint types setup
 
 demo: setup
-	$(RUN) $(HERE) proxemic demo
+	@$(RUN) $(HERE) proxemic demo
+	@echo "In this folder, proxemic is .venv/bin/proxemic."
 
 test: setup
 	$(RUN) $(HERE) pytest

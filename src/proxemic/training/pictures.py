@@ -104,6 +104,8 @@ def _thumbnail(axes: Axes, images: ImageSet, index: int, colour: str) -> None:
     name = images.class_names[int(images.labels[index])]
     axes.set_title(name if len(name) <= 16 else f"…{name[-15:]}", fontsize=6, parse_math=False, pad=2)
     axes.set(xticks=[], yticks=[])
+    axes.set_box_aspect(1)
+    axes.set_aspect("equal", adjustable="datalim")
     for side in axes.spines.values():
         side.set(edgecolor=colour, linewidth=2.5)
 

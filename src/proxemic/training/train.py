@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
-from proxemic.errors import UserError
+from proxemic.errors import Interrupted, UserError
 from proxemic.losses import ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
@@ -167,6 +167,10 @@ def _fit(
                 else "no epoch was finished, so there is no checkpoint yet"
             )
             raise TrainingDiverged(f"{error}; {kept}.") from None
+        except Interrupted:
+            raise
+        except UserError as error:
+            raise UserError(f"{error} Then continue with proxemic train --resume {run.path}.") from error
     assert keeper.best is not None
     return keeper.best
 
