@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset
 
 from proxemic.data import ClassBalancedBatches, RandomBatches, SeededBatches
 
@@ -103,12 +104,36 @@ def test_seeds_follow_epoch_and_place() -> None:
     assert not set(seeds) & {seed for batch in other for _, seed in batch}
 
 
-def test_skip_holds_for_one_iteration() -> None:
+class Keys(Dataset[tuple[int, int]]):
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, int]:
+        return key
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_begins_after_what_is_skipped(workers: int) -> None:
+    batches = SeededBatches(RandomBatches(20, 5, seed=0), seed=0)
+    batches.set_epoch(3)
+    whole = list(batches)
+    batches.skip(3)
+    loader = DataLoader(
+        Keys(), batch_sampler=batches, num_workers=workers, persistent_workers=workers > 0, collate_fn=list
+    )
+    assert list(loader) == whole[3:]
+    batches.set_epoch(4)
+    assert len(list(loader)) == 4
+
+
+def test_skip_holds_for_one_epoch() -> None:
     batches = SeededBatches(RandomBatches(20, 5, seed=0), seed=0)
     whole = list(batches)
     batches.skip(3)
     assert len(batches) == 4
     assert list(batches) == whole[3:]
+    assert list(batches) == whole[3:]
+    batches.set_epoch(0)  # the same: nothing changes
+    assert list(batches) == whole[3:]
+    batches.set_epoch(1)
+    batches.set_epoch(0)
     assert list(batches) == whole
     batches.skip(4)
     assert list(batches) == []

@@ -69,14 +69,17 @@ def wait_for(process: subprocess.Popen[str], path: Path) -> None:
 def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Path, workers: int) -> None:
     run = tmp_path / "killed"
     flags = ["--training.checkpoint_minutes", "0", "--batches.workers", str(workers)]
+    checkpoint = run / "checkpoints" / "last.ckpt"
     process = start("train", "--recipe", recipe, "--out", run, *flags)
-    wait_for(process, run / "checkpoints" / "last.ckpt")
-    time.sleep(random.uniform(0, 0.4))
-    process.kill()
+    wait_for(process, checkpoint)
+    process.kill()  # surely in the middle of an epoch
     process.communicate()
-    for _ in range(2):  # and once more while it resumes
+    for _ in range(2):  # and at random while it resumes
+        before = checkpoint.stat().st_mtime_ns
         process = start("train", "--resume", run)
-        time.sleep(random.uniform(4, 7))
+        while checkpoint.stat().st_mtime_ns == before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.3))
         process.kill()
         process.communicate()
     result = proxemic("train", "--resume", run)

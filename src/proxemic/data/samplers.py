@@ -191,11 +191,15 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self._skip = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws."""
+        """Choose the epoch that the next iteration draws; another than before is drawn from its start."""
+        if epoch != self.batches.epoch:
+            self._skip = 0
         self.batches.set_epoch(epoch)
 
     def skip(self, batches: int) -> None:
-        """Let the next iteration, and that one alone, start after `batches` batches.
+        """Let iterations of this epoch start after `batches` batches, until another epoch is set.
+
+        It is not used up by an iteration: a loader with workers begins two and reads the second.
 
         Raises:
             ValueError: there are not that many.
@@ -205,12 +209,8 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self._skip = batches
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        # Not a generator itself: the skip must be used up by this call, not by whichever iterator is advanced first.
-        skipped, self._skip = self._skip, 0
-        return self._seeded(self.batches.epoch, skipped)
-
-    def _seeded(self, epoch: int, skipped: int) -> Iterator[list[tuple[int, int]]]:
-        for number, batch in islice(enumerate(self.batches), skipped, None):
+        epoch = self.batches.epoch
+        for number, batch in islice(enumerate(self.batches), self._skip, None):
             yield [(index, derive_seed(self.seed, epoch, number, place)) for place, index in enumerate(batch)]
 
     def __len__(self) -> int:
