@@ -3,7 +3,7 @@
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
 # What libraries keep for themselves (fonts, rendered glyphs, pyright's program) stays in this folder.
-HERE = env XDG_CACHE_HOME=$(CURDIR)/.cache MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib
+HERE = env "XDG_CACHE_HOME=$(CURDIR)/.cache" "MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib"
 
 .PHONY: demo test lint types setup
 

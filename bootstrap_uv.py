@@ -34,6 +34,7 @@ def by_pip(folder: Path) -> bool:
         "pip",
         "install",
         "--quiet",
+        "--no-cache-dir",
         "--disable-pip-version-check",
         "--target",
         str(folder),

@@ -33,7 +33,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # Windows flushes writable files only
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:

@@ -174,6 +174,24 @@ def test_all_images_as_one_set(tmp_path: Path) -> None:
     assert "9.png" in notes[0]
 
 
+def test_split_folders_beside_others(tmp_path: Path) -> None:
+    for split, classes in (("train", "abcd"), ("test", "ef")):
+        fill(tmp_path / split, classes)
+    (tmp_path / "annotations").mkdir()  # empty: nobody's class
+    assert names(OwnImages(tmp_path, validation_fraction=0.0).load())[2] == {"e", "f"}
+    fill(tmp_path, ["more"])
+    with pytest.raises(ValueError, match=r"folders for splits \(test, train\) and others \(more\)"):
+        OwnImages(tmp_path).load()
+
+
+def test_a_float_picture_is_left_out_as_it_cannot_be_read(tmp_path: Path) -> None:
+    fill(tmp_path, "abcd")
+    Image.fromarray(np.zeros((8, 8), dtype=np.float32)).save(tmp_path / "a" / "float.png", format="TIFF")
+    splits = OwnImages(tmp_path, validation_fraction=0.0).load()
+    assert len(splits.train) + len(splits.test) == 12
+    assert "float.png" in splits.notes[0]
+
+
 def test_a_root_is_needed() -> None:
     with pytest.raises(ValueError, match=r"data\.root is missing"):
         OwnImages().load()
@@ -275,7 +293,7 @@ def test_given_splits_that_are_too_small(tmp_path: Path) -> None:
         OwnImages(tmp_path, validation_fraction=0.0).load()
     fill(tmp_path / "train", "de", images=2)
     fill(tmp_path / "validation", "fg", images=1)
-    with pytest.raises(ValueError, match="no class with two images in its validation split"):
+    with pytest.raises(ValueError, match="no query with another image of its class to find in its validation split"):
         OwnImages(tmp_path).load()
 
 

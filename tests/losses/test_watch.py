@@ -1,6 +1,8 @@
 """A loss whose proxies no optimiser moves says so, once; others stay silent."""
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +10,17 @@ from torch import nn
 
 from proxemic.losses import NormalizedSoftmaxLoss
 
+FUSED = partial(torch.optim.AdamW, fused=True)
 
-def train(parameters: list[nn.Parameter], model: nn.Linear, loss: NormalizedSoftmaxLoss, steps: int = 30) -> list[str]:
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+def train(
+    parameters: list[nn.Parameter],
+    model: nn.Linear,
+    loss: NormalizedSoftmaxLoss,
+    steps: int = 30,
+    optimizer_class: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+) -> list[str]:
+    optimizer = optimizer_class(parameters, lr=0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(steps):
@@ -32,6 +42,11 @@ def test_forgotten_proxies_are_reported_once() -> None:
 def test_moving_proxies_are_silent() -> None:
     model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
     assert train([*model.parameters(), *loss.parameters()], model, loss) == []
+
+
+def test_a_fused_optimiser_moves_them_too() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    assert train([*model.parameters(), *loss.parameters()], model, loss, optimizer_class=FUSED) == []
 
 
 def test_frozen_proxies_are_silent() -> None:

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         flags = [*flags, "--data.strict", "true"]
     request = read_evaluation(recipe, flags)
     own = None if recipe is None else read_evaluation(recipe).data
-    images, split, notes = _choose(request.data, own, arguments.split)
+    images, split, notes = _choose(request.data, own, arguments.split, path)
     for note in notes:
         print(note, file=sys.stderr)
     model, preprocessing = load_model(path)
@@ -91,14 +91,17 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
 
 def _choose(
-    source: "ImageSource", own: "ImageSource | None", split: str | None
+    source: "ImageSource", own: "ImageSource | None", split: str | None, run: Path
 ) -> tuple["ImageSet", str, tuple[str, ...]]:
     """The images to judge, what they are, and what the user should know of them."""
     from proxemic.data import OwnImages
     from proxemic.errors import UserError
+    from proxemic.training.run import RunDirectory, fingerprint
 
+    same = type(own) is type(source)
+    if isinstance(own, OwnImages) and isinstance(source, OwnImages):
+        same = _place(own) == _place(source)
     if split is None:
-        same = isinstance(own, OwnImages) and isinstance(source, OwnImages) and _place(own) == _place(source)
         split = "all" if isinstance(source, OwnImages) and not same else "test"
     if split == "all":
         if not isinstance(source, OwnImages):
@@ -108,6 +111,9 @@ def _choose(
         images, notes = source.load_unsplit()
         return images, split, notes
     splits = source.load()
+    if same:
+        # Split anew, other images may put classes of the training into the test.
+        RunDirectory(run).check_images(fingerprint(splits))
     images = {"train": splits.train, "validation": splits.validation, "test": splits.test}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")

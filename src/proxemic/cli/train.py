@@ -49,7 +49,12 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         flags = [*flags, "--data.strict", "true"]
     if arguments.no_validation:
         flags = [*flags, "--data.validation_fraction", "0", "--evaluation.select_on", "test"]
-    read = read_recipe(recipe, flags)
+    try:
+        read = read_recipe(recipe, flags)
+    except UserError as error:
+        if arguments.strict and "data.strict" in str(error):
+            raise UserError("--strict is for recipes of own images: leave it out here.") from error
+        raise
     print_metrics(train(read.recipe, read.yaml, arguments.out or default_out(arguments.recipe)))
 
 

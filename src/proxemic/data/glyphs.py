@@ -76,7 +76,7 @@ class Glyphs(ImageSource):
     def load(self) -> Splits:
         """Render the characters, or read them from the cache, and split them."""
         codes, rasters, notes = _cached(self.cache_dir)
-        # By hash: which half a character is in must not change when fonts gain or lose others.
+        # By hash: code points in order would put whole scripts into one half.
         order = sorted(range(len(codes)), key=lambda place: hashlib.sha256(b"%d" % codes[place]).digest())
         halves = order[: len(order) // 2], order[len(order) // 2 :]
         train = _take(codes, rasters, halves[0], self.train_classes, "train_classes")

@@ -160,11 +160,19 @@ def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
         return
     if images.num_classes < 2:
         raise ValueError(f"{root} has {images.num_classes} class in its {name} split, but at least two are needed.")
-    if name != "train" and images.labels.bincount().max() == 1:
+    if name != "train" and not _anything_to_find(images):
         raise ValueError(
-            f"{root} has no class with two images in its {name} split, so nothing can be found there: add images, "
-            "or change split_seed or the fractions."
+            f"{root} has no query with another image of its class to find in its {name} split: add images, mind "
+            "is_query and is_gallery, or change split_seed or the fractions."
         )
+
+
+def _anything_to_find(images: ImageSet) -> bool:
+    everything = torch.ones(len(images), dtype=torch.bool)
+    query = everything if images.is_query is None else images.is_query
+    gallery = everything if images.is_gallery is None else images.is_gallery
+    found = images.labels[gallery].bincount(minlength=images.num_classes)[images.labels] - gallery.long()
+    return bool((found[query] > 0).any())
 
 
 def _notes(listing: Listing, rows: Sequence[Row], failures: dict[Path, str]) -> list[str]:

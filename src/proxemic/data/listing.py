@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from proxemic.data.pixels import describe
+from proxemic.data.pixels import UnreadableImageError, describe, read_image
 from proxemic.data.tables import SPLITS, Row, SplitName, read_table
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -57,15 +57,27 @@ def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
 def _verify(path: Path) -> str | None:
     try:
         with Image.open(path) as image:
-            image.draft(image.mode, (1, 1))  # JPEG: reads everything, but computes an eighth of the picture
-            image.load()
+            if image.format == "JPEG":
+                image.draft(image.mode, (1, 1))  # reads everything, but computes an eighth of the picture
+                image.load()
+                return None
+        read_image(path)
+    except UnreadableImageError as error:
+        return error.reason
     except Exception as error:  # as in `read_image`
         return describe(error)
     return None
 
 
 def _list_folder(root: Path) -> Listing:
-    inside = _folders(root)
+    inside = [folder for folder in _folders(root) if any(_files_below(folder))]
+    named = [folder.name for folder in inside if folder.name.lower() in SPLITS]
+    if len(named) > 1 and len(named) < len(inside):  # one alone may be a class: trains, say
+        other = next(folder.name for folder in inside if folder.name not in named)
+        raise ValueError(
+            f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "
+            "all class folders into one folder."
+        )
     rows: list[Row] = []
     others = _loose_files(root)
     if inside and all(folder.name.lower() in SPLITS for folder in inside):

@@ -96,7 +96,7 @@ def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
 
 def _read(file: Path) -> tuple[ModelConfig, dict[str, Any], str]:
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
         return ModelConfig(**found["config"]), dict(found["preprocessing"]), str(found["sha256"])

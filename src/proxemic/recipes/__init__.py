@@ -17,7 +17,7 @@ def list_recipes() -> list[str]:
 
 def recipe_summary(name: str) -> str:
     """The recipe's own first line."""
-    return (FOLDER / f"{name}.yaml").read_text().splitlines()[0].removeprefix("#").strip()
+    return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
 def find_recipe(name: str) -> Path:

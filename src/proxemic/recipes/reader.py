@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not a readable YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
@@ -97,10 +98,12 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _parse(parser: ArgumentParser, content: dict[str, Any], where: str, flags: Sequence[str]) -> Namespace:
+    kept = _without_replaced(content, flags)
     try:
-        base = parser.parse_object(content) if content else None
+        base = parser.parse_object(kept) if kept else None
     except (ArgumentError, TypeError) as error:
-        raise UserError(f"{where}: {_explain(str(error), content, ())}") from error
+        place = f"{where}: " if kept == content else ""
+        raise UserError(f"{place}{_explain(str(error), kept, flags)}") from error
     try:
         return parser.parse_args(list(flags), namespace=base)
     except (ArgumentError, TypeError) as error:
@@ -109,6 +112,20 @@ def _parse(parser: ArgumentParser, content: dict[str, Any], where: str, flags: S
 
 def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     return parser.instantiate(config).as_dict()
+
+
+def _without_replaced(content: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]:
+    """The content less the arguments of classes that a flag replaces: they were chosen for the other class.
+
+    A loss that took over the number of proxies, or the scale, of the loss before would not be the one that was named.
+    """
+    kept = dict(content)
+    for key in _CLASSES.keys() & content.keys():
+        given = _given(key, {}, flags)
+        now = _given(key, content, ())
+        if given and given.rpartition(".")[2] != now.rpartition(".")[2]:
+            kept[key] = given
+    return kept
 
 
 def _explain(message: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
@@ -170,7 +187,7 @@ def _unknown_class(key: str, content: Mapping[str, Any], flags: Sequence[str]) -
 
 def _given(key: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
     """The class that the user named for ``key``, in a flag or else in the recipe."""
-    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+    for flag, following in pairwise([*flags, ""]):
         name, _, value = flag.partition("=")
         if name in (f"--{key}", f"--{key}.class_path"):
             return value or following

@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from torch.utils.data import DataLoader
 
 from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches, SeededBatches
+from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
 
 __all__ = ["EpochOrder", "TrainingData", "ignore_interrupts"]
@@ -28,6 +29,12 @@ class TrainingData(LightningDataModule):
             order = RandomBatches(len(images), batches.size, seed=seed)
         else:
             classes = batches.size // batches.images_per_class
+            if classes > images.num_classes:
+                raise UserError(
+                    f"batches.size / batches.images_per_class asks for {batches.size}/{batches.images_per_class} = "
+                    f"{classes} classes a batch, but there are {images.num_classes} training classes: lower the "
+                    "first or raise the second."
+                )
             order = ClassBalancedBatches(images.labels, classes, batches.images_per_class, seed=seed)
         self.batches = SeededBatches(order, seed=seed)
 

@@ -28,9 +28,9 @@ __all__ = ["RunKeeper"]
 class RunKeeper(Checkpoint):
     """Keeps a run such that it can be killed at any moment and taken up again with the same result.
 
-    After each epoch the held-out images are judged; if they are judged better than ever, the model and the proxies are
-    written; then the history; then the checkpoint, which holds all of this too. A kill between two of these writes
-    leaves the checkpoint of the epoch before, from which the same epoch comes out again, bit for bit.
+    After each epoch the held-out images are judged, and the checkpoint is written; then, if they were judged better
+    than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that was
+    killed between two of the writes makes up for the missing ones when it is resumed.
 
     Args:
         run: Where to write.
@@ -54,19 +54,23 @@ class RunKeeper(Checkpoint):
         self.best: dict[str, float] | None = None
         self.loss_sum: Tensor | float = 0.0
         self.batches = 0
+        self.step = 0
         self.stopping = False
         self._handlers: dict[int, Any] = {}
         self._saved_at = self._epoch_began = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
         loss_sum = self.loss_sum.detach().cpu() if isinstance(self.loss_sum, Tensor) else self.loss_sum
-        return {"rows": self.rows, "best": self.best, "loss_sum": loss_sum, "batches": self.batches}
+        return {"rows": self.rows, "best": self.best, "loss_sum": loss_sum, "batches": self.batches, "step": self.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.best = state_dict["rows"], state_dict["best"]
         self.loss_sum, self.batches = state_dict["loss_sum"], state_dict["batches"]
+        self.step = state_dict["step"]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.best is not None and self.best["step"] == self.step:
+            self._write_best(pl_module)  # a kill may have come between the checkpoint and these
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._stop)
 
@@ -104,14 +108,12 @@ class RunKeeper(Checkpoint):
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
         value = row.get(self.recipe.evaluation.metric)
-        if value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]:
-            self.best = row
-            save_model(self.run.path, task.model, self.preprocessing)
-            with write_atomically(self.run.loss) as temporary:
-                # As bytes first: safetensors hides the reason why a write to a file fails.
-                temporary.write_bytes(safetensors.torch.save(task.loss.state_dict()))
-        self.run.write_history(self.rows)
+        better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
+        self.best = row if better else self.best
         self._save(trainer)
+        if better:
+            self._write_best(task)
+        self.run.write_history(self.rows)
         self.report(self._line(row, seconds, trainer))
         if self.stopping:
             self._leave(f"after epoch {trainer.current_epoch + 1}")
@@ -139,13 +141,27 @@ class RunKeeper(Checkpoint):
             line += f"  validation {name} {row[name]:.4f}  (best {self.best[name]:.4f}, epoch {self.best['epoch']:.0f})"
         return f"{line}  {images / seconds:,.0f} images/s"
 
+    def _write_best(self, task: LightningModule) -> None:
+        assert isinstance(task, EmbeddingTask)
+        save_model(self.run.path, task.model, self.preprocessing)
+        with write_atomically(self.run.loss) as temporary:
+            # As bytes first: safetensors hides the reason why a write to a file fails.
+            temporary.write_bytes(safetensors.torch.save(task.loss.state_dict()))
+
     def _save(self, trainer: Trainer) -> None:
+        task = trainer.lightning_module
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()
+        self.step = trainer.global_step
         trainer.save_checkpoint(self.run.checkpoint)
         self._saved_at = time.monotonic()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.stopping:
-            raise KeyboardInterrupt
+            # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
+            raise Interrupted(
+                f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
+            )
         self.stopping = True
         # Not print: a signal may come in the middle of one, and it cannot be entered twice.
         os.write(1, b"\nStopping: saving first; once more stops at once.\n")

@@ -61,10 +61,10 @@ class EmbeddingTask(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule} if schedule else optimizer  # type: ignore[return-value]
 
     def check_weights(self) -> None:
-        """Raise `TrainingDiverged` if a parameter is no longer finite, before it reaches a checkpoint."""
-        for name, parameter in self.named_parameters():
-            if not parameter.isfinite().all():
-                self.fail(f"The weights {name} are no longer finite after epoch {self.current_epoch}")
+        """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""
+        for name, value in self.state_dict().items():  # with batch norm's statistics
+            if not value.isfinite().all():
+                self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> None:
         """Stop the run with what happened and what usually causes it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 __all__ = ["Optimization", "parameter_groups"]
 
@@ -35,7 +35,7 @@ class Optimization:
         optimizer: Any torch optimiser; its learning rates are ``lr`` and ``loss_lr``.
         lr: Learning rate of the model, above 0.
         loss_lr: Learning rate of the loss's own parameters, the proxies, above 0; 10 to 1,000 times ``lr`` is usual.
-        schedule: Any torch scheduler, stepped once an epoch; null keeps the rates.
+        schedule: Any torch scheduler but ReduceLROnPlateau, stepped once an epoch; null keeps the rates.
         clip_value: Largest absolute value of a gradient's entry; null does not clip.
 
     Raises:
@@ -56,4 +56,9 @@ class Optimization:
     def build(self, model: nn.Module, loss: nn.Module) -> tuple[Optimizer, LRScheduler | None]:
         """The optimiser of all trained parameters, and its schedule."""
         optimizer = self.optimizer(parameter_groups(model, loss, lr=self.lr, loss_lr=self.loss_lr), self.lr)
-        return optimizer, self.schedule(optimizer) if self.schedule else None
+        schedule = self.schedule(optimizer) if self.schedule else None
+        if isinstance(schedule, ReduceLROnPlateau):
+            raise ValueError(
+                "optim.schedule is ReduceLROnPlateau, but must not wait for a metric: take StepLR or another."
+            )
+        return optimizer, schedule

@@ -1,6 +1,7 @@
 """The run directory: what a training run leaves behind."""
 
 import csv
+import hashlib
 import json
 import os
 import platform
@@ -13,10 +14,11 @@ from typing import Any
 
 import torch
 
+from proxemic.data import Splits
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,17 @@ class RunDirectory:
 
     def check_images(self, fingerprint: str) -> None:
         """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
-        if json.loads(self.environment.read_text())["images"] != fingerprint:
+        if json.loads(self.environment.read_text(encoding="utf-8"))["images"] != fingerprint:
             raise UserError(
-                f"The images are not those that {self.path} was begun with (classes or labels differ): put them "
-                "back, or begin a new run."
+                f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
+                "of them is lost: put them back, begin a new run, or judge other images with --data.root."
             )
 
     def create(self, recipe_yaml: str, fingerprint: str) -> None:
         """Make the directory with the recipe and a record of the machine and the images."""
         self.write_json(self.environment, _environment() | {"images": fingerprint})
         with write_atomically(self.recipe) as temporary:
-            temporary.write_text(recipe_yaml)
+            temporary.write_text(recipe_yaml, encoding="utf-8")
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs anew, so that a resumed run never repeats or loses a row."""
@@ -111,7 +113,14 @@ class RunDirectory:
     def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
         """Write ``content`` for people as much as for programs."""
         with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def fingerprint(splits: Splits) -> str:
+    """Of the classes and labels: what a resumed run must find again."""
+    parts = (splits.train, splits.validation, splits.test)
+    text = json.dumps([None if part is None else (part.class_names, part.labels.tolist()) for part in parts])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _environment() -> dict[str, Any]:

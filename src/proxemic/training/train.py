@@ -1,6 +1,5 @@
 """From a recipe to a finished run directory."""
 
-import hashlib
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.pictures import draw_curves, draw_gallery
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
-from proxemic.training.run import RunDirectory
+from proxemic.training.run import RunDirectory, fingerprint
 
 __all__ = ["train"]
 
@@ -37,8 +36,8 @@ class _Parts:
     """What a recipe builds, from its seed alone."""
 
     splits: Splits
-    model: EmbeddingModel
-    loss: ProxyLoss
+    task: EmbeddingTask
+    data: TrainingData
 
 
 def train(
@@ -75,11 +74,16 @@ def train(
     held_out, selected_on = _held_out(recipe, parts.splits)
     _introduce(parts.splits, selected_on, report)
     if resume:
-        run.check_images(_fingerprint(parts.splits))
+        run.check_images(fingerprint(parts.splits))
     else:
-        run.create(recipe_yaml, _fingerprint(parts.splits))
+        run.create(recipe_yaml, fingerprint(parts.splits))
     best = _fit(recipe, parts, held_out, run, report)
-    return _finish(recipe, parts.splits, best, selected_on, run, report)
+    try:
+        return _finish(recipe, parts.splits, best, selected_on, run, report)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
+        ) from None
 
 
 def _check_accelerator(recipe: Recipe) -> None:
@@ -89,17 +93,11 @@ def _check_accelerator(recipe: Recipe) -> None:
         raise UserError(f"training.accelerator is {wanted}, but this machine has none: take cpu, or auto.")
 
 
-def _fingerprint(splits: Splits) -> str:
-    """Of the classes and labels: what a resumed run must find again."""
-    parts = (splits.train, splits.validation, splits.test)
-    text = json.dumps([None if part is None else (part.class_names, part.labels.tolist()) for part in parts])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _build(recipe: Recipe) -> _Parts:
     splits = recipe.data.load()
     model, loss = _networks(recipe, splits)
-    return _Parts(splits, model, loss)
+    recipe.optim.build(model, loss)  # what it refuses is said before anything is written
+    return _Parts(splits, EmbeddingTask(model, loss, recipe.optim, recipe.seed), TrainingData(splits.train, recipe))
 
 
 def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss]:
@@ -114,6 +112,11 @@ def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
         raise UserError(
             "There are no validation classes (data.validation_fraction is 0), but they choose the epoch: set it "
             "above 0, or take the last epoch with --evaluation.select_on last."
+        )
+    if select_on == "test" and splits.validation is not None:
+        raise UserError(
+            "The data gives validation classes of its own, which --no-validation would leave unused: make them "
+            "training classes there, or set data.validation_fraction to 0."
         )
     return {"validation": splits.validation, "test": splits.test, "last": None}[select_on], select_on
 
@@ -132,8 +135,6 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
 def _fit(
     recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, report: Callable[[str], object]
 ) -> dict[str, float]:
-    task = EmbeddingTask(parts.model, parts.loss, recipe.optim, recipe.seed)
-    data = TrainingData(parts.splits.train, recipe)
     keeper = RunKeeper(run, recipe, held_out, asdict(recipe.images), report)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
     terminal = os.isatty(2)
@@ -149,7 +150,7 @@ def _fit(
             gradient_clip_algorithm="value",
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=[keeper, EpochOrder(data), *([bar] if terminal else [])],
+            callbacks=[keeper, EpochOrder(parts.data), *([bar] if terminal else [])],
             enable_progress_bar=terminal,
             enable_model_summary=False,
             logger=_loggers(recipe, run),
@@ -159,12 +160,12 @@ def _fit(
         )
         checkpoint = run.checkpoint if run.checkpoint.exists() else None
         try:
-            trainer.fit(task, data, ckpt_path=checkpoint, weights_only=True)
+            trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
             kept = (
-                f"the last good checkpoint, of epoch {keeper.rows[-1]['epoch']:.0f}, is kept in {run.path}"
-                if keeper.rows
-                else "no epoch was finished, so there is no checkpoint yet"
+                f"the last good checkpoint, of step {keeper.step}, is kept in {run.path}"
+                if run.checkpoint.exists()
+                else "there is no checkpoint yet"
             )
             raise TrainingDiverged(f"{error}; {kept}.") from None
         except Interrupted:

@@ -1,0 +1,40 @@
+"""Frames of the gallery, colour by colour."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from proxemic.data import ArrayPixels, ImageSet
+from proxemic.training.pictures import draw_gallery
+
+GREEN, RED, GREY = (0x1A, 0x96, 0x41), (0xD7, 0x19, 0x1C), (0x44, 0x44, 0x44)
+
+
+def frames(path: Path, colour: tuple[int, int, int]) -> int:
+    """Tiles with a frame of this colour: runs of it along every row of pixels, at their most."""
+    with Image.open(path) as picture:
+        same = (np.asarray(picture.convert("RGB")) == colour).all(-1)
+    inner = np.convolve(same.sum(1) > 0, np.ones(30), "same") > 29  # rows of pixels well inside a tile
+    return max((int((np.diff(row.astype(int)) == 1).sum()) for row in same[inner]), default=0)
+
+
+def gallery(tmp_path: Path, labels: list[int]) -> Path:
+    # Two pairs: each image has its twin as nearest neighbour.
+    embeddings = torch.tensor([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0], [0.01, 0.99]])
+    names = [f"class {label}" for label in labels]
+    images = ImageSet.from_names(ArrayPixels(np.full((4, 40, 40), 255, dtype=np.uint8)), names)
+    path = tmp_path / f"{labels}.png"
+    draw_gallery(embeddings, images, path, neighbours=1)
+    return path
+
+
+def test_right_neighbours_are_framed_green_and_wrong_ones_red(tmp_path: Path) -> None:
+    right = gallery(tmp_path, [0, 0, 1, 1])
+    assert frames(right, GREEN) > 0
+    assert frames(right, RED) == 0
+    wrong = gallery(tmp_path, [0, 1, 0, 1])
+    assert frames(wrong, GREEN) == 0
+    assert frames(wrong, RED) > 0
+    assert frames(wrong, GREY) > 0
