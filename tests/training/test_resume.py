@@ -117,6 +117,19 @@ def test_resuming_a_finished_run_shows_its_results(uninterrupted: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")} == before
 
 
+def test_a_kill_between_the_last_checkpoint_and_the_files_that_follow_from_it(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = ["--training.epochs", "2", "--evaluation.select_on", "last"]
+    assert proxemic("train", "--recipe", recipe, "--out", run, *flags).returncode == 0
+    names = ("metrics.json", "model.safetensors", "model.json", "loss.safetensors", "history.csv")
+    expected = {name: (run / name).read_bytes() for name in names}
+    for name in names:
+        (run / name).unlink()
+    result = proxemic("train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+    assert {name: (run / name).read_bytes() for name in names} == expected
+
+
 def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted: Path) -> None:
     names = {path.name for path in uninterrupted.iterdir()}
     assert names == {

@@ -69,8 +69,11 @@ class RunKeeper(Checkpoint):
         self.step = state_dict["step"]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # A kill may have come between the checkpoint and what is written after it.
         if self.best is not None and self.best["step"] == self.step:
-            self._write_best(pl_module)  # a kill may have come between the checkpoint and these
+            self._write_best(pl_module)
+        if self.rows:
+            self.run.write_history(self.rows)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._stop)
 
