@@ -36,7 +36,8 @@ def loaded_modules(code: str) -> set[str]:
 
 
 def test_losses_load_nothing_that_a_bare_install_lacks() -> None:
-    extra = {"lightning", "timm", "torchvision", "matplotlib", "PIL", "jsonargparse", "rich", "yaml", "platformdirs"}
+    extra = {"lightning", "timm", "torchvision", "matplotlib", "PIL", "jsonargparse", "rich", "yaml", "platformdirs",
+             "pytorch_metric_learning"}  # fmt: skip
     modules = loaded_modules("import proxemic.losses")
     assert "torch" in modules
     assert modules & extra == set()
@@ -67,6 +68,25 @@ def test_a_missing_extra_is_one_sentence_for_python_too(module: str, missing: st
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     last = result.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: {missing} is not installed: install it with pip install 'proxemic[train]'."
+
+
+def test_pair_losses_without_their_extra_are_one_sentence(tmp_path: Path) -> None:
+    stub = "raise ModuleNotFoundError(\"No module named 'pytorch_metric_learning'\", name='pytorch_metric_learning')"
+    (tmp_path / "pytorch_metric_learning.py").write_text(stub)
+    result = subprocess.run(
+        [sys.executable, "-m", "proxemic.cli", "train", "--recipe", "glyphs-small/multi-similarity"],
+        capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path,
+    )  # fmt: skip
+    assert_refused(result, ["pytorch_metric_learning is not installed", "pip install 'proxemic[pairs]'"])
+    program = (
+        "import torch; from proxemic.losses import PairwiseLoss, ProxyAnchorLoss; ProxyAnchorLoss(5, 6)\n"
+        "PairwiseLoss(5, 6, loss=torch.nn.Identity())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert result.stderr.splitlines()[-1].endswith("install it with pip install 'proxemic[pairs]'.")
 
 
 def test_every_recipe_is_listed_read_and_shown_in_full(here: Here) -> None:

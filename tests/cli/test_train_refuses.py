@@ -17,6 +17,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("images") / "birds")
 
 
+PML = "pytorch_metric_learning"
+PAIRS = ["--recipe", "glyphs-small/multi-similarity"]
+CONTRASTIVE = ["--loss.loss", f"{PML}.losses.ContrastiveLoss"]
 FLAGS = {
     "unknown recipe": (["--recipe", "glyps"], ["glyps", "did you mean glyphs"]),
     "missing recipe file": (["--recipe", "mine.yaml"], ["mine.yaml", "does not exist"]),
@@ -28,6 +31,19 @@ FLAGS = {
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
     "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
     "unknown loss": (["--recipe", "glyphs", "--loss", "ProxyAncorLoss"], ["mean ProxyAnchorLoss", "WarpedSoftmaxLoss"]),
+    "pair loss without one": (["--recipe", "glyphs", "--loss", "PairwiseLoss"], ["loss.loss is missing"]),
+    "unknown pair loss": (PAIRS + ["--loss.loss", f"{PML}.losses.TripletLoss"], ["mean TripletMarginLoss"]),
+    "pair loss by name": (PAIRS + ["--loss.loss", "TripletLoss"], [f"mean {PML}.losses.TripletMarginLoss"]),
+    "misspelt pair loss key": (PAIRS + ["--loss.loss.bta", "40"], ["loss.loss.bta", "did you mean loss.loss.beta?"]),
+    "pair loss in words": (PAIRS + ["--loss.loss.beta", "big"], ["MultiSimilarityLoss", "check the arguments"]),
+    "key of the loss before": (PAIRS + CONTRASTIVE + ["--loss.loss.beta", "40"], ["loss.loss.beta", "pos_margin"]),
+    "proxies in pairs": (PAIRS + ["--loss.loss", f"{PML}.losses.ProxyAnchorLoss"], ["is ProxyAnchorLoss", "itself"]),
+    "untyped pair loss": (PAIRS + ["--loss.loss", f"{PML}.losses.RankedListLoss"], ["RankedListLoss", "margin"]),
+    "no pair loss": (PAIRS + ["--loss.loss", "torch.nn.TripletMarginLoss"], ["torch.nn", f"a loss of {PML}.losses"]),
+    "unknown miner": (PAIRS + ["--loss.miner", "HardMiner"], [f"mean {PML}.miners.BatchHardMiner"]),
+    "misspelt miner key": (PAIRS + ["--loss.miner.epsilo", "1"], ["did you mean loss.miner.epsilon?"]),
+    "small memory": (PAIRS + ["--loss.memory_size", "64"], ["memory_size is 64", "batch, which is 128"]),
+    "memory in words": (PAIRS + ["--loss.memory_size", "big"], ["loss.memory_size is big, but", "whole number"]),
     "unknown source": (["--recipe", "glyphs", "--data", "Glifs"], ["Glifs", "Omniglot"]),
     "unknown optimiser": (["--recipe", "glyphs", "--optim.optimizer", "torch.optim.Adamm"], ["did you mean Adam"]),
     "K = 0": (["--recipe", "glyphs-small", "--loss.proxies_per_class", "0"], ["proxies_per_class is 0", "at least 1"]),

@@ -1,6 +1,7 @@
 """The losses, written from the formulas of the papers alone: float64, one sample, one class at a time."""
 
-from math import exp
+from collections.abc import Callable
+from math import exp, pi
 
 import torch
 from torch import Tensor
@@ -16,12 +17,27 @@ def class_score(x: Tensor, proxies: Tensor, gamma: float = 0.1) -> Tensor:
     return (q * s).sum()
 
 
-def scores(x: Tensor, w: Tensor, gamma: float = 0.1) -> Tensor:
-    return torch.stack([torch.stack([class_score(row, c, gamma) for c in w]) for row in x])
+def nearest_score(x: Tensor, proxies: Tensor) -> Tensor:
+    return torch.stack([cosine(x, w) for w in proxies]).max()
+
+
+def mean_score(x: Tensor, proxies: Tensor) -> Tensor:
+    return torch.stack([cosine(x, w) for w in proxies]).mean()
+
+
+def scores(x: Tensor, w: Tensor, score: Callable[[Tensor, Tensor], Tensor] = class_score) -> Tensor:
+    return torch.stack([torch.stack([score(row, c) for c in w]) for row in x])
+
+
+def distance(x: Tensor, proxies: Tensor, gamma: float = 0.1) -> Tensor:
+    """Minus the softmax-pooled score of minus the distances."""
+    s = -torch.stack([(x - w).square().sum().sqrt() for w in proxies])
+    q = torch.exp(s / gamma) / torch.exp(s / gamma).sum()
+    return -(q * s).sum()
 
 
 def distances(x: Tensor, w: Tensor) -> Tensor:
-    return torch.stack([torch.stack([(row - c[0]).square().sum().sqrt() for c in w]) for row in x])
+    return scores(x, w, distance)
 
 
 def log1p_sum_exp(terms: list[Tensor]) -> Tensor:
@@ -92,3 +108,116 @@ def warped_softmax(
             f1 = k2 * t[i, own] + (1 - k2) * alpha
         total = total + log1p_sum_exp([temperature * (f1 - t[i, c]) for c in range(len(w)) if c != own])
     return total / len(y)
+
+
+def soft_triple(x: Tensor, w: Tensor, y: list[int], scale: float = 20.0, margin: float = 0.01) -> Tensor:
+    s = scores(x, w)
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        total = total + log1p_sum_exp([scale * (s[i, c] - s[i, own] + margin) for c in range(len(w)) if c != own])
+    return total / len(y) + 0.2 * center_regularizer(w)
+
+
+def multi_proxy_anchor(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return proxy_anchor(x, w, y) + 0.2 * center_regularizer(w)
+
+
+def data_wise(x: Tensor, w: Tensor, y: list[int], alpha: float = 32.0, margin: float = 0.1) -> Tensor:
+    s = scores(x, w)
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        total = total + log1p_sum_exp([-alpha * (s[i, own] - margin)])
+        total = total + log1p_sum_exp([alpha * (s[i, c] + margin) for c in range(len(w)) if c != own])
+    return total / len(y) + 0.2 * center_regularizer(w)
+
+
+def margin_softmax(
+    x: Tensor,
+    w: Tensor,
+    y: list[int],
+    scale: float,
+    margin: Callable[[Tensor, Tensor], Tensor],
+    score: Callable[[Tensor, Tensor], Tensor] = class_score,
+) -> Tensor:
+    """Cross-entropy where ``margin(θ, x)`` is the positive score; the angle θ by arccos."""
+    s = scores(x, w, score)
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        positive = margin(torch.arccos(s[i, own]), x[i])
+        total = total + log1p_sum_exp([scale * (s[i, c] - positive) for c in range(len(w)) if c != own])
+    return total / len(y)
+
+
+def sphere(theta: Tensor, m: int) -> Tensor:
+    j = int(theta.item() // (pi / m))
+    return (-1) ** j * torch.cos(m * theta) - 2 * j
+
+
+def arc(theta: Tensor, m: Tensor | float) -> Tensor:
+    m = torch.as_tensor(m, dtype=theta.dtype)
+    return torch.cos(theta + m) if theta + m <= pi else torch.cos(theta) - m * torch.sin(m)
+
+
+def mag_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    def clipped(row: Tensor) -> Tensor:
+        return row.norm().clamp(10, 110)
+
+    def margin(theta: Tensor, row: Tensor) -> Tensor:
+        return arc(theta, 0.45 + (0.8 - 0.45) * (clipped(row) - 10) / (110 - 10))
+
+    lengths = torch.stack([clipped(row) for row in x])
+    return margin_softmax(x, w, y, 64.0, margin) + 35.0 * (lengths / 110**2 + 1 / lengths).mean()
+
+
+def squared_distance(x: Tensor, proxies: Tensor) -> Tensor:
+    """``‖x̂ − ŵ‖²`` pooled over the proxies as their cosines are, of which it is 2 − 2·."""
+    if len(proxies) == 1:
+        return (x / x.norm() - proxies[0] / proxies[0].norm()).square().sum()
+    return 2 - 2 * class_score(x, proxies)
+
+
+def proxy_nca(x: Tensor, w: Tensor, y: list[int], scale: float) -> Tensor:
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        similar = torch.stack([torch.exp(-scale * squared_distance(x[i], c)) for c in w])
+        others = torch.cat((similar[:own], similar[own + 1 :])).sum()
+        total = total - torch.log(similar[own] / others)
+    return total / len(y)
+
+
+def proxy_nca_plus_plus(x: Tensor, w: Tensor, y: list[int], temperature: float = 1 / 9) -> Tensor:
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        similar = torch.stack([torch.exp(-squared_distance(x[i], c) / temperature) for c in w])
+        total = total - torch.log(similar[own] / similar.sum())
+    return total / len(y)
+
+
+def hist(
+    x: Tensor, w: Tensor, log_variances: Tensor, enter: Tensor, leave: Tensor, y: list[int], tau: float, alpha: float
+) -> Tensor:
+    """One Gaussian a class; batch norm with weight 1 and bias 0."""
+    variances = log_variances[:, 0].clamp(0, 6).exp()
+    units = torch.stack([row / row.norm() for row in x])
+    means = torch.stack([c[0] / c[0].norm() for c in w])
+    d = torch.stack(
+        [torch.stack([((u - m).square() / v).sum() for m, v in zip(means, variances, strict=True)]) for u in units]
+    )
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        total = total + log1p_sum_exp([tau * (d[i, own] - d[i, c]) for c in range(len(w)) if c != own])
+    present = sorted(set(y))
+    h = torch.stack(
+        [
+            torch.stack([torch.ones((), dtype=x.dtype) if c == own else torch.exp(-alpha * d[i, c]) for c in present])
+            for i, own in enumerate(y)
+        ]
+    )
+    dv, de = torch.diag(h.sum(1) ** -0.5), torch.diag(1 / h.sum(0))
+    g = dv @ h @ de @ h.T @ dv
+    hidden = g @ (x @ enter.T)
+    normal = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
+    activated = torch.where(normal > 0, normal, 0.1 * normal)
+    out = g @ (activated @ leave.T)
+    graph = torch.stack([-torch.log(torch.exp(out[i, own]) / torch.exp(out[i]).sum()) for i, own in enumerate(y)])
+    return total / len(y) + graph.mean()

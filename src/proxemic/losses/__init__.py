@@ -1,19 +1,44 @@
 """Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes."""
 
-from proxemic.losses.multi_proxy_anchor import AllPairMultiProxyAnchorLoss
+from proxemic.losses.hist import HISTLoss
+from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, SphereFaceLoss
+from proxemic.losses.multi_proxy_anchor import (
+    AllPairMultiProxyAnchorLoss,
+    DataWiseMultiProxyAnchorLoss,
+    MultiProxyAnchorLoss,
+)
+from proxemic.losses.pairwise import PairwiseLoss
+from proxemic.losses.pooling import MaxPooling, MeanPooling, Pooling, SoftmaxPooling
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.regularizers import CenterRegularizer, MeanProxyNorm
+from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 
 __all__ = [
     "AllPairMultiProxyAnchorLoss",
+    "ArcFaceLoss",
     "CenterRegularizer",
+    "CosFaceLoss",
+    "DataWiseMultiProxyAnchorLoss",
     "EuclideanSoftmaxLoss",
+    "HISTLoss",
+    "MagFaceLoss",
+    "MaxPooling",
+    "MeanPooling",
     "MeanProxyNorm",
+    "MultiProxyAnchorLoss",
     "NormalizedSoftmaxLoss",
+    "PairwiseLoss",
+    "Pooling",
     "ProxyAnchorLoss",
     "ProxyLoss",
+    "ProxyNCALoss",
+    "ProxyNCAPlusPlusLoss",
+    "SoftTripleLoss",
+    "SoftmaxPooling",
+    "SphereFaceLoss",
     "WarpedSoftmaxLoss",
 ]

@@ -2,15 +2,136 @@
 
 from collections.abc import Callable, Sequence
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from proxemic.losses.checks import check_positive
+from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import all_pair_objective
-from proxemic.losses.pooling import SoftmaxPooling
-from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_anchor import ProxyAnchorLoss
+from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.regularizers import CenterRegularizer
 from proxemic.losses.streaming import Scoring
 
-__all__ = ["AllPairMultiProxyAnchorLoss"]
+__all__ = ["AllPairMultiProxyAnchorLoss", "DataWiseMultiProxyAnchorLoss", "MultiProxyAnchorLoss"]
+
+
+class MultiProxyAnchorLoss(ProxyAnchorLoss):
+    """MPA: Proxy-Anchor of softmax-pooled class scores, plus τR (MPA paper, equations 6 and 7).
+
+    The sum of ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})``, of
+    ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``, and of the `CenterRegularizer`. The paper does not state α;
+    32 is Proxy-Anchor's.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        proxies_per_class: K ≥ 1, best below the number of images a class.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        pooling: In place of the softmax pooling with γ.
+        regularizers: Further terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = MultiProxyAnchorLoss(
+    ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)/2
+    0.6598...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        proxies_per_class: int = 10,
+        alpha: float = 32.0,
+        margin: float = 0.1,
+        gamma: float = 0.1,
+        center_weight: float = 0.2,
+        pooling: Pooling | None = None,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = kaiming_normal,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            alpha=alpha,
+            margin=margin,
+            proxies_per_class=proxies_per_class,
+            pooling=pooling or SoftmaxPooling(gamma),
+            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            chunk_size=chunk_size,
+            init=init,
+        )
+
+
+class DataWiseMultiProxyAnchorLoss(ProxyLoss):
+    """MPA-DW: ``mean_i [log(1 + e^{−α(P_i−δ)}) + log(1 + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)})] + τR``.
+
+    MPA paper, equations 12 and 13, which do not state α; 32 is Proxy-Anchor's.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        proxies_per_class: K ≥ 1, best below the number of images a class.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        pooling: In place of the softmax pooling with γ.
+        regularizers: Further terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = DataWiseMultiProxyAnchorLoss(
+    ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)
+    1.0064...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        proxies_per_class: int = 10,
+        alpha: float = 32.0,
+        margin: float = 0.1,
+        gamma: float = 0.1,
+        center_weight: float = 0.2,
+        pooling: Pooling | None = None,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = kaiming_normal,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(check_positive("alpha", alpha), pooling=pooling or SoftmaxPooling(gamma)),
+            proxies_per_class=proxies_per_class,
+            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            chunk_size=chunk_size,
+            init=init,
+        )
+        self.margin = margin
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        alpha, margin = self.scoring.scale, self.margin
+        return (F.softplus(-alpha * (positive - margin)) + F.softplus(negative + alpha * margin)).mean()
 
 
 class AllPairMultiProxyAnchorLoss(ProxyLoss):
@@ -26,6 +147,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         margin: δ, in units of the cosine.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        pooling: In place of the softmax pooling with γ.
         regularizers: Further terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
         init: Fills the proxies ``[C, K, D]`` in place.
@@ -50,14 +172,15 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         margin: float = 0.1,
         gamma: float = 0.1,
         center_weight: float = 0.2,
+        pooling: Pooling | None = None,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(check_positive("alpha", alpha), over="classes", pooling=SoftmaxPooling(gamma)),
+            scoring=Scoring(check_positive("alpha", alpha), pooling=pooling or SoftmaxPooling(gamma)),
             proxies_per_class=proxies_per_class,
             regularizers=(CenterRegularizer(center_weight), *regularizers),
             chunk_size=chunk_size,

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["all_pair_objective", "anchor_negative", "anchor_positive", "softmax_objective"]
+__all__ = ["all_pair_objective", "anchor_positive", "anchor_push", "softmax_objective"]
 
 
 def softmax_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
@@ -44,10 +44,10 @@ def anchor_positive(
     return terms.sum() / (count > 0).sum()
 
 
-def anchor_negative(negative: Float[Tensor, " classes"]) -> Float[Tensor, ""]:
-    """``(1/C) Σ_c softplus(n_c)`` over all classes; an empty log-sum-exp, −∞, counts 0 (Proxy-Anchor, equation 4).
+def anchor_push(negative: Float[Tensor, "*classes"], shift: float) -> Float[Tensor, "*classes"]:
+    """``softplus(M_c + αδ)`` of each class; an empty log-sum-exp, −∞, counts 0 (Proxy-Anchor, equation 4).
 
-    >>> anchor_negative(torch.tensor([0.0, -torch.inf]))
-    tensor(0.3466)
+    >>> anchor_push(torch.tensor([0.0, -torch.inf]), shift=0.0)
+    tensor([0.6931, 0.0000])
     """
-    return F.softplus(negative).mean()
+    return F.softplus(negative + shift)

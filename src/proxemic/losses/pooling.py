@@ -1,16 +1,39 @@
 """One score a class from the similarities to its K proxies."""
 
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["SoftmaxPooling"]
+__all__ = ["MaxPooling", "MeanPooling", "Pooling", "SoftmaxPooling"]
+
+
+class Pooling(ABC):
+    """From K similarities to one class score; with K = 1 every pooling is the similarity itself."""
+
+    @abstractmethod
+    def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
+        """The class scores by ordinary autograd: the definition."""
+
+    @abstractmethod
+    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+        """The same for one chunk, outside autograd."""
+
+    @abstractmethod
+    def backward(
+        self,
+        grad: Float[Tensor, "classes batch"],
+        similarities: Float[Tensor, "classes proxies batch"],
+        pooled: Float[Tensor, "classes batch"],
+    ) -> Float[Tensor, "classes proxies batch"]:
+        """The gradient of the similarities from that of the class scores."""
 
 
 @dataclass(frozen=True)
-class SoftmaxPooling:
+class SoftmaxPooling(Pooling):
     """``S = Σ_k q_k s_k`` with ``q = softmax(s / γ)`` (SoftTriple; MPA paper, equation 1).
 
     Args:
@@ -19,27 +42,85 @@ class SoftmaxPooling:
     Raises:
         ValueError: If ``gamma`` is not positive.
 
-    >>> SoftmaxPooling(0.1).forward(torch.tensor([[[0.5, 0.5], [1.0, 0.0]]]))
-    tensor([[0.5000, 1.0000]])
+    >>> SoftmaxPooling(0.1).dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    tensor([0.5000, 1.0000])
     """
 
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        if not self.gamma > 0:
+        if not (self.gamma > 0 and math.isfinite(self.gamma)):
             raise ValueError(f"gamma is {self.gamma}, but the softness of the pooling must be positive, as 0.1 is.")
 
-    def forward(self, similarities: Float[Tensor, "batch classes proxies"]) -> Float[Tensor, "batch classes"]:
-        """The class scores, by operations that autograd can follow."""
+    def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)
+
+    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+        weight = self._weight(similarities)
+        total = weight.sum(1)
+        return weight.mul_(similarities).sum(1).div_(total)
 
     def backward(
         self,
-        grad: Float[Tensor, "batch classes"],
-        similarities: Float[Tensor, "batch classes proxies"],
-        pooled: Float[Tensor, "batch classes"],
-    ) -> Float[Tensor, "batch classes proxies"]:
-        """The gradient of the similarities from that of the class scores: ``∂S/∂s_k = q_k (1 + (s_k − S)/γ)``."""
-        share = torch.softmax(similarities / self.gamma, dim=-1)
-        slope = (similarities - pooled.unsqueeze(-1)).div_(self.gamma).add_(1)
-        return share.mul_(slope).mul_(grad.unsqueeze(-1))
+        grad: Float[Tensor, "classes batch"],
+        similarities: Float[Tensor, "classes proxies batch"],
+        pooled: Float[Tensor, "classes batch"],
+    ) -> Float[Tensor, "classes proxies batch"]:
+        # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
+        weight = self._weight(similarities)
+        grad = grad / weight.sum(1)
+        slope = (similarities - pooled.unsqueeze(1)).div_(self.gamma).add_(1)
+        return slope.mul_(weight).mul_(grad.unsqueeze(1))
+
+    def _weight(self, similarities: Tensor) -> Tensor:
+        """``e^{(s − max s)/γ}``, as a power of 2, several times as fast as one of e."""
+        weight = similarities - similarities.amax(1, keepdim=True)
+        return weight.mul_(1 / (math.log(2) * self.gamma)).exp2_()
+
+
+@dataclass(frozen=True)
+class MaxPooling(Pooling):
+    """``S = max_k s_k``: the nearest proxy alone, as sub-center ArcFace has it; of several that tie, one.
+
+    >>> MaxPooling().dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    tensor([0.5000, 1.0000])
+    """
+
+    def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
+        return similarities.max(-1).values
+
+    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+        return similarities.amax(1)
+
+    def backward(
+        self,
+        grad: Float[Tensor, "classes batch"],
+        similarities: Float[Tensor, "classes proxies batch"],
+        pooled: Float[Tensor, "classes batch"],
+    ) -> Float[Tensor, "classes proxies batch"]:
+        nearest = similarities.max(1, keepdim=True).indices
+        return torch.zeros_like(similarities).scatter_(1, nearest, grad.unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class MeanPooling(Pooling):
+    """``S = (1/K) Σ_k s_k``: all proxies alike.
+
+    >>> MeanPooling().dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    tensor([0.5000, 0.5000])
+    """
+
+    def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
+        return similarities.mean(-1)
+
+    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+        return similarities.mean(1)
+
+    def backward(
+        self,
+        grad: Float[Tensor, "classes batch"],
+        similarities: Float[Tensor, "classes proxies batch"],
+        pooled: Float[Tensor, "classes batch"],
+    ) -> Float[Tensor, "classes proxies batch"]:
+        share = grad / similarities.shape[1]
+        return share.unsqueeze(1).expand_as(similarities).contiguous()

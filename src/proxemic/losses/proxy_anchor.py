@@ -1,27 +1,18 @@
 """Proxy-Anchor: proxies pull and push the samples of the batch."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from proxemic.losses.objectives import anchor_negative, anchor_positive
-from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.checks import check_positive
+from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.objectives import anchor_positive, anchor_push
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.streaming import Scoring
 
-__all__ = ["ProxyAnchorLoss", "proxy_anchor_objective"]
-
-
-def proxy_anchor_objective(
-    positive: Float[Tensor, " batch"],
-    negative: Float[Tensor, " classes"],
-    labels: Int[Tensor, " batch"],
-    alpha: float,
-    margin: float,
-) -> Float[Tensor, ""]:
-    """Proxy-Anchor from positive scores and the class-wise log-sum-exp ``M_c(α)`` of the negatives."""
-    pull = anchor_positive(-alpha * (positive - margin), labels, len(negative))
-    return pull + anchor_negative(negative + alpha * margin)
+__all__ = ["ProxyAnchorLoss"]
 
 
 class ProxyAnchorLoss(ProxyLoss):
@@ -39,7 +30,8 @@ class ProxyAnchorLoss(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         alpha: α > 0, the sharpness.
         margin: δ, in units of the cosine.
-        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
         init: Fills the proxies ``[C, K, D]`` in place.
@@ -60,14 +52,17 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: float = 32.0,
         margin: float = 0.1,
         proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(scale=check_positive("alpha", alpha), over="samples"),
+            scoring=Scoring(
+                check_positive("alpha", alpha), push=partial(anchor_push, shift=alpha * margin), pooling=pooling
+            ),
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
@@ -76,4 +71,5 @@ class ProxyAnchorLoss(ProxyLoss):
         self.margin = margin
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return proxy_anchor_objective(positive, negative, labels, self.scoring.scale, self.margin)
+        pull = anchor_positive(-self.scoring.scale * (positive - self.margin), labels, self.num_classes)
+        return pull + negative / self.num_classes

@@ -1,6 +1,5 @@
 """What all proxy losses are: proxies, one streamed pass over them, an objective, regularisers."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
@@ -8,15 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.losses.checks import check_count, check_embeddings, check_labels
+from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.streaming import Scoring, dense_class_scores, streamed_scores
 from proxemic.losses.watch import watch_proxies
 
-__all__ = ["ProxyLoss", "check_positive", "kaiming_init"]
-
-
-def kaiming_init(proxies: Tensor) -> None:
-    """In place: normal with variance ``2 / (classes · proxies)``, Kaiming's for the fan-out of the proxy layer."""
-    nn.init.normal_(proxies, std=math.sqrt(2 / (proxies.shape[0] * proxies.shape[1])))
+__all__ = ["ProxyLoss"]
 
 
 class ProxyLoss(nn.Module, ABC):
@@ -51,14 +47,14 @@ class ProxyLoss(nn.Module, ABC):
         proxies_per_class: int = 1,
         regularizers: Iterable[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__()
-        _check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
-        _check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
-        _check_count("proxies_per_class", proxies_per_class, 1, "every class has a proxy; 1 is the usual choice")
+        check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
+        check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
+        check_count("proxies_per_class", proxies_per_class, 1, "every class has a proxy; 1 is the usual choice")
         if chunk_size is not None:
-            _check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
+            check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
         self.scoring = scoring
         self.chunk_size = chunk_size
         self.proxies = nn.Parameter(torch.empty(num_classes, proxies_per_class, embedding_size))
@@ -86,11 +82,18 @@ class ProxyLoss(nn.Module, ABC):
     def objective(
         self,
         positive: Float[Tensor, " batch"],
-        negative: Float[Tensor, " negatives"],
+        negative: Float[Tensor, "*batch"],
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, ""]:
-        """The scalar loss from the positive class scores and the log-sum-exp of the scaled negatives."""
+        """The scalar loss from the positive class scores and the reduced negatives (see `streamed_scores`).
+
+        ``negative`` is the log-sum-exp of each sample's scaled negatives; or, of a class-wise loss, a scalar.
+        """
+
+    def centers(self) -> Float[Tensor, "classes proxies features"]:
+        """What the similarity takes for the proxies: they themselves, unless a loss derives it from them."""
+        return self.proxies
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss of a batch.
@@ -106,23 +109,24 @@ class ProxyLoss(nn.Module, ABC):
             ValueError: If a shape, a dtype or a label is not allowed. On a GPU a label out of range fails later,
                 by a device-side assertion, so that the check need not wait for the GPU.
         """
-        self._check_embeddings(embeddings)
-        self._check_labels(labels, len(embeddings))
+        check_embeddings(embeddings, self.embedding_size)
+        check_labels(labels, len(embeddings), self.num_classes)
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
-            x, w = self._same_dtype(embeddings)
-            positive, negative = streamed_scores(x, w, labels, self.scoring, self.chunk_size)
+            x = embeddings.to(self._dtype(embeddings))
+            positive, negative = streamed_scores(x, self.centers().to(x.dtype), labels, self.scoring, self.chunk_size)
             value = self.objective(positive, negative, labels, x)
-            return value + sum(regularizer(w) for regularizer in self.regularizers)
+            for regularizer in self.regularizers:
+                value = value + regularizer(self.proxies.to(x.dtype))
+            return value
 
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
-        self._check_embeddings(embeddings)
+        check_embeddings(embeddings, self.embedding_size)
         with torch.autocast(embeddings.device.type, enabled=False):
-            x, w = self._same_dtype(embeddings)
-            return dense_class_scores(
-                self.scoring.similarity.prepare(x), w, self.scoring.similarity, self.scoring.pooling
-            )
+            queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
+            centers = self.centers().to(queries.dtype)
+            return dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
 
     @torch.no_grad()
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:
@@ -133,47 +137,6 @@ class ProxyLoss(nn.Module, ABC):
         classes, proxies, dim = self.proxies.shape
         return f"num_classes={classes}, embedding_size={dim}, proxies_per_class={proxies}, {self.scoring}"
 
-    def _same_dtype(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        dtype = torch.promote_types(torch.promote_types(embeddings.dtype, self.proxies.dtype), torch.float32)
-        return embeddings.to(dtype), self.proxies.to(dtype)
-
-    def _check_embeddings(self, embeddings: Tensor) -> None:
-        if embeddings.ndim != 2 or embeddings.shape[1] != self.embedding_size:
-            raise ValueError(
-                f"embeddings have shape {list(embeddings.shape)}, but this loss takes [batch, {self.embedding_size}]: "
-                "make embedding_size equal to the model's output dimension."
-            )
-        if not embeddings.is_floating_point():
-            raise ValueError(f"embeddings are {embeddings.dtype}, but must be floating: convert with .float().")
-        if len(embeddings) == 0:
-            raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
-
-    def _check_labels(self, labels: Tensor, batch: int) -> None:
-        if labels.ndim != 1 or len(labels) != batch:
-            raise ValueError(
-                f"labels have shape {list(labels.shape)}, but each of the {batch} embeddings needs one: pass [{batch}]."
-            )
-        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-            raise ValueError(
-                f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long()."
-            )
-        if labels.is_cuda:
-            torch._assert_async(((labels >= 0) & (labels < self.num_classes)).all())
-        elif labels.min() < 0 or labels.max() >= self.num_classes:
-            wrong = labels.min() if labels.min() < 0 else labels.max()
-            raise ValueError(
-                f"labels hold {wrong.item()}, but num_classes={self.num_classes} allows 0 to {self.num_classes - 1}: "
-                "number the training classes from 0 without gaps."
-            )
-
-
-def check_positive(name: str, value: float) -> float:
-    """``value``, if it is finite and above 0; else a `ValueError` that names it."""
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} is {value}, but must be a positive number.")
-    return value
-
-
-def _check_count(name: str, value: int, least: int, why: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value}, but must be a whole number of at least {least}: {why}.")
+    def _dtype(self, embeddings: Tensor) -> torch.dtype:
+        """Float32 at least, so that half precision costs no digits here."""
+        return torch.promote_types(torch.promote_types(embeddings.dtype, self.proxies.dtype), torch.float32)

@@ -1,18 +1,19 @@
 """How near an embedding is to a proxy, with the gradient written by hand.
 
-A similarity is three functions: a dense one in ordinary PyTorch, which is the definition, and a
-forward and a backward for one chunk of proxies, which is what the streamed losses run. Neither of the
-last two ever builds a normalised copy of the proxies.
+A similarity is a few functions: ordinary PyTorch ones, which are the definition, and a forward and a backward for one
+chunk of proxies, which is what the streamed losses run. Neither of the last two ever builds a normalised copy of the
+proxies. Scores of a chunk lie ``[rows, batch]``, one proxy a row: then pooling over the proxies of a class and sums
+over the batch run over contiguous memory, and a chunk is a piece of one buffer.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Cosine", "Euclidean", "Similarity", "unit"]
+__all__ = ["Cosine", "Euclidean", "InnerProduct", "Similarity", "unit"]
 
 
 def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
@@ -22,58 +23,64 @@ def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    return x * inverse_norm(x).unsqueeze(-1)
-
-
-def inverse_norm(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows"]:
-    """``1 / ‖x‖``, and 0 for the zero vector."""
-    squared = x.square().sum(-1)
+    squared = x.square().sum(-1, keepdim=True)
     positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1).rsqrt(), 0)
+    return x * torch.where(positive, torch.where(positive, squared, 1).rsqrt(), 0)
 
 
 @runtime_checkable
 class Similarity(Protocol):
     """A similarity of embeddings and proxies; larger is nearer."""
 
-    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    cancels: ClassVar[bool]
+    """Whether the chunk's matrix product loses digits as an embedding nears a proxy.
+
+    Then the own class's similarity is taken from `pairs`, and the product is never made in TF32 or bfloat16.
+    """
+
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         """What the embeddings become before any proxy is seen (ordinary autograd)."""
         ...
 
     def dense(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
+        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "rows features"]
     ) -> Float[Tensor, "batch rows"]:
         """All similarities at once, by ordinary autograd: the definition."""
         ...
 
+    def pairs(
+        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"]
+    ) -> Float[Tensor, "batch proxies"]:
+        """The similarity of each query to proxies of its own, by ordinary autograd."""
+        ...
+
     def forward(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
-    ) -> Float[Tensor, "batch rows"]:
-        """The same for one chunk, outside autograd and without a copy of the proxies."""
+        self,
+        queries: Float[Tensor, "batch features"],
+        proxies: Float[Tensor, "rows features"],
+        out: Float[Tensor, "rows batch"],
+    ) -> None:
+        """`dense` of one chunk, one proxy a row, into ``out``, outside autograd and without a copy of the proxies."""
         ...
 
     def backward(
         self,
-        grad: Float[Tensor, "batch rows"],
-        scores: Float[Tensor, "batch rows"],
-        queries: Float[Tensor, "batch dim"],
-        proxies: Float[Tensor, "rows dim"],
-        grad_queries: Float[Tensor, "batch dim"] | None,
-        grad_proxies: Float[Tensor, "rows dim"] | None,
+        grad: Float[Tensor, "rows batch"],
+        scores: Float[Tensor, "rows batch"],
+        queries: Float[Tensor, "batch features"],
+        proxies: Float[Tensor, "rows features"],
+        grad_queries: Float[Tensor, "batch features"] | None,
+        grad_proxies: Float[Tensor, "rows features"] | None,
     ) -> None:
-        """Add to ``grad_queries`` and write to ``grad_proxies``; ``None`` is not wanted. May overwrite ``grad``."""
-        ...
-
-    def own(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
-    ) -> Float[Tensor, "batch proxies"] | None:
-        """Similarity to the proxies of the own class where the chunk's matrix product is not exact enough."""
+        """Add to ``grad_queries``, write to ``grad_proxies`` (``None``: not wanted); the scores are scratch."""
         ...
 
 
 @dataclass(frozen=True)
 class Cosine:
     """``x̂·ŵ``, in [-1, 1]."""
+
+    cancels: ClassVar[bool] = False
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         return unit(embeddings)
@@ -83,39 +90,43 @@ class Cosine:
     ) -> Float[Tensor, "batch rows"]:
         return queries @ unit(proxies).T
 
+    def pairs(
+        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
+    ) -> Float[Tensor, "batch proxies"]:
+        return (unit(proxies) @ queries.unsqueeze(2)).squeeze(2)
+
     def forward(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
-    ) -> Float[Tensor, "batch rows"]:
-        return (queries @ proxies.T).mul_(inverse_norm(proxies))
+        self,
+        queries: Float[Tensor, "batch dim"],
+        proxies: Float[Tensor, "rows dim"],
+        out: Float[Tensor, "rows batch"],
+    ) -> None:
+        torch.mm(proxies, queries.T, out=out).mul_(_inverse_norm(proxies))
 
     def backward(
         self,
-        grad: Float[Tensor, "batch rows"],
-        scores: Float[Tensor, "batch rows"],
+        grad: Float[Tensor, "rows batch"],
+        scores: Float[Tensor, "rows batch"],
         queries: Float[Tensor, "batch dim"],
         proxies: Float[Tensor, "rows dim"],
         grad_queries: Float[Tensor, "batch dim"] | None,
         grad_proxies: Float[Tensor, "rows dim"] | None,
     ) -> None:
-        scale = inverse_norm(proxies)
+        scale = _inverse_norm(proxies)
         # ŵ·∂L/∂ŵ of every proxy, from the scores: the part of the gradient along w, which ‖ŵ‖ = 1 removes.
-        along = torch.linalg.vecdot(grad, scores, dim=0)
-        grad = grad.mul_(scale)
+        along = scores.mul_(grad).sum(1, keepdim=True).mul_(scale).mul_(scale)
+        grad.mul_(scale)
         if grad_queries is not None:
-            grad_queries.addmm_(grad, proxies)
+            grad_queries.addmm_(grad.T, proxies)
         if grad_proxies is not None:
-            torch.mm(grad.T, queries, out=grad_proxies)
-            grad_proxies.addcmul_(proxies, (along * scale.square()).unsqueeze(1), value=-1)
-
-    def own(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
-    ) -> Float[Tensor, "batch proxies"] | None:
-        return None
+            torch.mm(grad, queries, out=grad_proxies).addcmul_(proxies, along, value=-1)
 
 
 @dataclass(frozen=True)
 class Euclidean:
     """``−‖x − w‖``, nothing normalised; in (−∞, 0]."""
+
+    cancels: ClassVar[bool] = True  # ‖x‖² + ‖w‖² − 2x·w, as x comes to lie on its proxy: where training goes
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         return embeddings
@@ -125,31 +136,88 @@ class Euclidean:
     ) -> Float[Tensor, "batch rows"]:
         return -torch.cdist(queries, proxies, compute_mode="donot_use_mm_for_euclid_dist")
 
+    def pairs(
+        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
+    ) -> Float[Tensor, "batch proxies"]:
+        return -torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
+
     def forward(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
-    ) -> Float[Tensor, "batch rows"]:
-        squared = torch.addmm(queries.square().sum(1, keepdim=True), queries, proxies.T, alpha=-2)
-        return squared.add_(proxies.square().sum(1)).clamp_(min=0).sqrt_().neg_()
+        self,
+        queries: Float[Tensor, "batch dim"],
+        proxies: Float[Tensor, "rows dim"],
+        out: Float[Tensor, "rows batch"],
+    ) -> None:
+        torch.mm(proxies, queries.T, out=out).mul_(-2).add_(queries.square().sum(1))
+        squared = out.add_(torch.linalg.vector_norm(proxies, dim=1, keepdim=True).square_())
+        # d = d²/√d²: the reciprocal root is a processor's instruction, where torch's root on a CPU is 30 times slower.
+        squared.mul_(squared.clamp(min=_tiny(out)).rsqrt_()).neg_().clamp_(max=0)
 
     def backward(
         self,
-        grad: Float[Tensor, "batch rows"],
-        scores: Float[Tensor, "batch rows"],
+        grad: Float[Tensor, "rows batch"],
+        scores: Float[Tensor, "rows batch"],
         queries: Float[Tensor, "batch dim"],
         proxies: Float[Tensor, "rows dim"],
         grad_queries: Float[Tensor, "batch dim"] | None,
         grad_proxies: Float[Tensor, "rows dim"] | None,
     ) -> None:
-        # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w.
-        pull = grad.div_(scores).masked_fill_(scores == 0, 0)
+        # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0.
+        pull = grad.mul_(scores).div_(scores.square_().clamp_(min=_tiny(scores)))
         if grad_queries is not None:
-            grad_queries.addcmul_(queries, pull.sum(1, keepdim=True)).addmm_(pull, proxies, alpha=-1)
+            grad_queries.addcmul_(queries, pull.sum(0).unsqueeze(1)).addmm_(pull.T, proxies, alpha=-1)
         if grad_proxies is not None:
-            torch.mul(proxies, pull.sum(0).unsqueeze(1), out=grad_proxies)
-            grad_proxies.addmm_(pull.T, queries, alpha=-1)
+            torch.mul(proxies, pull.sum(1, keepdim=True), out=grad_proxies)
+            grad_proxies.addmm_(pull, queries, alpha=-1)
 
-    def own(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
-    ) -> Float[Tensor, "batch proxies"] | None:
-        # ‖x‖² + ‖w‖² − 2x·w loses all digits as x comes to lie on its proxy, which is where training goes.
-        return -torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """``f(x)·w`` for features ``f`` of the embedding, given by a subclass's `prepare`; nothing normalised."""
+
+    cancels: ClassVar[bool] = True
+
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
+        return embeddings
+
+    def dense(
+        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "rows features"]
+    ) -> Float[Tensor, "batch rows"]:
+        return queries @ proxies.T
+
+    def pairs(
+        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"]
+    ) -> Float[Tensor, "batch proxies"]:
+        return (proxies @ queries.unsqueeze(2)).squeeze(2)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "batch features"],
+        proxies: Float[Tensor, "rows features"],
+        out: Float[Tensor, "rows batch"],
+    ) -> None:
+        torch.mm(proxies, queries.T, out=out)
+
+    def backward(
+        self,
+        grad: Float[Tensor, "rows batch"],
+        scores: Float[Tensor, "rows batch"],
+        queries: Float[Tensor, "batch features"],
+        proxies: Float[Tensor, "rows features"],
+        grad_queries: Float[Tensor, "batch features"] | None,
+        grad_proxies: Float[Tensor, "rows features"] | None,
+    ) -> None:
+        if grad_queries is not None:
+            grad_queries.addmm_(grad.T, proxies)
+        if grad_proxies is not None:
+            torch.mm(grad, queries, out=grad_proxies)
+
+
+def _inverse_norm(proxies: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows 1"]:
+    """``1 / ‖w‖``, and 0 for the zero vector, outside autograd."""
+    norm = torch.linalg.vector_norm(proxies, dim=1, keepdim=True)
+    return torch.where(norm > 0, norm.reciprocal(), 0)
+
+
+def _tiny(like: Tensor) -> float:
+    """Below every squared distance that rounding lets stand, and far enough from underflow to be divided by."""
+    return torch.finfo(like.dtype).tiny

@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from proxemic.losses.checks import check_positive
+from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.streaming import Scoring
 
 __all__ = ["NormalizedSoftmaxLoss"]
@@ -20,7 +23,8 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         scale: σ > 0, the inverse of the temperature.
-        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
         init: Fills the proxies ``[C, K, D]`` in place.
@@ -40,14 +44,15 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         *,
         scale: float = 20.0,
         proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(scale=check_positive("scale", scale), over="classes"),
+            scoring=Scoring(check_positive("scale", scale), pooling=pooling),
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,

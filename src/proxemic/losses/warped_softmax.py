@@ -1,13 +1,17 @@
 """Softmax of Euclidean distances, and its warped form, which puts the loss's minimum at a distance α from the proxy."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from proxemic.losses.checks import check_positive
+from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.proxy_loss import ProxyLoss, check_positive, kaiming_init
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.similarity import Euclidean
 from proxemic.losses.streaming import Scoring
 
@@ -44,6 +48,7 @@ class _DistanceSoftmax(ProxyLoss):
         f2: Distances | None,
         temperature: float,
         proxies_per_class: int,
+        pooling: Pooling,
         regularizers: Sequence[nn.Module],
         chunk_size: int | None,
         init: Callable[[Tensor], object],
@@ -52,10 +57,10 @@ class _DistanceSoftmax(ProxyLoss):
             num_classes,
             embedding_size,
             scoring=Scoring(
-                scale=check_positive("temperature", temperature),
-                over="classes",
+                check_positive("temperature", temperature),
                 similarity=Euclidean(),
-                transform=None if f2 is None else _of_distance(f2),
+                pooling=pooling,
+                transform=None if f2 is None else partial(_of_distance, f2),
             ),
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
@@ -79,7 +84,8 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         temperature: T > 0; it multiplies the distances.
-        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1, in units of distance.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities, minus distances here, to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
         init: Fills the proxies ``[C, K, D]`` in place.
@@ -99,9 +105,10 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         *,
         temperature: float = 1.0,
         proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
             num_classes,
@@ -110,6 +117,7 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
             None,
             temperature,
             proxies_per_class,
+            pooling,
             regularizers,
             chunk_size,
             init,
@@ -131,7 +139,8 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         temperature: T > 0; it multiplies the distances.
         f1: Elementwise on the distance to the own proxy.
         f2: Elementwise on the distances to the others; ``None`` is the identity.
-        proxies_per_class: K ≥ 1; several are softmax-pooled with γ = 0.1, in units of distance.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities, minus distances here, to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
         init: Fills the proxies ``[C, K, D]`` in place.
@@ -159,9 +168,10 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         f1: Distances | None = None,
         f2: Distances | None = None,
         proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = kaiming_init,
+        init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         if f1 is None:
             f1 = _checked_warp(alpha, k1, k2, delta_scale)
@@ -176,6 +186,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
             f2,
             temperature,
             proxies_per_class,
+            pooling,
             regularizers,
             chunk_size,
             init,
@@ -194,9 +205,9 @@ def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta
         raise ValueError(f"k2 is {k2}, but the slope above alpha must be greater than 1.")
     if not delta_scale >= 1:
         raise ValueError(f"delta_scale is {delta_scale}, but must be at least 1, which keeps the unwarped value.")
-    return lambda distance: warp(distance, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
+    return partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
 
 
-def _of_distance(f2: Distances) -> Distances:
+def _of_distance(f2: Distances, score: Tensor) -> Tensor:
     """``f2`` as a transform of the class score, which is minus the distance."""
-    return lambda score: -f2(-score)
+    return -f2(-score)

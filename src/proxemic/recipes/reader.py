@@ -1,5 +1,6 @@
 """A recipe file and the flags that override it, read into a typed `Recipe`."""
 
+import copy
 import difflib
 import importlib
 import inspect
@@ -10,11 +11,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import proxemic.data
 import proxemic.losses
 from proxemic.data import ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import extra
+from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.training.recipe import EvaluationConfig, Recipe
 
 with extra("train"):
@@ -62,7 +66,10 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
     # The network takes what the transforms make: one place to say it.
     parser.link_arguments("images.channels", "model.in_channels")
     config = _parse(parser, _content(path), str(path), flags)
-    return ReadRecipe(Recipe(**_instantiate(parser, config)), parser.dump(config, skip_unset=False))
+    # What is made here, such as the pair loss in a PairwiseLoss, may have parameters that are drawn at random.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ReadRecipe(Recipe(**_instantiate(parser, config)), parser.dump(config, skip_unset=False))
 
 
 def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
@@ -119,13 +126,25 @@ def _without_replaced(content: dict[str, Any], flags: Sequence[str]) -> dict[str
 
     A loss that took over the number of proxies, or the scale, of the loss before would not be the one that was named.
     """
-    kept = dict(content)
-    for key in _CLASSES.keys() & content.keys():
-        given = _given(key, {}, flags)
-        now = _given(key, content, ())
-        if given and given.rpartition(".")[2] != now.rpartition(".")[2]:
-            kept[key] = given
+    kept = copy.deepcopy(content)
+    for key in (*_CLASSES, *_PLACES):
+        *outer, name = key.split(".")
+        holder = _entry(outer, kept)
+        given, now = _given(key, {}, flags), _given(key, kept, ())
+        if given and name in holder and given.rpartition(".")[2] != now.rpartition(".")[2]:
+            holder[name] = _named(key, flags)
     return kept
+
+
+def _named(key: str, flags: Sequence[str]) -> Any:
+    """What the flags name for ``key``, with the classes that they name inside it, without which it may not be whole."""
+    inside = {
+        inner.removeprefix(f"{key}."): _named(inner, flags)
+        for inner in _PLACES
+        if inner.startswith(f"{key}.") and _given(inner, {}, flags)
+    }
+    given = _given(key, {}, flags)
+    return {"class_path": given, "init_args": inside} if inside else given
 
 
 def _explain(message: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
@@ -142,14 +161,29 @@ def _explain(message: str, content: Mapping[str, Any], flags: Sequence[str]) -> 
         return _unknown(f"{key}.{found[1]}" if made else found[1], names, "key")
     if any(words in message for words in ("has no attribute", "dot import path", "No module named", "not a subclass")):
         return _unknown_class(key, content, flags)
+    if found := re.search(r"the following arguments are required: (\w+)", message):
+        return f"the key {key}.{found[1]} is missing: {_given(key, content, flags).rpartition('.')[2]} needs it."
+    if found := re.search(r"Parameter '(\w+)' from '([\w.]+)\.__init__' does not specify a type", message):
+        name = found[2].rpartition(".")[2]
+        if name in proxemic.losses.__all__:
+            return f"{key} is {name}, which has proxies of its own: make it the loss itself, not inside PairwiseLoss."
+        return (
+            f"{key} is {name}, which needs {found[1]} but does not say of what type, so that no recipe can give it: "
+            "derive a class of your own that does, and give its import path."
+        )
+    if found := re.search(r"Multiple subclasses with name (\w+)\. .*?: (.*?)\.\. Got value", message):
+        return f"There is more than one {found[1]} for {key}: choose by the import path, of {found[2]}."
     if found := re.search(r'Key "([\w.]+)" is required', message):
         return f"the key {found[1]} is missing: every recipe has one."
-    if found := re.search(r"Expected a (?:typing\.)?Literal\[(.*?)\]\.? Got value: (.*)", message):
+    if found := re.search(rf"Expected a (?:typing\.)?Literal\[(.*?)\]\.? {_GOT}", message):
         return f"{key} is {found[2]}, but must be one of {found[1]}."
-    if found := re.search(r"Expected a <class '(\w+)'>\. Got value: (.*)", message):
+    if found := re.search(rf"Expected a <class '(\w+)'>\. {_GOT}", message):
         return f"{key} is {found[2]}, but must be {_KINDS.get(found[1], found[1])}."
     return message.replace(f'Parser key "{key}":', f"{key}:")
 
+
+_GOT = r"Got value: (.*?)(?:\. Got value: .*)?$"
+"""The value itself; what it is a part of may follow."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
@@ -172,17 +206,26 @@ def _unknown_class(key: str, content: Mapping[str, Any], flags: Sequence[str]) -
     given = _given(key, content, flags)
     place, _, name = given.rpartition(".")
     if key in _CLASSES:
-        room, base = _CLASSES[key]
-        names = [each for each in room.__all__ if _is_strict_subclass(getattr(room, each), base)]
+        room, bases = _CLASSES[key]
+        names = [each for each in room.__all__ if _is_choice(getattr(room, each), bases)]
+        shown = ""
     else:
-        try:
-            names = [each for each in dir(importlib.import_module(place)) if each[0].isupper()]
-        except (ImportError, ValueError):
-            names = []
+        shown = "" if place else f"{_PLACES[key]}." if key in _PLACES else ""
+        names = _class_names(place or _PLACES.get(key, ""))
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    meant = f" (did you mean {near[0]}?)" if near else ""
+    meant = f" (did you mean {shown}{near[0]}?)" if near else ""
     choice = f"choose one of {', '.join(names)}, or" if key in _CLASSES else "give"
     return f"There is no {key} {given}{meant}: {choice} the import path of a class of your own."
+
+
+def _class_names(module: str) -> list[str]:
+    if module.startswith("pytorch_metric_learning"):
+        with extra("pairs"):
+            import pytorch_metric_learning  # noqa: F401
+    try:
+        return [each for each in dir(importlib.import_module(module)) if each[0].isupper()]
+    except (ImportError, ValueError):
+        return []
 
 
 def _given(key: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
@@ -191,31 +234,48 @@ def _given(key: str, content: Mapping[str, Any], flags: Sequence[str]) -> str:
         name, _, value = flag.partition("=")
         if name in (f"--{key}", f"--{key}.class_path"):
             return value or following
-    entry: Any = content
-    for part in key.split("."):
-        entry = entry.get(part, "") if isinstance(entry, Mapping) else ""
+    *outer, name = key.split(".")
+    entry = _entry(outer, content).get(name) or ""
     return str(entry.get("class_path", "") if isinstance(entry, Mapping) else entry)
 
 
-_CLASSES: dict[str, tuple[Any, type]] = {
-    "loss": (proxemic.losses, proxemic.losses.ProxyLoss),
-    "data": (proxemic.data, ImageSource),
+def _entry(keys: Sequence[str], content: Mapping[str, Any]) -> Any:
+    """What a nested mapping holds under the keys, without the ``init_args`` on the way; {} if that is no mapping."""
+    entry: Any = content
+    for key in keys:
+        entry = entry.get(key)
+        entry = entry.get("init_args", entry) if isinstance(entry, Mapping) else {}
+        entry = entry if isinstance(entry, Mapping) else {}
+    return entry
+
+
+_CLASSES: dict[str, tuple[Any, tuple[type, ...]]] = {
+    "loss": (proxemic.losses, (ProxyLoss, PairwiseLoss)),
+    "data": (proxemic.data, (ImageSource,)),
 }
+_PLACES = {
+    "loss.loss": "pytorch_metric_learning.losses",
+    "loss.miner": "pytorch_metric_learning.miners",
+}
+"""Where the classes inside a `PairwiseLoss` are found."""
 
 
-def _is_strict_subclass(thing: object, base: type) -> bool:
-    return inspect.isclass(thing) and issubclass(thing, base) and thing is not base
+def _is_choice(thing: object, bases: tuple[type, ...]) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, bases) and not inspect.isabstract(thing)
 
 
 def _arguments(path: str) -> list[str]:
     """Names that a recipe may give to a class; what is filled in by the program is left out."""
     module, _, name = path.rpartition(".")
-    filled_in = {"num_classes", "embedding_size", "params", "optimizer"}
-    return [
-        each
-        for each in inspect.signature(getattr(importlib.import_module(module), name)).parameters
-        if each not in filled_in
-    ]
+    left_out = {"self", "args", "kwargs", "num_classes", "embedding_size", "params", "optimizer"}
+    names: list[str] = []
+    for base in inspect.getmro(getattr(importlib.import_module(module), name)):
+        parameters = inspect.signature(base.__init__).parameters
+        names += [each for each in parameters if each not in left_out and each not in names]
+        # A class with **kwargs hands them to the next.
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+            break
+    return names
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
-from proxemic.losses import ProxyLoss
+from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel
 from proxemic.training.optim import Optimization
 
@@ -32,7 +32,7 @@ class EmbeddingTask(LightningModule):
         seed: Of the randomness inside the network.
     """
 
-    def __init__(self, model: EmbeddingModel, loss: ProxyLoss, optim: Optimization, seed: int) -> None:
+    def __init__(self, model: EmbeddingModel, loss: ProxyLoss | PairwiseLoss, optim: Optimization, seed: int) -> None:
         super().__init__()
         self.model = model
         self.loss = loss

@@ -7,7 +7,7 @@ from typing import Literal
 from lightning.pytorch.loggers import Logger
 
 from proxemic.data import Augmentation, ImageSource, Preprocessing
-from proxemic.losses import ProxyLoss
+from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import ModelConfig
 from proxemic.training.optim import Optimization
 
@@ -125,7 +125,7 @@ class Recipe:
     Args:
         data: Where images come from and how classes are split.
         model: The embedding network.
-        loss: Any proxy loss; the number of classes and the embedding size are filled in.
+        loss: Any proxy loss, or `PairwiseLoss`; the number of classes and the embedding size are filled in.
         optim: How the weights are moved.
         images: What every image goes through.
         augment: What training images go through besides.
@@ -137,7 +137,7 @@ class Recipe:
 
     data: ImageSource
     model: ModelConfig
-    loss: Callable[[int, int], ProxyLoss]
+    loss: Callable[[int, int], ProxyLoss | PairwiseLoss]
     optim: Optimization
     images: Preprocessing = field(default_factory=Preprocessing)
     augment: Augmentation = field(default_factory=Augmentation)

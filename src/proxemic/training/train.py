@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
-from proxemic.losses import ProxyLoss
+from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
 from proxemic.training.data_module import EpochOrder, TrainingData
@@ -96,11 +96,14 @@ def _check_accelerator(recipe: Recipe) -> None:
 def _build(recipe: Recipe) -> _Parts:
     splits = recipe.data.load()
     model, loss = _networks(recipe, splits)
-    recipe.optim.build(model, loss)  # what it refuses is said before anything is written
+    # What these refuse is said before anything is written.
+    recipe.optim.build(model, loss)
+    if isinstance(loss, PairwiseLoss):
+        loss.check_batch_size(recipe.batches.size)
     return _Parts(splits, EmbeddingTask(model, loss, recipe.optim, recipe.seed), TrainingData(splits.train, recipe))
 
 
-def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss]:
+def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss | PairwiseLoss]:
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model)
     return model, recipe.loss(splits.train.num_classes, recipe.model.embedding_size)

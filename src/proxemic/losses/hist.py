@@ -1,0 +1,151 @@
+"""HIST: classes as Gaussians, and a small hypergraph network over the batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.similarity import InnerProduct, unit
+from proxemic.losses.streaming import Scoring, dense_class_scores
+
+__all__ = ["HISTLoss", "propagation"]
+
+
+@dataclass(frozen=True)
+class _Mahalanobis(InnerProduct):
+    """``−Σ_d (x̂_d − μ_d)²/v_d``, squared out into a product of features with one row a Gaussian."""
+
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
+        x = unit(embeddings)
+        return torch.cat((x.square(), x, torch.ones_like(x[:, :1])), dim=1)
+
+    @staticmethod
+    def rows(
+        means: Float[Tensor, "classes proxies dim"], variances: Float[Tensor, "classes proxies dim"]
+    ) -> Float[Tensor, "classes proxies features"]:
+        """What the features are multiplied with."""
+        precision = variances.reciprocal()
+        weighted = means * precision
+        return torch.cat((-precision, 2 * weighted, -(means * weighted).sum(-1, keepdim=True)), dim=-1)
+
+
+def propagation(
+    membership: Float[Tensor, "batch edges"], weights: Float[Tensor, " edges"]
+) -> Float[Tensor, "batch batch"]:
+    """``G = Dv^{-½} H W De^{-1} Hᵀ Dv^{-½}`` of a hypergraph: one step of averaging over shared hyperedges.
+
+    Args:
+        membership: H ≥ 0, how much each sample belongs to each hyperedge; every row and column has a positive entry.
+        weights: W ≥ 0, of the hyperedges.
+
+    >>> propagation(torch.ones(2, 1), torch.ones(1))
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
+    scaled = (membership @ weights).rsqrt().unsqueeze(1) * membership
+    return (scaled * (weights / membership.sum(0))) @ scaled.T
+
+
+class HISTLoss(ProxyLoss):
+    """Hypergraph-induced semantic tuplets: ``cross-entropy(−τ d) + λ_s · cross-entropy(out)``.
+
+    Classes are Gaussians with unit mean μ_c and variances ``exp(relu6(v_c))``; ``d_ic`` is the squared Mahalanobis
+    distance of the unit embedding. Each class in the batch is a hyperedge, ``H_ij`` 1 for its own samples and
+    ``exp(−α d_ij)`` for the others; with `propagation` G, ``X' = leaky_relu(BN(G X Θ1), 0.1)`` and
+    ``out = G X' Θ2``, from embeddings X as they came, with batch norm by the statistics of the batch. Lim et al.,
+    Hypergraph-Induced Semantic Tuplet Loss, CVPR 2022.
+
+    The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
+    Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        tau: τ > 0, the inverse temperature of the distances.
+        alpha: α > 0, how fast membership in a class falls with the distance.
+        hidden: Width of the network.
+        graph_weight: λ_s ≥ 0.
+        proxies_per_class: K ≥ 1 Gaussians a class.
+        pooling: From K similarities, minus distances here, to a class score.
+        regularizers: Terms on the means to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the means, and the log-variances, ``[C, K, D]``, in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = HISTLoss(10, 4, hidden=16)
+    >>> loss(torch.randn(6, 4), torch.arange(6)).shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        tau: float = 32.0,
+        alpha: float = 1.1,
+        hidden: int = 512,
+        graph_weight: float = 1.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = kaiming_normal,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(check_positive("tau", tau), similarity=_Mahalanobis(), pooling=pooling),
+            proxies_per_class=proxies_per_class,
+            regularizers=regularizers,
+            chunk_size=chunk_size,
+            init=init,
+        )
+        self.alpha = check_positive("alpha", alpha)
+        check_count("hidden", hidden, 1, "it is the width of the hypergraph network; 512 is the authors'")
+        if not graph_weight >= 0:
+            raise ValueError(f"graph_weight is {graph_weight}, but a weight must be 0 or more.")
+        self.graph_weight = graph_weight
+        self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
+        with torch.no_grad():
+            init(self.log_variances)
+        self.enter = nn.Linear(embedding_size, hidden, bias=False)
+        self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
+        self.leave = nn.Linear(hidden, num_classes, bias=False)
+
+    def centers(self) -> Tensor:
+        return _Mahalanobis.rows(unit(self.proxies), F.relu6(self.log_variances).exp())
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        distribution = softmax_objective(self.scoring.scale * positive, negative)
+        return distribution + self.graph_weight * F.cross_entropy(self._propagated(embeddings, labels), labels)
+
+    def _propagated(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Tensor:
+        """Class logits ``[B, C]`` of the hypergraph network."""
+        # One hyperedge a sample, weighted by how many samples share its class: the same G, and no list of the classes
+        # in the batch, whose length a GPU would have to be waited for.
+        same = labels.unsqueeze(1) == labels
+        queries = self.scoring.similarity.prepare(embeddings)
+        centers = self.centers()[labels].to(queries.dtype)
+        scores = dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
+        membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
+        graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))
+        x = graph @ F.linear(embeddings, self.enter.weight.to(embeddings.dtype))
+        return graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), self.leave.weight.to(x.dtype))
+
+    def _normalize(self, x: Float[Tensor, "batch hidden"]) -> Float[Tensor, "batch hidden"]:
+        weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)
+        if len(x) == 1:
+            # Batch norm of one sample is defined, all zeros before the shift; torch refuses it.
+            return bias + 0 * x
+        return F.batch_norm(x, None, None, weight, bias, training=True)

@@ -1,0 +1,39 @@
+"""How proxies start: functions that fill ``[classes, proxies, dim]`` in place, for the losses' ``init=``.
+
+Only directions matter to losses of cosines, and the length of a proxy divides the size of its steps.
+"""
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+__all__ = ["kaiming_normal", "kaiming_uniform", "small_normal", "unit_directions", "xavier_uniform"]
+
+
+def kaiming_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
+    """Normal with variance ``2 / (classes · proxies)``, Kaiming's for the fan-out of the proxy layer (Proxy-Anchor)."""
+    nn.init.normal_(proxies, std=math.sqrt(2 / (proxies.shape[0] * proxies.shape[1])))
+
+
+def kaiming_uniform(proxies: Float[Tensor, "classes proxies dim"]) -> None:
+    """Uniform within ``±1/√(classes · proxies)``, Kaiming's with slope √5 (SoftTriple)."""
+    bound = 1 / math.sqrt(proxies.shape[0] * proxies.shape[1])
+    nn.init.uniform_(proxies, -bound, bound)
+
+
+def xavier_uniform(proxies: Float[Tensor, "classes proxies dim"]) -> None:
+    """Uniform within ``±√(6 / (classes · proxies + dim))`` (CosFace)."""
+    bound = math.sqrt(6 / (proxies.shape[0] * proxies.shape[1] + proxies.shape[2]))
+    nn.init.uniform_(proxies, -bound, bound)
+
+
+def small_normal(proxies: Float[Tensor, "classes proxies dim"], std: float = 0.01) -> None:
+    """Normal with standard deviation ``std`` (ArcFace: 0.01; ProxyNCA and ProxyNCA++: 1/8)."""
+    nn.init.normal_(proxies, std=std)
+
+
+def unit_directions(proxies: Float[Tensor, "classes proxies dim"]) -> None:
+    """Uniform in the cube, then of length 1 (SphereFace, MagFace)."""
+    nn.init.uniform_(proxies, -1, 1)
+    proxies.div_(proxies.norm(dim=-1, keepdim=True))

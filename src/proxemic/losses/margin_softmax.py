@@ -1,0 +1,267 @@
+"""Softmax of cosines with a margin on the own class: SphereFace, CosFace, ArcFace, MagFace."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
+from proxemic.losses.margins import angular_margin, multiplied_angle
+from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.streaming import Scoring
+
+__all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "SphereFaceLoss"]
+
+
+class _MarginSoftmax(ProxyLoss):
+    """``mean_i softplus(N_i(σ) − σ·margin(P_i))``."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        scale: float,
+        proxies_per_class: int,
+        pooling: Pooling,
+        regularizers: Sequence[nn.Module],
+        chunk_size: int | None,
+        init: Callable[[Tensor], object],
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(check_positive("scale", scale), pooling=pooling),
+            proxies_per_class=proxies_per_class,
+            regularizers=regularizers,
+            chunk_size=chunk_size,
+            init=init,
+        )
+
+    @abstractmethod
+    def with_margin(
+        self, cosine: Float[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, " batch"]:
+        """The own class's score, made harder."""
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return softmax_objective(self.scoring.scale * self.with_margin(positive, embeddings), negative)
+
+
+class SphereFaceLoss(_MarginSoftmax):
+    """A-softmax: the angle to the own class counts m times, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
+
+    ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
+    unit embeddings with a scale; the authors use the embedding's length in place of σ and blend ψ with cos θ at first.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        margin: m ≥ 1, a whole number; 1 is the normalised softmax.
+        scale: σ > 0. ψ reaches down to 1 − 2m, so that it may be smaller than the other margins'.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = SphereFaceLoss(2, 2, margin=2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+    >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([0])).item()  # log(1 + e^(cos 45° − cos 90°))
+    1.1079...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        margin: int = 4,
+        scale: float = 20.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = unit_directions,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
+        self.margin = margin
+
+    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+        return multiplied_angle(cosine, self.margin)
+
+
+class CosFaceLoss(_MarginSoftmax):
+    """The cosine to the own class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
+
+    Wang et al., CosFace, CVPR 2018, equation 4.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        margin: m in [0, 2), in units of the cosine.
+        scale: σ > 0.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = CosFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − 0.5))
+    0.4740...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        margin: float = 0.35,
+        scale: float = 64.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = xavier_uniform,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        if not 0 <= margin < 2:
+            raise ValueError(f"margin is {margin}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
+        self.margin = margin
+
+    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+        return cosine - self.margin
+
+
+class ArcFaceLoss(_MarginSoftmax):
+    """A margin on the angle to the own class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
+
+    Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score goes on as ``σ(cos θ − m sin m)``.
+    The gradient is the true one of the margin, which insightface's arcface_torch leaves out (it passes the cosine's:
+    64 where the derivative is 65.8). With ``proxies_per_class=3, pooling=MaxPooling()`` it is sub-center ArcFace.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        margin: m in [0, π/2], in radians.
+        scale: σ > 0.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range, as a margin in degrees is.
+
+    >>> loss = ArcFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − cos 0.5))
+    0.3476...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        margin: float = 0.5,
+        scale: float = 64.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = small_normal,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        self.margin = _check_radians("margin", margin)
+
+    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+        return angular_margin(cosine, self.margin)
+
+
+class MagFaceLoss(_MarginSoftmax):
+    """ArcFace whose margin grows with the length of the embedding, which comes to measure the image's quality.
+
+    ``mean_i softplus(N_i(σ) − σ cos(θ_i + m(a_i))) + λ mean_i(a_i/a_u² + 1/a_i)`` with ``a = clip(‖x‖, a_l, a_u)`` and
+    ``m(a) = m_l + (m_u − m_l)(a − a_l)/(a_u − a_l)``; the gradient flows through a. Meng et al., MagFace, CVPR 2021,
+    equations 3 and 4.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings, which must not be normalised by the model.
+        margin_range: ``(m_l, m_u)`` with 0 ≤ m_l ≤ m_u ≤ π/2, in radians.
+        norm_range: ``(a_l, a_u)`` with 0 < a_l < a_u, lengths of embeddings.
+        norm_weight: λ ≥ 0.
+        scale: σ > 0.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = MagFaceLoss(2, 2, scale=1.0, norm_weight=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
+    >>> loss(torch.tensor([[10.0, 0.0]]), torch.tensor([0])).item()  # the least margin: log(1 + e^(0 − cos 0.45))
+    0.3410...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        margin_range: tuple[float, float] = (0.45, 0.8),
+        norm_range: tuple[float, float] = (10.0, 110.0),
+        norm_weight: float = 35.0,
+        scale: float = 64.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = unit_directions,
+    ) -> None:
+        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        low, high = (_check_radians("margin_range", bound) for bound in margin_range)
+        if not low <= high:
+            raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
+        if not 0 < norm_range[0] < norm_range[1] < math.inf:
+            raise ValueError(f"norm_range is {norm_range}, but must be two growing lengths above 0, as (10, 110).")
+        if not 0 <= norm_weight < math.inf:
+            raise ValueError(f"norm_weight is {norm_weight}, but a weight must be 0 or more.")
+        self.margin_range = (low, high)
+        self.norm_range = norm_range
+        self.norm_weight = norm_weight
+
+    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+        (low, high), (shortest, longest) = self.margin_range, self.norm_range
+        share = (self._length(embeddings) - shortest) / (longest - shortest)
+        return angular_margin(cosine, low + (high - low) * share)
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        length = self._length(embeddings)
+        longer = (length / self.norm_range[1] ** 2 + 1 / length).mean()
+        return super().objective(positive, negative, labels, embeddings) + self.norm_weight * longer
+
+    def _length(self, embeddings: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(embeddings, dim=1).clamp(*self.norm_range)
+
+
+def _check_radians(name: str, value: float) -> float:
+    if not 0 <= value <= math.pi / 2:
+        degrees = f" ({value} degrees are {math.radians(value):.4g})" if value > math.pi / 2 else ""
+        raise ValueError(f"{name} is {value}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
+    return value

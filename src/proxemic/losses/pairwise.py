@@ -1,0 +1,184 @@
+"""The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
+
+import copy
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from proxemic.extras import extra
+from proxemic.losses.checks import check_count, check_embeddings, check_labels
+
+__all__ = ["PairwiseLoss"]
+
+
+class PairwiseLoss(nn.Module):
+    """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
+
+    The value and the gradient are PML's own, of ``loss(embeddings, labels, miner(embeddings, labels))``. A batch
+    without pairs that count gives 0, with gradient 0.
+
+    What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
+    loss) and the memory. What it draws at random comes from torch's global generator.
+
+    Args:
+        num_classes: Classes C ≥ 2, for the check of the labels.
+        embedding_size: Dimension D ≥ 1 of the embeddings.
+        loss: A loss of `pytorch_metric_learning.losses`, or a class of your own derived from its
+            ``BaseMetricLossFunction``, that takes labels and has no weights of classes; it is copied. Losses with
+            proxies, and PML's wrappers of losses, are refused.
+        miner: A miner of `pytorch_metric_learning.miners` that chooses pairs or triplets; it is copied. ``None`` takes
+            what the loss takes.
+        memory_size: Embeddings of the latest batches, this one included, that the batch is compared with (PML's
+            ``CrossBatchMemory``), at least those of a batch; 0 compares it with itself. Every call fills it.
+
+    Raises:
+        ValueError: If a size is not allowed, or the loss or the miner is none of those.
+        ModuleNotFoundError: If PML is not installed.
+
+    Source: Musgrave, Belongie, Lim, "PyTorch Metric Learning", 2020; the memory: Wang, Zhang, Huang, Scott,
+    "Cross-Batch Memory for Embedding Learning", CVPR 2020.
+
+    >>> from pytorch_metric_learning import losses, miners
+    >>> loss = PairwiseLoss(10, 4, loss=losses.MultiSimilarityLoss(), miner=miners.MultiSimilarityMiner())
+    >>> embeddings = torch.randn(6, 4, requires_grad=True)
+    >>> loss(embeddings, torch.tensor([0, 0, 1, 1, 7, 7])).backward()
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        loss: nn.Module,
+        miner: nn.Module | None = None,
+        memory_size: int = 0,
+    ) -> None:
+        super().__init__()
+        check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
+        check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
+        check_count("memory_size", memory_size, 0, "it counts the embeddings of the latest batches; 0 keeps none")
+        _check_loss(loss)
+        _check_miner(miner)
+        self.num_classes, self.embedding_size, self.memory_size = num_classes, embedding_size, memory_size
+        # A recipe makes one loss and one miner, and builds from them more than once.
+        loss, miner = copy.deepcopy((loss, miner))
+        self.loss = _Memory(loss, miner, embedding_size, memory_size) if memory_size else loss
+        self.miner = None if memory_size else miner
+        self._try()
+
+    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
+        """The loss of a batch.
+
+        Args:
+            embeddings: ``[B, D]``, floating; half precision is computed in float32.
+            labels: ``[B]``, integers in [0, num_classes).
+
+        Returns:
+            A scalar, float32 (float64 for float64 embeddings).
+
+        Raises:
+            ValueError: If a shape, a dtype or a label is not allowed, or the batch does not fit into the memory. On a
+                GPU a label out of range fails later, by a device-side assertion.
+        """
+        check_embeddings(embeddings, self.embedding_size)
+        check_labels(labels, len(embeddings), self.num_classes)
+        self.check_batch_size(len(embeddings))
+        labels = labels.long()
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+            pairs = None if self.miner is None else self.miner(x, labels)
+            return self.loss(x, labels, pairs).reshape(())
+
+    def check_batch_size(self, batch: int) -> None:
+        """Raise `ValueError` if a batch of this size does not fit into the memory."""
+        if 0 < self.memory_size < batch:
+            raise ValueError(
+                f"memory_size is {self.memory_size}, but must be at least the size of a batch, which is {batch}: raise "
+                "it, usually to several batches, or leave it at 0."
+            )
+
+    def extra_repr(self) -> str:
+        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, memory_size={self.memory_size}"
+
+    def _try(self) -> None:
+        """Refuse what PML finds out in a training step only: an argument of the wrong type, a loss without labels."""
+        trial = copy.deepcopy(self)
+        batch = min(4, self.memory_size or 4)
+        labels = torch.tensor([0, 0, self.num_classes - 1, self.num_classes - 1], device="cpu")[:batch]
+        try:
+            with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                x = torch.randn(batch, self.embedding_size, device="cpu", requires_grad=True)
+                for _ in range(2):  # state that holds on to the graph of the step before fails in the second
+                    trial(x, labels).backward()
+        except Exception as error:
+            given = self.loss.memory.loss if isinstance(self.loss, _Memory) else self.loss
+            raise ValueError(
+                f"loss is {type(given).__name__}, which fails on a first batch ({type(error).__name__}: {error}): "
+                "check the arguments of the loss and of the miner; one that is a class, as distance, is given by "
+                "class_path."
+            ) from error
+
+
+class _Memory(nn.Module):
+    """PML's memory, with its position in the ``state_dict``: PML has the embeddings and the labels there alone."""
+
+    def __init__(self, loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> None:
+        super().__init__()
+        with extra("pairs"):
+            from pytorch_metric_learning.losses import CrossBatchMemory
+        if (name := type(loss).__name__) not in (known := CrossBatchMemory.supported_losses()):
+            raise ValueError(
+                f"memory_size is {memory_size}, but {name} compares a batch with itself alone: set it to 0, or choose "
+                f"one of {', '.join(known)}."
+            )
+        self.memory = CrossBatchMemory(loss, embedding_size, memory_size, miner)
+
+    def forward(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"], pairs: None
+    ) -> Float[Tensor, ""]:
+        return self.memory(embeddings, labels)
+
+    def get_extra_state(self) -> Int[Tensor, " 2"]:
+        return torch.tensor([self.memory.queue_idx, int(self.memory.has_been_filled)])
+
+    def set_extra_state(self, state: Int[Tensor, " 2"]) -> None:
+        position, filled = state.tolist()
+        self.memory.queue_idx, self.memory.has_been_filled = position, bool(filled)
+
+
+def _check_loss(loss: nn.Module) -> None:
+    with extra("pairs"):
+        from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, WeightRegularizerMixin
+    name = type(loss).__name__
+    if isinstance(loss, CrossBatchMemory):
+        raise ValueError("loss is CrossBatchMemory: give the loss that is inside it, and memory_size beside it.")
+    if not isinstance(loss, BaseMetricLossFunction):
+        raise ValueError(
+            f"loss is {type(loss).__module__}.{name}, but must be a loss of pytorch_metric_learning.losses, for "
+            "example TripletMarginLoss, or a class of your own derived from its BaseMetricLossFunction."
+        )
+    # These are the names under which PML's losses keep what they know of classes.
+    if isinstance(loss, WeightRegularizerMixin) or hasattr(loss, "num_classes") or hasattr(loss, "proxies"):
+        ours = _ours(loss)
+        raise ValueError(
+            f"loss is PML's {name}, which has proxies or class weights of its own: take "
+            f"{f'proxemic.losses.{ours}' if ours else 'a loss of proxemic.losses'} itself, not inside PairwiseLoss."
+        )
+
+
+def _check_miner(miner: nn.Module | None) -> None:
+    with extra("pairs"):
+        from pytorch_metric_learning.miners import BaseMiner
+    if not (miner is None or isinstance(miner, BaseMiner)):
+        raise ValueError(
+            f"miner is {type(miner).__module__}.{type(miner).__name__}, but must be a miner of "
+            "pytorch_metric_learning.miners, for example MultiSimilarityMiner, or None."
+        )
+
+
+def _ours(loss: nn.Module) -> str | None:
+    """The loss of this package that a loss of PML, or one that it derives from, is named as."""
+    from proxemic import losses
+
+    return next((base.__name__ for base in type(loss).__mro__ if base.__name__ in losses.__all__), None)

@@ -1,0 +1,74 @@
+"""SoftTriple: several proxies a class and a margin, in a softmax."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from proxemic.losses.checks import check_positive
+from proxemic.losses.initialization import kaiming_uniform
+from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.regularizers import CenterRegularizer
+from proxemic.losses.streaming import Scoring
+
+__all__ = ["SoftTripleLoss"]
+
+
+class SoftTripleLoss(ProxyLoss):
+    """``mean_i softplus(N_i(λ) − λ(P_i − δ)) + τR`` over softmax-pooled class scores.
+
+    Qian et al., SoftTriple, ICCV 2019, equations 6 to 11. The authors' code adds 1e-5 inside the root of R, which keeps
+    its gradient finite where two proxies coincide; here R is the paper's and its gradient there is 0.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        proxies_per_class: K ≥ 1.
+        scale: λ > 0.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        margin: δ, in units of the cosine.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        pooling: In place of the softmax pooling with γ.
+        regularizers: Further terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = SoftTripleLoss(
+    ...     2, 2, proxies_per_class=1, scale=1.0, margin=0.5, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − 0.5))
+    0.4740...
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        proxies_per_class: int = 10,
+        scale: float = 20.0,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        center_weight: float = 0.2,
+        pooling: Pooling | None = None,
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        init: Callable[[Tensor], object] = kaiming_uniform,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scoring=Scoring(check_positive("scale", scale), pooling=pooling or SoftmaxPooling(gamma)),
+            proxies_per_class=proxies_per_class,
+            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            chunk_size=chunk_size,
+            init=init,
+        )
+        self.margin = margin
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return softmax_objective(self.scoring.scale * (positive - self.margin), negative)

@@ -1,0 +1,89 @@
+"""Recipes of pair losses: classes inside a class, by file and by flag."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, miners
+from torch import nn
+
+from proxemic.losses import PairwiseLoss
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
+
+RECIPE = "glyphs-small/multi-similarity"
+
+
+def build(name: str, *flags: str) -> PairwiseLoss:
+    loss = read_recipe(find_recipe(name), flags).recipe.loss(5, 6)
+    assert isinstance(loss, PairwiseLoss)
+    return loss
+
+
+def test_by_recipe() -> None:
+    loss = build(RECIPE)
+    assert isinstance(loss.loss, losses.MultiSimilarityLoss)
+    assert (loss.loss.alpha, loss.loss.beta, loss.loss.base) == (2, 50, 0.5)
+    assert isinstance(loss.miner, miners.MultiSimilarityMiner)
+    assert isinstance(build("glyphs-small/contrastive").loss, losses.ContrastiveLoss)
+
+
+@pytest.mark.parametrize("name", ["glyphs-small", RECIPE])
+def test_by_flags(name: str) -> None:
+    flags = ["--loss", "PairwiseLoss", "--loss.loss", "pytorch_metric_learning.losses.ContrastiveLoss"]
+    flags += ["--loss.loss.neg_margin", "0.7", "--loss.miner=pytorch_metric_learning.miners.PairMarginMiner"]
+    flags += ["--loss.loss.distance", '{"class_path": "pytorch_metric_learning.distances.CosineSimilarity"}']
+    loss = build(name, *flags)
+    assert isinstance(loss.loss, losses.ContrastiveLoss)
+    assert loss.loss.neg_margin == 0.7
+    assert isinstance(loss.loss.distance, distances.CosineSimilarity)
+    assert isinstance(loss.miner, miners.PairMarginMiner)
+    assert build(name, *flags, "--loss.miner", "null").miner is None
+    assert build(name, *flags, "--loss.memory_size", "32").memory_size == 32
+
+
+def test_what_was_chosen_for_another_class_inside_is_left_behind(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    text = find_recipe(RECIPE).read_text()
+    recipe.write_text(text.replace("losses.MultiSimilarityLoss", "losses.TripletMarginLoss").replace(
+        "{alpha: 2, beta: 50, base: 0.5}", "{margin: 7.0}"
+    ))  # fmt: skip
+    flags = ["--loss.loss", "pytorch_metric_learning.losses.MarginLoss"]
+    loss = build(str(recipe), *flags).loss
+    assert isinstance(loss, losses.MarginLoss)
+    assert loss.margin == losses.MarginLoss().margin
+    assert isinstance(build(str(recipe), "--loss.memory_size", "9").miner, type(None))  # the memory has it
+
+
+def test_the_full_text_reads_as_the_same_loss(tmp_path: Path) -> None:
+    read = read_recipe(find_recipe(RECIPE), ["--loss.loss.beta", "40.5"])
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(read.yaml)
+    assert read_recipe(shown).yaml == read.yaml
+    assert build(str(shown)).loss.beta == 40.5
+
+
+class LearnedScale(losses.BaseMetricLossFunction):
+    """With a parameter drawn when the recipe is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2))
+
+    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):  # noqa: ANN001, ANN201
+        value = embeddings.square().sum() * self.scale.sum()
+        return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+
+
+def test_parameters_follow_from_the_recipe_s_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "LearnedScale", LearnedScale, raising=False)
+    monkeypatch.setattr(LearnedScale, "__module__", "pytorch_metric_learning.losses")
+    flags = ["--loss.loss", "pytorch_metric_learning.losses.LearnedScale", "--loss.miner", "null"]
+
+    def scale(seed: int) -> torch.Tensor:
+        return build(RECIPE, *flags, "--seed", str(seed)).get_parameter("loss.scale")
+
+    assert torch.equal(scale(1), scale(1))
+    assert not torch.equal(scale(1), scale(2))
+    make = read_recipe(find_recipe(RECIPE), flags).recipe.loss
+    assert next(make(5, 6).parameters()) is not next(make(5, 6).parameters())
