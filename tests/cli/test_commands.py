@@ -12,6 +12,7 @@ from PIL import Image
 
 from command_line import ENVIRONMENT, Here, assert_refused, proxemic
 from images import write_folder, write_recipe
+from proxemic.losses import ProxyAnchorLoss
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import read_recipe
 
@@ -105,7 +106,9 @@ def test_a_shown_recipe_is_a_recipe(tmp_path: Path, here: Here) -> None:
     read = read_recipe(shown)
     assert read.yaml == result.stdout
     assert read.recipe.images.resize is None
-    assert read.recipe.loss(5, 3).scoring.scale == 16
+    loss = read.recipe.loss(5, 3)
+    assert isinstance(loss, ProxyAnchorLoss)
+    assert loss.scoring.scale == 16
 
 
 def test_evaluate_repeats_the_run_s_own_test(run: Path, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ def test_value_and_gradients_equal_the_oracle(y: list[int], chunk: int | None) -
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
     got, want = torch.autograd.grad(value, ours), torch.autograd.grad(expected, theirs)
     for first, second in zip(got, want, strict=True):
-        assert (first.double() - second).norm() <= 1e-5 * second.norm() + 1e-7
+        # Of one class, batch norm gets all rows alike: the true gradient is 0, and rounding times 1/√1e-5 remains.
+        assert (first.double() - second).norm() <= 1e-5 * second.norm() + 2e-5
 
 
 def test_a_batch_of_one_has_a_loss() -> None:

@@ -195,8 +195,8 @@ def test_streamed_scores_equal_the_dense_definition_for_any_chunk(
     w = torch.randn(classes, proxies, 6, generator=rng, dtype=torch.float64, requires_grad=True)
     y = torch.randint(classes, (batch,), generator=rng)
     if case == "hist":
-        w = make(case, classes, 6, proxies, init=lambda p: p.normal_(generator=rng)).centers().detach().double()
-        w.requires_grad_()
+        loss = make(case, classes, 6, proxies)
+        w = loss.centers(w).detach().requires_grad_()
     if scoring.push is not None and seed % 2:
         scoring = replace(scoring, push=torch.sin)  # any elementwise function, −∞ aside
         assume(len(set(y.tolist())) > 1 or chunk >= classes)

@@ -70,7 +70,7 @@ class LearnedScale(losses.BaseMetricLossFunction):
         super().__init__()
         self.scale = nn.Parameter(torch.randn(2))
 
-    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):  # noqa: ANN001, ANN201
+    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
         value = embeddings.square().sum() * self.scale.sum()
         return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
 

@@ -27,14 +27,14 @@ class _Mahalanobis(InnerProduct):
         x = unit(embeddings)
         return torch.cat((x.square(), x, torch.ones_like(x[:, :1])), dim=1)
 
-    @staticmethod
-    def rows(
-        means: Float[Tensor, "classes proxies dim"], variances: Float[Tensor, "classes proxies dim"]
-    ) -> Float[Tensor, "classes proxies features"]:
-        """What the features are multiplied with."""
-        precision = variances.reciprocal()
-        weighted = means * precision
-        return torch.cat((-precision, 2 * weighted, -(means * weighted).sum(-1, keepdim=True)), dim=-1)
+
+def _rows(
+    means: Float[Tensor, "classes proxies dim"], log_variances: Float[Tensor, "classes proxies dim"]
+) -> Float[Tensor, "classes proxies features"]:
+    """What the features of `_Mahalanobis` are multiplied with."""
+    mean, precision = unit(means), (-F.relu6(log_variances)).exp()
+    weighted = mean * precision
+    return torch.cat((-precision, 2 * weighted, -(mean * weighted).sum(-1, keepdim=True)), dim=-1)
 
 
 def propagation(
@@ -123,8 +123,8 @@ class HISTLoss(ProxyLoss):
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
         self.leave = nn.Linear(hidden, num_classes, bias=False)
 
-    def centers(self) -> Tensor:
-        return _Mahalanobis.rows(unit(self.proxies), F.relu6(self.log_variances).exp())
+    def centers(self, proxies: Tensor) -> Tensor:
+        return _rows(proxies, self.log_variances.to(proxies.dtype))
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         distribution = softmax_objective(self.scoring.scale * positive, negative)
@@ -136,8 +136,8 @@ class HISTLoss(ProxyLoss):
         # in the batch, whose length a GPU would have to be waited for.
         same = labels.unsqueeze(1) == labels
         queries = self.scoring.similarity.prepare(embeddings)
-        centers = self.centers()[labels].to(queries.dtype)
-        scores = dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
+        rows = _rows(self.proxies[labels].to(queries.dtype), self.log_variances[labels].to(queries.dtype))
+        scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))
         x = graph @ F.linear(embeddings, self.enter.weight.to(embeddings.dtype))

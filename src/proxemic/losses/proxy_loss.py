@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count, check_embeddings, check_labels
 from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.streaming import Scoring, dense_class_scores, streamed_scores
 from proxemic.losses.watch import watch_proxies
 
@@ -91,9 +92,9 @@ class ProxyLoss(nn.Module, ABC):
         ``negative`` is the log-sum-exp of each sample's scaled negatives; or, of a class-wise loss, a scalar.
         """
 
-    def centers(self) -> Float[Tensor, "classes proxies features"]:
+    def centers(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "classes proxies features"]:
         """What the similarity takes for the proxies: they themselves, unless a loss derives it from them."""
-        return self.proxies
+        return proxies
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss of a batch.
@@ -114,18 +115,16 @@ class ProxyLoss(nn.Module, ABC):
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(self._dtype(embeddings))
-            positive, negative = streamed_scores(x, self.centers().to(x.dtype), labels, self.scoring, self.chunk_size)
-            value = self.objective(positive, negative, labels, x)
-            for regularizer in self.regularizers:
-                value = value + regularizer(self.proxies.to(x.dtype))
-            return value
+            proxies, terms = self._regularized(self.proxies.to(x.dtype))
+            positive, negative = streamed_scores(x, self.centers(proxies), labels, self.scoring, self.chunk_size)
+            return sum(terms, self.objective(positive, negative, labels, x))
 
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
         with torch.autocast(embeddings.device.type, enabled=False):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
-            centers = self.centers().to(queries.dtype)
+            centers = self.centers(self.proxies.to(queries.dtype))
             return dense_class_scores(queries, centers, self.scoring.similarity, self.scoring.pooling)
 
     @torch.no_grad()
@@ -136,6 +135,17 @@ class ProxyLoss(nn.Module, ABC):
     def extra_repr(self) -> str:
         classes, proxies, dim = self.proxies.shape
         return f"num_classes={classes}, embedding_size={dim}, proxies_per_class={proxies}, {self.scoring}"
+
+    def _regularized(self, proxies: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The proxies as the loss is to use them, and the terms to add to it."""
+        terms = []
+        for regularizer in self.regularizers:
+            if isinstance(regularizer, Regularizer):
+                proxies, term = regularizer.through(proxies)
+            else:
+                term = regularizer(proxies)
+            terms.append(term)
+        return proxies, terms
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:
         """Float32 at least, so that half precision costs no digits here."""

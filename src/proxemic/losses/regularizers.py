@@ -1,15 +1,65 @@
-"""Terms on the proxies alone, added to any proxy loss."""
+"""Terms on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from proxemic.losses.similarity import unit
-
-__all__ = ["CenterRegularizer", "MeanProxyNorm"]
+__all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
 
 
-class MeanProxyNorm(nn.Module):
+class Regularizer(nn.Module, ABC):
+    """``weight ·`` a function of the proxies, whose gradient is added onto that of the loss.
+
+    `through` spares the memory of the proxies a second and a third time: of unit copies of them, and of a gradient
+    beside that of the loss.
+
+    Args:
+        weight: Factor ≥ 0.
+
+    Raises:
+        ValueError: If ``weight`` is negative.
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        if not weight >= 0:
+            raise ValueError(f"weight is {weight}, but a regulariser's weight must be 0 or more.")
+        self.weight = weight
+
+    def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
+        """The term's value."""
+        return self.through(proxies)[1]
+
+    def through(
+        self, proxies: Float[Tensor, "classes proxies dim"]
+    ) -> tuple[Float[Tensor, "classes proxies dim"], Float[Tensor, ""]]:
+        """The proxies, to be used in place of the argument, and the term's value."""
+        return _Through.apply(proxies, self)  # type: ignore[return-value]
+
+    @abstractmethod
+    def value(self, proxies: Float[Tensor, "classes proxies dim"]) -> tuple[Float[Tensor, ""], Float[Tensor, "*state"]]:
+        """The term without its weight, outside autograd, and what `add_gradient` needs of it."""
+
+    @abstractmethod
+    def add_gradient(
+        self,
+        grad: Float[Tensor, "classes proxies dim"],
+        proxies: Float[Tensor, "classes proxies dim"],
+        state: Float[Tensor, "*state"],
+        factor: Float[Tensor, ""],
+    ) -> None:
+        """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
+
+    def extra_repr(self) -> str:
+        return f"weight={self.weight}"
+
+
+class MeanProxyNorm(Regularizer):
     """``weight · ‖(1/C) Σ_c ŵ_c‖``, the norm of the mean of the unit proxies; all K of a class count when K > 1.
 
     The smaller it is, the nearer the softmax loss puts its minimiser to the proxy (mean-proxy paper, section 3).
@@ -25,18 +75,27 @@ class MeanProxyNorm(nn.Module):
     """
 
     def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
-        self.weight = _check_weight("weight", weight)
+        super().__init__(weight)
 
-    def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
-        mean = unit(proxies.flatten(0, 1)).mean(0)
-        return self.weight * _root(mean.square().sum())
+    def value(self, proxies: Tensor) -> tuple[Tensor, Tensor]:
+        mean = proxies.new_zeros(proxies.shape[2])
+        for part in _parts(proxies):
+            rows = proxies[part].flatten(0, 1)
+            mean.addmv_(rows.T, _inverse(torch.linalg.vector_norm(rows, dim=1)))
+        mean.div_(proxies.shape[0] * proxies.shape[1])
+        return mean.norm(), mean
 
-    def extra_repr(self) -> str:
-        return f"weight={self.weight}"
+    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor, factor: Tensor) -> None:
+        # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
+        direction = state * (_inverse(state.norm()) * factor / (proxies.shape[0] * proxies.shape[1]))
+        for part in _parts(proxies):
+            rows = proxies[part]
+            scale = _inverse(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
+            along = (rows @ direction).unsqueeze(2)
+            grad[part].addcmul_(scale, direction).addcmul_(rows, along.mul_(scale.pow(3)), value=-1)
 
 
-class CenterRegularizer(nn.Module):
+class CenterRegularizer(Regularizer):
     """``weight · Σ_c Σ_{k<l} ‖ŵ_ck − ŵ_cl‖ / (C K (K − 1))``: lets surplus proxies of a class merge.
 
     0 for one proxy a class. Its gradient stays finite, 0, between two proxies that coincide (SoftTriple; MPA
@@ -53,32 +112,78 @@ class CenterRegularizer(nn.Module):
     """
 
     def __init__(self, weight: float = 0.2) -> None:
-        super().__init__()
-        self.weight = _check_weight("weight", weight)
+        super().__init__(weight)
 
-    def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
+    def through(self, proxies: Tensor) -> tuple[Tensor, Tensor]:
+        return super().through(proxies) if proxies.shape[1] > 1 and self.weight else (proxies, proxies.new_zeros(()))
+
+    def value(self, proxies: Tensor) -> tuple[Tensor, Tensor]:
+        total = proxies.new_zeros(())
+        for part in _parts(proxies):
+            squared = _squared(_cosines(proxies[part])[0])
+            total = total + squared.sqrt_().sum()
+        return total / self._pairs(proxies), total
+
+    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor, factor: Tensor) -> None:
+        factor = factor / self._pairs(proxies)
+        for part in _parts(proxies):
+            rows = proxies[part]
+            cosine, scale = _cosines(rows)
+            # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
+            pull = _inverse(_squared(cosine).sqrt_()).mul_(-2 * factor)
+            along = torch.linalg.vecdot(pull, cosine)
+            mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
+            mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
+            grad[part].baddbmm_(mixing, rows)
+
+    def _pairs(self, proxies: Tensor) -> int:
+        """Each pair is met twice in a matrix of all."""
         classes, per_class, _ = proxies.shape
-        if per_class == 1:
-            return proxies.new_zeros(())
-        centers = unit(proxies)
-        first, second = torch.triu_indices(per_class, per_class, 1, device=proxies.device)
-        cosine = (centers @ centers.mT)[:, first, second]
-        # Below the rounding of the cosine the difference is noise, and the root would make it a large gradient.
-        squared = 2 - 2 * cosine
-        squared = torch.where(squared > 8 * torch.finfo(squared.dtype).eps, squared, 0)
-        return self.weight * _root(squared).sum() / (classes * per_class * (per_class - 1))
-
-    def extra_repr(self) -> str:
-        return f"weight={self.weight}"
+        return 2 * classes * per_class * (per_class - 1)
 
 
-def _root(squared: Tensor) -> Tensor:
-    """Square root with gradient 0, not infinity, at 0."""
-    positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1).sqrt(), 0)
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, proxies: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        value, state = regularizer.value(proxies)
+        ctx.save_for_backward(proxies, state)
+        ctx.regularizer = regularizer
+        ctx.set_materialize_grads(False)
+        return proxies.view_as(proxies), value * regularizer.weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None]:  # type: ignore[override]
+        proxies, state = ctx.saved_tensors
+        if grad_value is None:
+            return grad, None
+        # Onto what came, not beside it: the loss made that gradient for this alone.
+        grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
+        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight)
+        return grad, None
 
 
-def _check_weight(name: str, value: float) -> float:
-    if not value >= 0:
-        raise ValueError(f"{name} is {value}, but a regulariser's weight must be 0 or more.")
-    return value
+def _parts(proxies: Tensor) -> Iterator[slice]:
+    """Slices of classes whose proxies stay in a processor's cache while they are used."""
+    classes, per_class, dim = proxies.shape
+    step = max(2**19 // (per_class * dim), 1)
+    for start in range(0, classes, step):
+        yield slice(start, start + step)
+
+
+def _cosines(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines ``[classes, K, K]`` between a class's proxies, and ``1/‖w‖`` ``[classes, K]``."""
+    scale = _inverse(torch.linalg.vector_norm(rows, dim=2))
+    return torch.bmm(rows, rows.mT).mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2)), scale
+
+
+def _squared(cosine: Tensor) -> Tensor:
+    """``2 − 2c``, the squared distance of unit vectors; 0 of a proxy and itself or another in the same place."""
+    squared = 2 - 2 * cosine
+    # Below the rounding of the cosine the difference is noise, and the root would make it a large gradient.
+    return torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0)
+
+
+def _inverse(length: Tensor) -> Tensor:
+    """``1/length``, and 0 for 0."""
+    return torch.where(length > 0, length.reciprocal(), 0)
