@@ -16,6 +16,7 @@ from losses import oracles
 from proxemic.losses import (
     AllPairMultiProxyAnchorLoss,
     ArcFaceLoss,
+    CenterRegularizer,
     CosFaceLoss,
     DataWiseMultiProxyAnchorLoss,
     EuclideanSoftmaxLoss,
@@ -201,16 +202,18 @@ def test_streamed_scores_equal_the_dense_definition_for_any_chunk(
         scoring = replace(scoring, push=torch.sin)  # any elementwise function, −∞ aside
         assume(len(set(y.tolist())) > 1 or chunk >= classes)
         assume(all(any(label != c for label in y.tolist()) for c in range(classes)))
-    streamed = streamed_scores(x, w, y, scoring, chunk)
-    dense = dense_scores(x, w, y, scoring)
+    terms = (CenterRegularizer(0.3),)
+    streamed = streamed_scores(x, w, y, scoring, chunk, terms)
+    dense = dense_scores(x, w, y, scoring, terms)
     for got, want in zip(streamed, dense, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
     # An arbitrary objective of both; infinite sums, of nothing, are left out.
     weights = [torch.randn(part.shape, generator=rng, dtype=torch.float64) for part in dense]
     for _ in range(2):  # a retained graph gives the same gradient again
         results = []
-        for positive, negative in (streamed, dense):
+        for positive, negative, term in (streamed, dense):
             value = (weights[0] * positive).sum() + (weights[1] * negative).masked_fill(negative == -torch.inf, 0).sum()
+            value = value + weights[2] * term
             results.append(torch.autograd.grad(value, (x, w), retain_graph=True))
         for got, want in zip(*results, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
@@ -406,5 +409,5 @@ def test_an_embedding_near_its_proxy_keeps_its_distance_exact() -> None:
     with torch.no_grad():
         loss.proxies[:, 0] = 1e3 * torch.eye(3, 4)
     x = loss.proxies[1].detach() + torch.tensor([[0.0, 0.0, 0.0, 1e-2]])
-    positive, _ = streamed_scores(x, loss.proxies, torch.tensor([1]), loss.scoring)
+    positive, _, _ = streamed_scores(x, loss.proxies, torch.tensor([1]), loss.scoring)
     assert -positive.item() == pytest.approx(1e-2, rel=1e-5)

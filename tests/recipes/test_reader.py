@@ -7,6 +7,7 @@ import torch
 from pytorch_metric_learning import distances, losses, miners
 from torch import nn
 
+from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
@@ -32,12 +33,17 @@ def test_by_recipe() -> None:
 def test_by_flags(name: str) -> None:
     flags = ["--loss", "PairwiseLoss", "--loss.loss", "pytorch_metric_learning.losses.ContrastiveLoss"]
     flags += ["--loss.loss.neg_margin", "0.7", "--loss.miner=pytorch_metric_learning.miners.PairMarginMiner"]
-    flags += ["--loss.loss.distance", '{"class_path": "pytorch_metric_learning.distances.CosineSimilarity"}']
+    distance = "pytorch_metric_learning.distances.CosineSimilarity"
+    flags += ["--loss.loss.distance", distance]
     loss = build(name, *flags)
     assert isinstance(loss.loss, losses.ContrastiveLoss)
     assert loss.loss.neg_margin == 0.7
     assert isinstance(loss.loss.distance, distances.CosineSimilarity)
     assert isinstance(loss.miner, miners.PairMarginMiner)
+    flags[-1] = f'{{"class_path": "{distance}", "init_args": {{"power": 2}}}}'
+    inside = build(name, *flags).loss.distance
+    assert isinstance(inside, distances.CosineSimilarity)
+    assert inside.power == 2
     assert build(name, *flags, "--loss.miner", "null").miner is None
     assert build(name, *flags, "--loss.memory_size", "32").memory_size == 32
 
@@ -87,3 +93,15 @@ def test_parameters_follow_from_the_recipe_s_seed(monkeypatch: pytest.MonkeyPatc
     assert not torch.equal(scale(1), scale(2))
     make = read_recipe(find_recipe(RECIPE), flags).recipe.loss
     assert next(make(5, 6).parameters()) is not next(make(5, 6).parameters())
+
+
+@pytest.mark.parametrize(
+    "distance",
+    [
+        "pytorch_metric_learning.distances.CosinSimilarity",
+        '{"class_path": "pytorch_metric_learning.distances.CosineSimilarity", "init_args": {"pover": 2}}',
+    ],
+)
+def test_a_wrong_class_inside_the_pair_loss_is_named(distance: str) -> None:
+    with pytest.raises(UserError, match=r"loss.loss.distance is pytorch_metric_learning.distances.*(Cosin|pover)"):
+        read_recipe(find_recipe(RECIPE), ["--loss.loss.distance", distance])

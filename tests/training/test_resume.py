@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from command_line import assert_refused, proxemic, start
+from command_line import Here, assert_refused, proxemic, start
 from images import write_folder, write_recipe
 
 
@@ -87,7 +87,10 @@ def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Pa
     assert_same_run(run, uninterrupted)
 
 
-def test_kill_9_with_a_loss_that_remembers_learns_and_draws(recipe: Path, tmp_path: Path) -> None:
+def test_kill_9_with_a_loss_that_remembers_learns_and_draws(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Here(capsys, monkeypatch)
     pml = "pytorch_metric_learning"
     flags: list[str | Path] = [
         "--recipe", recipe, "--loss", "PairwiseLoss", "--loss.memory_size", "20",
@@ -95,20 +98,18 @@ def test_kill_9_with_a_loss_that_remembers_learns_and_draws(recipe: Path, tmp_pa
         "--loss.miner", f"{pml}.miners.DistanceWeightedMiner",
     ]  # fmt: skip
     whole, run = tmp_path / "whole", tmp_path / "killed"
-    result = proxemic("train", *flags, "--out", whole)
+    result = here("train", *flags, "--out", whole)
     assert result.returncode == 0, result.stderr
     process = start("train", *flags, "--out", run, "--training.checkpoint_minutes", "0")
     wait_for(process, run / "checkpoints" / "last.ckpt")
     process.kill()
     process.communicate()
-    result = proxemic("train", "--resume", run)
+    result = here("train", "--resume", run)
     assert result.returncode == 0, result.stderr
     assert_same_run(run, whole)
     assert training_state(run)["state_dict"]["loss.loss.memory.label_memory"].numel() == 20
-    assert (
-        json.loads(proxemic("evaluate", run, "--json").stdout)["test"]
-        == json.loads((whole / "metrics.json").read_text())["test"]
-    )
+    found = json.loads(here("evaluate", run, "--json").stdout)["test"]
+    assert found == json.loads((whole / "metrics.json").read_text())["test"]
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -41,8 +41,13 @@ class Regularizer(nn.Module, ABC):
         """The proxies, to be used in place of the argument, and the term's value."""
         return _Through.apply(proxies, self)  # type: ignore[return-value]
 
+    separable: ClassVar[bool] = False
+    """Whether the term is a mean over classes, each by itself, so that a chunk of classes has its part of it."""
+
     @abstractmethod
-    def value(self, proxies: Float[Tensor, "classes proxies dim"]) -> tuple[Float[Tensor, ""], Float[Tensor, "*state"]]:
+    def value(
+        self, proxies: Float[Tensor, "classes proxies dim"]
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "*state"] | None]:
         """The term without its weight, outside autograd, and what `add_gradient` needs of it."""
 
     @abstractmethod
@@ -50,7 +55,7 @@ class Regularizer(nn.Module, ABC):
         self,
         grad: Float[Tensor, "classes proxies dim"],
         proxies: Float[Tensor, "classes proxies dim"],
-        state: Float[Tensor, "*state"],
+        state: Float[Tensor, "*state"] | None,
         factor: Float[Tensor, ""],
     ) -> None:
         """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
@@ -85,7 +90,8 @@ class MeanProxyNorm(Regularizer):
         mean.div_(proxies.shape[0] * proxies.shape[1])
         return mean.norm(), mean
 
-    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor, factor: Tensor) -> None:
+    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
+        assert state is not None
         # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
         direction = state * (_inverse(state.norm()) * factor / (proxies.shape[0] * proxies.shape[1]))
         for part in _parts(proxies):
@@ -114,17 +120,20 @@ class CenterRegularizer(Regularizer):
     def __init__(self, weight: float = 0.2) -> None:
         super().__init__(weight)
 
-    def through(self, proxies: Tensor) -> tuple[Tensor, Tensor]:
-        return super().through(proxies) if proxies.shape[1] > 1 and self.weight else (proxies, proxies.new_zeros(()))
+    separable: ClassVar[bool] = True
 
-    def value(self, proxies: Tensor) -> tuple[Tensor, Tensor]:
+    def value(self, proxies: Tensor) -> tuple[Tensor, None]:
         total = proxies.new_zeros(())
+        if proxies.shape[1] == 1:
+            return total, None
         for part in _parts(proxies):
             squared = _squared(_cosines(proxies[part])[0])
             total = total + squared.sqrt_().sum()
-        return total / self._pairs(proxies), total
+        return total / self._pairs(proxies), None
 
-    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor, factor: Tensor) -> None:
+    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
+        if proxies.shape[1] == 1:
+            return
         factor = factor / self._pairs(proxies)
         for part in _parts(proxies):
             rows = proxies[part]
@@ -146,7 +155,7 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, proxies: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         value, state = regularizer.value(proxies)
-        ctx.save_for_backward(proxies, state)
+        ctx.save_for_backward(proxies, *(() if state is None else (state,)))
         ctx.regularizer = regularizer
         ctx.set_materialize_grads(False)
         return proxies.view_as(proxies), value * regularizer.weight
@@ -154,12 +163,12 @@ class _Through(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None]:  # type: ignore[override]
-        proxies, state = ctx.saved_tensors
+        proxies, *state = ctx.saved_tensors
         if grad_value is None:
             return grad, None
         # Onto what came, not beside it: the loss made that gradient for this alone.
         grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
-        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight)
+        ctx.regularizer.add_gradient(grad, proxies, state[0] if state else None, grad_value * ctx.regularizer.weight)
         return grad, None
 
 

@@ -15,7 +15,7 @@ it away. Its gradient is made in one of three ways, the fastest that the memory 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.similarity import Cosine, Similarity
 
 __all__ = ["Plan", "Scoring", "dense_class_scores", "dense_scores", "reduce_scores", "streamed_scores"]
@@ -119,10 +120,12 @@ def dense_scores(
     proxies: Float[Tensor, "classes proxies features"],
     labels: Int[Tensor, " batch"],
     scoring: Scoring,
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
-    """Positive scores and reduced negatives, written down plainly: the definition of `streamed_scores`."""
+    terms: Sequence[Regularizer] = (),
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
+    """Positive scores, reduced negatives and terms, written down plainly: the definition of `streamed_scores`."""
     queries = scoring.similarity.prepare(embeddings)
-    return reduce_scores(dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling), labels, scoring)
+    scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
+    return *reduce_scores(scores, labels, scoring), sum((term(proxies) for term in terms), proxies.new_zeros(()))
 
 
 def streamed_scores(
@@ -131,8 +134,9 @@ def streamed_scores(
     labels: Int[Tensor, " batch"],
     scoring: Scoring,
     chunk_size: int | None = None,
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
-    """Positive scores ``[batch]`` and reduced negatives: ``[batch]``, or a scalar for class-wise losses.
+    terms: Sequence[Regularizer] = (),
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
+    """Positive scores ``[batch]``; reduced negatives, ``[batch]``, or a scalar for class-wise losses; the sum of terms.
 
     Args:
         embeddings: One a row, float32 or float64.
@@ -140,9 +144,10 @@ def streamed_scores(
         labels: Each in [0, classes); not checked here.
         scoring: What is summed, see `Scoring`.
         chunk_size: Classes whose scores are made at once; ``None`` chooses by `Plan.of`.
+        terms: Separable regularisers, made with each chunk while its proxies are at hand.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
-    >>> positive, negative = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
+    >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
     >>> positive
     tensor([1., 1.])
     """
@@ -151,23 +156,31 @@ def streamed_scores(
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
-        return dense_scores(embeddings, proxies, labels, scoring)
-    return _Streamed.apply(scoring.similarity.prepare(embeddings), proxies, labels, scoring, plan)  # type: ignore[return-value]
+        return dense_scores(embeddings, proxies, labels, scoring, terms)
+    queries = scoring.similarity.prepare(embeddings)
+    return _Streamed.apply(queries, proxies, labels, scoring, plan, tuple(terms))  # type: ignore[return-value]
 
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, scoring: Scoring, plan: Plan
-    ) -> tuple[Tensor, Tensor]:
-        ctx.scoring, ctx.plan, ctx.grads = scoring, plan, None
+        ctx: Any,
+        queries: Tensor,
+        proxies: Tensor,
+        labels: Tensor,
+        scoring: Scoring,
+        plan: Plan,
+        terms: tuple[Regularizer, ...],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.scoring, ctx.plan, ctx.terms, ctx.grads = scoring, plan, terms, None
         differentiable = any(ctx.needs_input_grad)
         with _outside_autograd(queries, scoring):
             walk = _Walk(queries, proxies, labels, scoring, plan, keep=plan.keep and differentiable)
-            positive, negative = walk.positive, walk.negative
+            positive, negative, total = walk.positive, walk.negative, queries.new_zeros(())
             if scoring.push is not None and differentiable and not plan.keep:
                 ctx.grads = _empty_grads(ctx, queries, proxies)
             for chunk in walk:
+                total = total + chunk.terms(terms)
                 own = chunk.pooled.gather(0, chunk.column).squeeze(0)
                 positive = torch.where(chunk.inside.squeeze(0), own, positive)
                 logits, graph = chunk.logits()
@@ -181,13 +194,13 @@ class _Streamed(torch.autograd.Function):
         kept = () if walk.kept is None else (walk.kept,)
         ctx.save_for_backward(queries, proxies, labels, negative, *(() if walk.own is None else (walk.own,)), *kept)
         ctx.has_own = walk.own is not None
-        return positive, negative * math.log(2) if scoring.push is None else negative
+        return positive, negative * math.log(2) if scoring.push is None else negative, total
 
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[override]
-        ctx: Any, grad_positive: Tensor, grad_negative: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         queries, proxies, labels, negative, *rest = ctx.saved_tensors
         own = rest.pop(0) if ctx.has_own else None
         scoring: Scoring = ctx.scoring
@@ -203,7 +216,10 @@ class _Streamed(torch.autograd.Function):
                         logits, graph = chunk.logits()
                         chunk.backward(_through(graph, _push(logits, scoring.push, scoring.scale)[1]), *grads)
                 _finish(grads, queries, proxies, labels, scoring, grad_positive, grad_negative)
-                return *grads, None, None, None
+                if grads[1] is not None:
+                    for term in ctx.terms:
+                        term.add_gradient(grads[1], proxies, None, grad_terms * term.weight)
+                return *grads, None, None, None, None
             grads = _empty_grads(ctx, queries, proxies)
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             total = negative.masked_fill(negative == -torch.inf, 0)
@@ -215,7 +231,8 @@ class _Streamed(torch.autograd.Function):
                     grad = _push(logits, scoring.push, scoring.scale)[1].mul_(grad_negative)
                 grad = chunk.put_own(_through(graph, grad), grad_positive)
                 chunk.backward(grad, *grads)
-        return *grads, None, None, None
+                chunk.add_term_gradients(ctx.terms, grads[1], grad_terms)
+        return *grads, None, None, None, None
 
 
 class _Chunk:
@@ -277,6 +294,22 @@ class _Chunk:
             grad_queries,
             None if grad_proxies is None else grad_proxies[self.part].flatten(0, 1),
         )
+
+    def terms(self, terms: tuple[Regularizer, ...]) -> Tensor | float:
+        """This chunk's part of the regularisers."""
+        proxies = self.walk.proxies[self.part]
+        return sum((term.value(proxies)[0] * (term.weight * self._share) for term in terms), 0.0)
+
+    def add_term_gradients(self, terms: tuple[Regularizer, ...], grad_proxies: Tensor | None, factor: Tensor) -> None:
+        """Onto the gradient of this chunk's proxies, where they are wanted."""
+        if grad_proxies is not None:
+            for term in terms:
+                proxies = self.walk.proxies[self.part]
+                term.add_gradient(grad_proxies[self.part], proxies, None, factor * (term.weight * self._share))
+
+    @property
+    def _share(self) -> float:
+        return len(self.walk.proxies[self.part]) / len(self.walk.proxies)
 
 
 class _Walk:

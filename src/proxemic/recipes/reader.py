@@ -19,6 +19,7 @@ from proxemic.data import ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.recipes.pairs import PLACES, make_inside
 from proxemic.training.recipe import EvaluationConfig, Recipe
 
 with extra("train"):
@@ -69,7 +70,7 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
     # What is made here, such as the pair loss in a PairwiseLoss, may have parameters that are drawn at random.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return ReadRecipe(Recipe(**_instantiate(parser, config)), parser.dump(config, skip_unset=False))
+        return ReadRecipe(Recipe(**_instantiate(parser, make_inside(config))), parser.dump(config, skip_unset=False))
 
 
 def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
@@ -127,7 +128,7 @@ def _without_replaced(content: dict[str, Any], flags: Sequence[str]) -> dict[str
     A loss that took over the number of proxies, or the scale, of the loss before would not be the one that was named.
     """
     kept = copy.deepcopy(content)
-    for key in (*_CLASSES, *_PLACES):
+    for key in (*_CLASSES, *PLACES):
         *outer, name = key.split(".")
         holder = _entry(outer, kept)
         given, now = _given(key, {}, flags), _given(key, kept, ())
@@ -140,7 +141,7 @@ def _named(key: str, flags: Sequence[str]) -> Any:
     """What the flags name for ``key``, with the classes that they name inside it, without which it may not be whole."""
     inside = {
         inner.removeprefix(f"{key}."): _named(inner, flags)
-        for inner in _PLACES
+        for inner in PLACES
         if inner.startswith(f"{key}.") and _given(inner, {}, flags)
     }
     given = _given(key, {}, flags)
@@ -210,8 +211,8 @@ def _unknown_class(key: str, content: Mapping[str, Any], flags: Sequence[str]) -
         names = [each for each in room.__all__ if _is_choice(getattr(room, each), bases)]
         shown = ""
     else:
-        shown = "" if place else f"{_PLACES[key]}." if key in _PLACES else ""
-        names = _class_names(place or _PLACES.get(key, ""))
+        shown = "" if place else f"{PLACES[key]}." if key in PLACES else ""
+        names = _class_names(place or PLACES.get(key, ""))
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     meant = f" (did you mean {shown}{near[0]}?)" if near else ""
     choice = f"choose one of {', '.join(names)}, or" if key in _CLASSES else "give"
@@ -253,11 +254,6 @@ _CLASSES: dict[str, tuple[Any, tuple[type, ...]]] = {
     "loss": (proxemic.losses, (ProxyLoss, PairwiseLoss)),
     "data": (proxemic.data, (ImageSource,)),
 }
-_PLACES = {
-    "loss.loss": "pytorch_metric_learning.losses",
-    "loss.miner": "pytorch_metric_learning.miners",
-}
-"""Where the classes inside a `PairwiseLoss` are found."""
 
 
 def _is_choice(thing: object, bases: tuple[type, ...]) -> bool:

@@ -1,0 +1,194 @@
+"""Speed and memory of the losses, forward and backward, beside three bare matrix products of the same size.
+
+    python benchmarks/losses.py                      # the table, some minutes on two cores
+    python benchmarks/losses.py --memory             # peak memory at 200,000 classes with 4 proxies
+    python benchmarks/losses.py --smoke              # small sizes, seconds
+    python benchmarks/losses.py --sizes cub --losses SoftTripleLoss ProxyAnchorLoss
+    python benchmarks/losses.py --profile --sizes sop --losses SoftTripleLoss
+
+T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median time
+over T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is
+pytorch-metric-learning's loss of the same name.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+import proxemic.losses as ours
+import proxemic.losses.proxy_loss
+from measure import medians, peak_memory
+from proxemic.losses.streaming import Plan, dense_scores
+
+
+@dataclass(frozen=True)
+class Size:
+    """B, D, C, K and how many rounds the medians are taken over."""
+
+    batch: int
+    dim: int
+    classes: int
+    proxies: int
+    rounds: int
+
+
+SIZES = {
+    "tiny": Size(16, 16, 20, 1, 30),
+    "cub": Size(180, 512, 100, 10, 30),
+    "cub-1": Size(180, 512, 100, 1, 30),
+    "sop": Size(32, 512, 11_318, 1, 15),
+    "sop-2": Size(32, 512, 11_318, 2, 11),
+    "sop-180": Size(180, 512, 11_318, 1, 9),
+    "faces": Size(128, 512, 85_742, 1, 5),
+    "faces-2": Size(128, 512, 85_742, 2, 5),
+}
+SMOKE = {"tiny": Size(16, 16, 20, 1, 2), "small": Size(32, 64, 3_000, 2, 2)}
+MEMORY = Size(1024, 128, 200_000, 4, 1)
+
+LOSSES: dict[str, dict[str, object]] = {
+    "NormalizedSoftmaxLoss": {},
+    "ArcFaceLoss": {},
+    "ProxyNCALoss": {},
+    "ProxyAnchorLoss": {},
+    "SoftTripleLoss": {},
+    "MultiProxyAnchorLoss": {},
+    "DataWiseMultiProxyAnchorLoss": {},
+    "AllPairMultiProxyAnchorLoss": {},
+    "EuclideanSoftmaxLoss": {},
+    "WarpedSoftmaxLoss": {"alpha": 20.0, "k1": 0.9, "k2": 1.2},
+}
+
+
+def build(name: str, size: Size) -> ours.ProxyLoss:
+    """The loss, of any name in ``LOSSES``."""
+    return getattr(ours, name)(size.classes, size.dim, proxies_per_class=size.proxies, **LOSSES[name])
+
+
+def peer(name: str, size: Size) -> nn.Module | None:
+    """Pytorch-metric-learning's loss of the same name, where it has one that this machine can hold."""
+    from pytorch_metric_learning import losses as pml  # noqa: PLC0415  (an extra)
+
+    if name == "SoftTripleLoss":
+        if (size.classes * size.proxies) ** 2 * 4 > 2e9:  # it compares all centers with all
+            return None
+        return pml.SoftTripleLoss(size.classes, size.dim, centers_per_class=size.proxies)
+    makers: dict[str, Callable[[int, int], nn.Module]] = {
+        "NormalizedSoftmaxLoss": pml.NormalizedSoftmaxLoss,
+        "ArcFaceLoss": pml.ArcFaceLoss,
+        "ProxyNCALoss": pml.ProxyNCALoss,
+        "ProxyAnchorLoss": pml.ProxyAnchorLoss,
+    }
+    return makers[name](size.classes, size.dim) if name in makers and size.proxies == 1 else None
+
+
+def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Callable[[], None]:
+    """One forward and backward."""
+
+    def call() -> None:
+        loss.zero_grad()
+        x.grad = None
+        if dense:
+            with patch.object(proxemic.losses.proxy_loss, "streamed_scores", lambda *args: dense_scores(*args[:4], args[5])):
+                loss(x, y).backward()
+        else:
+            loss(x, y).backward()
+
+    return call
+
+
+def compare(name: str, size: Size, device: str) -> dict[str, float]:
+    """Median seconds of the bare products, ours, the dense definition and the peer."""
+    torch.manual_seed(0)
+    b, d, rows = size.batch, size.dim, size.classes * size.proxies
+    x, w, g = (torch.randn(shape, device=device) for shape in ((b, d), (rows, d), (b, rows)))
+    y = torch.randint(size.classes, (b,), device=device)
+    loss, other = build(name, size).to(device), peer(name, size)
+    leaf = x.clone().requires_grad_()
+    calls: dict[str, Callable[[], object]] = {
+        "T3": lambda: (x @ w.T, g @ w, g.T @ x),
+        "ours": step(loss, leaf, y),
+    }
+    if b * rows * (d if "Euclidean" in name or "Warped" in name else 1) < 4e9:
+        calls["dense"] = step(loss, leaf, y, dense=True)
+    if other is not None:
+        calls["pml"] = step(other.to(device), leaf, y)
+    return medians(calls, size.rounds, cuda=device == "cuda")
+
+
+def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
+    """Print one line a size and loss."""
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
+    print(f"{'B, D, C, K':24} {'loss':30} {'chunk':>6} {'T3 ms':>8} {'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8}")
+    for size in sizes.values():
+        shape = f"{size.batch}, {size.dim}, {size.classes}, {size.proxies}"
+        for name in names:
+            class_wise = build(name, Size(2, 2, 2, 1, 1)).scoring.push is not None
+            plan = Plan.of(size.batch, size.classes, size.proxies, size.dim, class_wise=class_wise)
+            seconds = compare(name, size, device)
+            ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
+            columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
+            gain = ratio.get("pml", math.nan) / ratio["ours"]
+            print(
+                f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.2f} {columns} {gain:8.2f}".replace("nan", "  –"),
+                flush=True,
+            )
+
+
+def memory(names: Sequence[str], size: Size) -> None:
+    """Print the peak beyond embeddings, proxies and their gradients, and what the promise allows."""
+    b, c, k, d = size.batch, size.classes, size.proxies, size.dim
+    print(f"B={b}, D={d}, C={c}, K={k}; dense scores would take {b * c * k * 4 / 1e9:.2f} GB")
+    for name in names:
+        torch.manual_seed(0)
+        loss = build(name, size)
+        plan = Plan.of(b, c, k, d, class_wise=loss.scoring.push is not None)
+        x, y = torch.randn(b, d, requires_grad=True), torch.randint(c, (b,))
+        gradients = 4 * (x.numel() + loss.proxies.numel())
+        small = build(name, Size(8, 8, 10, k, 1))
+        step(small, torch.randn(8, 8, requires_grad=True), torch.arange(8))()  # what a first call loads is no part of it
+        peak = peak_memory(step(loss, x, y)) - gradients
+        allowed = 2 * 4 * plan.chunk * k * b + 8 * 4 * (b + c * k)
+        print(f"{name:30} chunk {plan.chunk:5}: peak {peak / 1e6:7.1f} MB, allowed {allowed / 1e6:7.1f} MB", flush=True)
+        del loss, x
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the command line and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="small sizes and few rounds: does it run?")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
+    parser.add_argument("--profile", action="store_true", help="where the time goes instead of the table")
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    args = parser.parse_args(argv)
+    sizes = SMOKE if args.smoke else {name: SIZES[name] for name in args.sizes}
+    if args.memory:
+        memory(args.losses, Size(64, 16, 5_000, 2, 1) if args.smoke else MEMORY)
+    elif args.profile:
+        profile(args.losses, sizes, args.device)
+    else:
+        table(args.losses, sizes, args.device)
+
+
+def profile(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
+    """Print which operations take the time of a step."""
+    for size in sizes.values():
+        for name in names:
+            x = torch.randn(size.batch, size.dim, device=device, requires_grad=True)
+            call = step(build(name, size).to(device), x, torch.randint(size.classes, (size.batch,), device=device))
+            call()
+            with torch.profiler.profile() as record:
+                for _ in range(5):
+                    call()
+            print(name, size)
+            print(record.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=40))
+
+
+if __name__ == "__main__":
+    main()

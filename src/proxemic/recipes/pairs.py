@@ -1,0 +1,50 @@
+"""The distances, reducers and regularisers inside the pair losses of pytorch-metric-learning.
+
+PML does not type its arguments. A parser that made any class for an argument without a type would let a recipe run any
+code; here it is made from PML's own classes alone.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.extras import extra
+
+with extra("train"):
+    from jsonargparse import Namespace
+
+__all__ = ["PLACES", "make_inside"]
+
+PLACES = {
+    "loss.loss": "pytorch_metric_learning.losses",
+    "loss.miner": "pytorch_metric_learning.miners",
+}
+"""Where the classes inside a `PairwiseLoss` are found."""
+
+
+def make_inside(config: Namespace) -> Namespace:
+    """A copy of a recipe's configuration in which the classes inside the pair loss and its miner are made.
+
+    Raises:
+        UserError: If one of them is not there or refuses its arguments.
+    """
+    made = config.clone()
+    for key in PLACES:
+        arguments = made.get(f"{key.replace('.', '.init_args.')}.init_args", None) or Namespace()
+        for name, value in arguments.items(branches=True, nested=False):
+            arguments[name] = _make(f"{key}.{name}", value)
+    return made
+
+
+def _make(key: str, value: Any) -> Any:
+    spec: Any = value.as_dict() if isinstance(value, Namespace) else value
+    path = spec.get("class_path") if isinstance(spec, Mapping) else spec
+    arguments = spec.get("init_args") if isinstance(spec, Mapping) else None
+    if not isinstance(path, str) or not path.startswith("pytorch_metric_learning."):
+        return value
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)(**(arguments or {}))
+    except (AssertionError, AttributeError, ImportError, TypeError, ValueError) as error:
+        raise UserError(f"{key} is {path}, which cannot be made: {error}.") from error
