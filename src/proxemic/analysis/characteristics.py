@@ -4,6 +4,7 @@ import inspect
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
 
@@ -134,35 +135,45 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     if not isinstance(loss, ProxyLoss):
         raise ValueError(f"loss is a {type(loss).__name__}, but only proxy losses have class scores: pass a ProxyLoss.")
     check_count("samples", samples, 1, "1024 are enough")
-    check_count("seed", seed, 0, "it starts the random numbers")
-    if seed >= 2**63:
-        raise ValueError(f"seed is {seed}, but must be below 2⁶³: take a smaller one.")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(_check_seed(seed))
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
     changes = [gradient_changes(loss, generator) for _ in range(batches)]
     return Characteristics(loss.proxies_per_class, **{name: max(each[name] for each in changes) for name in changes[0]})
 
 
-def every_proxy_loss(proxies_per_class: int | None = None) -> dict[str, ProxyLoss]:
+def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> dict[str, ProxyLoss]:
     """One of each proxy loss that `proxemic.losses` exports, of 16 classes in 4 dimensions.
 
     Args:
         proxies_per_class: K ≥ 1 of all; ``None`` takes each loss's default.
+        seed: Of what the losses draw at first, 0 to 2⁶³ − 1.
 
     Raises:
-        ValueError: If K is not allowed.
+        ValueError: If an argument is not allowed.
+
+    >>> "ArcFaceLoss" in every_proxy_loss(), "ProxyLoss" in every_proxy_loss()
+    (True, False)
     """
-    exported = {name: getattr(proxemic.losses, name) for name in sorted(proxemic.losses.__all__)}
-    more = {} if proxies_per_class is None else {"proxies_per_class": proxies_per_class}
-    return {
-        name: kind(16, 4, **_REQUIRED.get(kind, {}), **more)
-        for name, kind in exported.items()
-        if inspect.isclass(kind) and issubclass(kind, ProxyLoss) and not inspect.isabstract(kind)
-    }
+    exported: dict[str, Any] = {name: getattr(proxemic.losses, name) for name in sorted(proxemic.losses.__all__)}
+    more: dict[str, Any] = {} if proxies_per_class is None else {"proxies_per_class": proxies_per_class}
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(_check_seed(seed))
+        return {
+            name: kind(16, 4, **_REQUIRED.get(kind, {}), **more)
+            for name, kind in exported.items()
+            if inspect.isclass(kind) and issubclass(kind, ProxyLoss) and not inspect.isabstract(kind)
+        }
 
 
-# The paper's values for CUB: what has no default.
-_REQUIRED = {WarpedSoftmaxLoss: {"alpha": 28.4, "k1": 0.93, "k2": 1.15}}
+# What has no default: the warp of the paper's CUB-200-2011 run.
+_REQUIRED: dict[type[ProxyLoss], dict[str, Any]] = {WarpedSoftmaxLoss: {"alpha": 28.4, "k1": 0.93, "k2": 1.15}}
+
+
+def _check_seed(seed: int) -> int:
+    check_count("seed", seed, 0, "it starts the random numbers")
+    if seed >= 2**63:
+        raise ValueError(f"seed is {seed}, but must be below 2⁶³: take a smaller one.")
+    return seed
 
 
 def _yes(found: bool) -> Answer:

@@ -86,17 +86,22 @@ class _Draw:
 
         labels = batch_labels(loss.num_classes)
         size = (len(labels), len(labels) + 4)  # negatives also from classes without a sample
-        # Negatives near each other and far apart, and positives anywhere among them: a margin of any size, which pushes
-        # them apart by many units of the logits, is made up for in some of the samples.
-        ends = uniform(2, size[0], 1)
-        share = torch.lerp(*ends, uniform(*size)).scatter(1, labels.unsqueeze(1), uniform(size[0], 1))
-        step = 1 / loss.scoring.scale
+        # Negatives near each other and far apart; a positive anywhere, which makes up for a margin of many units of the
+        # logits in some of the samples, or a little below the highest negative.
+        own = labels.unsqueeze(1)
+        share = torch.lerp(uniform(size[0], 1), uniform(size[0], 1), uniform(*size))
+        share.scatter_(1, own, uniform(size[0], 1))
+        step, lowest = 1 / loss.scoring.scale, -torch.inf
         if isinstance(loss.scoring.similarity, Cosine):
             step = min(step, 0.25)
+            lowest = step - 1
             scores = 1 - (2 - step) * share
         else:
             # Minus distances, which have no natural unit: they reach from 1/16 to 256, so that a warp anywhere shows.
             scores = -share * 2 ** (12 * uniform(size[0], 1) - 4)
+        below = scores.scatter(1, own, -torch.inf).amax(1, keepdim=True) - 8 * step * uniform(size[0], 1)
+        near = torch.where(uniform(size[0], 1) < 0.5, below.clamp(min=lowest), scores.gather(1, own))
+        scores = scores.scatter(1, own, near)
         return cls(loss, labels, scores, step * uniform(*size), step, embeddings(), embeddings())
 
     def gradients(

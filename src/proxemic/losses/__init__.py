@@ -1,5 +1,6 @@
 """Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes."""
 
+from proxemic.losses.conversion import from_pytorch_metric_learning
 from proxemic.losses.hist import HISTLoss
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, SphereFaceLoss
 from proxemic.losses.multi_proxy_anchor import (
@@ -41,4 +42,5 @@ __all__ = [
     "SoftmaxPooling",
     "SphereFaceLoss",
     "WarpedSoftmaxLoss",
+    "from_pytorch_metric_learning",
 ]

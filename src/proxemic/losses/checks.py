@@ -12,7 +12,7 @@ def check_positive(name: str, value: float) -> float:
     """``value``, if it is finite and above 0; else a `ValueError` that names it."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} is {value}, but must be a positive number.")
-    return value
+    return float(value)
 
 
 def check_count(name: str, value: int, least: int, why: str) -> None:

@@ -122,28 +122,27 @@ class CenterRegularizer(Regularizer):
 
     separable: ClassVar[bool] = True
 
-    def value(self, proxies: Tensor) -> tuple[Tensor, None]:
+    def value(self, proxies: Tensor) -> tuple[Tensor, Tensor | None]:
+        classes, per_class, _ = proxies.shape
         total = proxies.new_zeros(())
-        if proxies.shape[1] == 1:
+        if per_class == 1:
             return total, None
+        # For its size beside the proxies', many proxies a class have theirs made again.
+        state = proxies.new_empty(classes, per_class, per_class) if per_class < 8 else None
         for part in _parts(proxies):
-            squared = _squared(_cosines(proxies[part])[0])
-            total = total + squared.sqrt_().sum()
-        return total / self._pairs(proxies), None
+            value, mixing = _center_terms(proxies[part])
+            total = total + value
+            if state is not None:
+                state[part] = mixing
+        return total / self._pairs(proxies), state
 
     def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
         if proxies.shape[1] == 1:
             return
-        factor = factor / self._pairs(proxies)
+        factor = 2 * factor / self._pairs(proxies)
         for part in _parts(proxies):
-            rows = proxies[part]
-            cosine, scale = _cosines(rows)
-            # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
-            pull = _inverse(_squared(cosine).sqrt_()).mul_(-2 * factor)
-            along = torch.linalg.vecdot(pull, cosine)
-            mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
-            mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
-            grad[part].baddbmm_(mixing, rows)
+            mixing = _center_terms(proxies[part])[1] if state is None else state[part]
+            grad[part].baddbmm_(mixing * factor, proxies[part])
 
     def _pairs(self, proxies: Tensor) -> int:
         """Each pair is met twice in a matrix of all."""
@@ -180,17 +179,21 @@ def _parts(proxies: Tensor) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _cosines(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines ``[classes, K, K]`` between a class's proxies, and ``1/‖w‖`` ``[classes, K]``."""
-    scale = _inverse(torch.linalg.vector_norm(rows, dim=2))
-    return torch.bmm(rows, rows.mT).mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2)), scale
-
-
-def _squared(cosine: Tensor) -> Tensor:
-    """``2 − 2c``, the squared distance of unit vectors; 0 of a proxy and itself or another in the same place."""
+def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """``Σ ‖ŵ_k − ŵ_l‖`` over all k and l of all classes, and the matrices that mix proxies into half its gradient."""
+    gram = torch.bmm(rows, rows.mT)
+    scale = _inverse(gram.diagonal(dim1=1, dim2=2).sqrt())
+    cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
     squared = 2 - 2 * cosine
-    # Below the rounding of the cosine the difference is noise, and the root would make it a large gradient.
-    return torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0)
+    # Below the rounding of the cosine the difference, as of a proxy and itself, is noise, and the root would make it a
+    # large gradient.
+    length = torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
+    # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
+    pull = _inverse(length).neg_()
+    along = torch.linalg.vecdot(pull, cosine)
+    mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
+    mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
+    return length.sum(), mixing
 
 
 def _inverse(length: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ class _Streamed(torch.autograd.Function):
         plan: Plan,
         terms: tuple[Regularizer, ...],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.scoring, ctx.plan, ctx.terms, ctx.grads = scoring, plan, terms, None
+        ctx.scoring, ctx.plan, ctx.terms, ctx.states, ctx.grads = scoring, plan, terms, [], None
         differentiable = any(ctx.needs_input_grad)
         with _outside_autograd(queries, scoring):
             walk = _Walk(queries, proxies, labels, scoring, plan, keep=plan.keep and differentiable)
@@ -180,7 +180,9 @@ class _Streamed(torch.autograd.Function):
             if scoring.push is not None and differentiable and not plan.keep:
                 ctx.grads = _empty_grads(ctx, queries, proxies)
             for chunk in walk:
-                total = total + chunk.terms(terms)
+                value, states = chunk.terms(terms)
+                total = total + value
+                ctx.states.append(states)
                 own = chunk.pooled.gather(0, chunk.column).squeeze(0)
                 positive = torch.where(chunk.inside.squeeze(0), own, positive)
                 logits, graph = chunk.logits()
@@ -216,14 +218,13 @@ class _Streamed(torch.autograd.Function):
                         logits, graph = chunk.logits()
                         chunk.backward(_through(graph, _push(logits, scoring.push, scoring.scale)[1]), *grads)
                 _finish(grads, queries, proxies, labels, scoring, grad_positive, grad_negative)
-                if grads[1] is not None:
-                    for term in ctx.terms:
-                        term.add_gradient(grads[1], proxies, None, grad_terms * term.weight)
+                for part, states in zip(walk.parts(), ctx.states, strict=True):
+                    _add_terms(ctx.terms, states, grads[1], proxies, part, grad_terms)
                 return *grads, None, None, None, None
             grads = _empty_grads(ctx, queries, proxies)
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             total = negative.masked_fill(negative == -torch.inf, 0)
-            for chunk in walk:
+            for chunk, states in zip(walk, ctx.states, strict=True):
                 logits, graph = chunk.logits()
                 if scoring.push is None:
                     grad = logits.sub_(total).exp2_().mul_(grad_negative * scoring.scale)
@@ -231,16 +232,17 @@ class _Streamed(torch.autograd.Function):
                     grad = _push(logits, scoring.push, scoring.scale)[1].mul_(grad_negative)
                 grad = chunk.put_own(_through(graph, grad), grad_positive)
                 chunk.backward(grad, *grads)
-                chunk.add_term_gradients(ctx.terms, grads[1], grad_terms)
+                _add_terms(ctx.terms, states, grads[1], proxies, chunk.part, grad_terms)
         return *grads, None, None, None, None
 
 
 class _Chunk:
     """The scores of classes ``start … stop``, and where the samples' own classes lie among them."""
 
-    def __init__(self, walk: "_Walk", start: int, stop: int) -> None:
+    def __init__(self, walk: "_Walk", part: slice) -> None:
         self.walk = walk
-        self.part = slice(start, stop)
+        self.part = part
+        start, stop = part.start, part.stop
         self.rows = walk.proxies[self.part].flatten(0, 1)
         # An entry for every sample, also where its class lies in another chunk: no indices of varying length, which
         # would have to be waited for on a GPU.
@@ -295,21 +297,12 @@ class _Chunk:
             None if grad_proxies is None else grad_proxies[self.part].flatten(0, 1),
         )
 
-    def terms(self, terms: tuple[Regularizer, ...]) -> Tensor | float:
-        """This chunk's part of the regularisers."""
+    def terms(self, terms: tuple[Regularizer, ...]) -> tuple[Tensor | float, list[Tensor | None]]:
+        """This chunk's part of the regularisers, and what their gradients need."""
         proxies = self.walk.proxies[self.part]
-        return sum((term.value(proxies)[0] * (term.weight * self._share) for term in terms), 0.0)
-
-    def add_term_gradients(self, terms: tuple[Regularizer, ...], grad_proxies: Tensor | None, factor: Tensor) -> None:
-        """Onto the gradient of this chunk's proxies, where they are wanted."""
-        if grad_proxies is not None:
-            for term in terms:
-                proxies = self.walk.proxies[self.part]
-                term.add_gradient(grad_proxies[self.part], proxies, None, factor * (term.weight * self._share))
-
-    @property
-    def _share(self) -> float:
-        return len(self.walk.proxies[self.part]) / len(self.walk.proxies)
+        share = len(proxies) / len(self.walk.proxies)
+        results = [(term.value(proxies), term.weight * share) for term in terms]
+        return sum((value * factor for (value, _), factor in results), 0.0), [state for (_, state), _ in results]
 
 
 class _Walk:
@@ -336,10 +329,14 @@ class _Walk:
         self.positive = queries.new_zeros(len(queries))
         self.negative = queries.new_full((len(queries),), -torch.inf) if scoring.push is None else queries.new_zeros(())
 
-    def __iter__(self) -> Iterator[_Chunk]:
+    def parts(self) -> Iterator[slice]:
+        """The classes of each chunk."""
         classes = len(self.proxies)
         for start in range(0, classes, self.plan.chunk):
-            yield _Chunk(self, start, min(start + self.plan.chunk, classes))
+            yield slice(start, min(start + self.plan.chunk, classes))
+
+    def __iter__(self) -> Iterator[_Chunk]:
+        return (_Chunk(self, part) for part in self.parts())
 
 
 def _logsumexp2(logits: Tensor) -> Tensor:
@@ -393,6 +390,21 @@ def _finish(
         grads[0].add_(grad_x)
     if grads[1] is not None:
         grads[1].index_add_(0, labels, grad_w)
+
+
+def _add_terms(
+    terms: tuple[Regularizer, ...],
+    states: list[Tensor | None],
+    grad: Tensor | None,
+    proxies: Tensor,
+    part: slice,
+    factor: Tensor,
+) -> None:
+    """The gradient of the regularisers onto that of a chunk's proxies, where they are wanted."""
+    if grad is not None:
+        share = len(proxies[part]) / len(proxies)
+        for term, state in zip(terms, states, strict=True):
+            term.add_gradient(grad[part], proxies[part], state, factor * (term.weight * share))
 
 
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -1,0 +1,193 @@
+"""How a problem is walked: the plan, what it holds at once, and in which precision."""
+
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from proxemic.losses import (
+    ArcFaceLoss,
+    EuclideanSoftmaxLoss,
+    HISTLoss,
+    MeanProxyNorm,
+    MultiProxyAnchorLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyLoss,
+    SoftTripleLoss,
+)
+from proxemic.losses import streaming as module
+from proxemic.losses.streaming import Plan, dense_scores, streamed_scores
+
+
+class Held(TorchDispatchMode):
+    """The most bytes that tensors made inside held at once, views of what was there before left out."""
+
+    def __init__(self, *before: Tensor) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.known = {each.untyped_storage()._cdata for each in before}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, Tensor) and func.namespace == "aten":
+                self._count(each.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self.known:
+            return
+        self.known.add(key)
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._forget, key, storage.nbytes())
+
+    def _forget(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.now -= size
+
+
+def held(loss: ProxyLoss, x: Tensor, y: Tensor) -> int:
+    """Bytes that one forward and backward holds at most, beyond embeddings, proxies and their gradients."""
+    with Held(x, y, *loss.parameters()) as mode:
+        grads = torch.autograd.grad(loss(x, y), (x, loss.proxies))
+    return mode.most - sum(grad.nbytes for grad in grads)
+
+
+@pytest.mark.parametrize(
+    ("loss", "proxies"),
+    [
+        (NormalizedSoftmaxLoss, 1),
+        (ArcFaceLoss, 1),
+        (ProxyAnchorLoss, 1),
+        (EuclideanSoftmaxLoss, 1),
+        (SoftTripleLoss, 4),
+        (MultiProxyAnchorLoss, 4),
+    ],
+)
+def test_memory_does_not_grow_with_classes_times_batch(loss: type[ProxyLoss], proxies: int) -> None:
+    batch, dim, classes, chunk = 64, 16, 4_000, 50
+    module_ = loss(classes, dim, proxies_per_class=proxies, chunk_size=chunk)
+    x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
+    buffer = 4 * batch * chunk * proxies
+    most = held(module_, x, y)
+    # Two chunk buffers and 8 (B + CK) numbers; the batch itself, normalised and its own proxies, comes to a few B K D.
+    assert most <= 2 * buffer + 8 * 4 * (batch + classes * proxies) + 8 * 4 * batch * proxies * dim
+    assert most < 4 * batch * classes * proxies / 2  # half of what the dense scores alone would take
+
+
+def test_what_is_counted_is_what_is_held() -> None:
+    with Held() as mode:
+        first = torch.ones(1000)
+        second = first + 1
+        del first
+        second.view(10, 100).mul_(2)
+    assert mode.most == 8000
+    assert mode.now == 4000
+
+
+@given(
+    batch=st.integers(1, 4096),
+    classes=st.integers(2, 10**6),
+    proxies=st.integers(1, 16),
+    dim=st.integers(1, 2048),
+    class_wise=st.booleans(),
+)
+def test_a_plan_bounds_its_memory_at_any_size(
+    batch: int, classes: int, proxies: int, dim: int, class_wise: bool
+) -> None:
+    plan = Plan.of(batch, classes, proxies, dim, class_wise=class_wise)
+    assert 1 <= plan.chunk <= classes
+    assert not plan.dense or plan.chunk == classes
+    if plan.keep:
+        assert 4 * batch * classes * proxies <= 64 * 2**20
+    assert batch * plan.chunk * proxies <= max(2**21, 256 * batch, batch * proxies)
+
+
+def test_plans_change_where_they_were_measured_to() -> None:
+    assert Plan.of(16, 20, 1, 16).dense
+    cub = Plan.of(180, 100, 10, 512)
+    assert (cub.chunk, cub.keep, cub.dense) == (100, True, False)
+    assert Plan.of(32, 11_318, 1, 512) == Plan(2048, keep=True)  # kept scores, made and used a chunk at a time
+    assert Plan.of(32, 11_318, 1, 512, class_wise=True) == Plan(2048, keep=False)  # one pass needs none
+    assert Plan.of(128, 85_742, 2, 512) == Plan(1024, keep=False)  # 84 MiB of scores are made again
+    assert Plan.of(1024, 200_000, 4, 128) == Plan(512, keep=False)
+    assert Plan.of(10**7, 10**6, 100, 512).chunk == 2
+
+
+@pytest.mark.parametrize("loss", [NormalizedSoftmaxLoss, SoftTripleLoss, ProxyAnchorLoss, EuclideanSoftmaxLoss])
+@pytest.mark.parametrize("kept", [0, 2**24])
+def test_every_plan_gives_the_same_at_a_real_size(
+    loss: type[ProxyLoss], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(module, "_KEPT", kept)
+    scoring = loss(3_000, 96).scoring
+    x = torch.randn(50, 96, requires_grad=True)
+    w = torch.randn(3_000, 2, 96, requires_grad=True)
+    y = torch.randint(3_000, (50,))
+    results = []
+    for scores in (streamed_scores, dense_scores):
+        positive, negative, _ = scores(x, w, y, scoring)
+        results.append((positive, negative, *torch.autograd.grad(positive.sum() + negative.sum(), (x, w))))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@contextmanager
+def matmul_precision(value: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(value)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("loss", [EuclideanSoftmaxLoss, HISTLoss])
+@pytest.mark.parametrize("chunk", [100, None])
+def test_distances_are_in_full_precision_whatever_the_process_allows(loss: type[ProxyLoss], chunk: int | None) -> None:
+    # "medium" lets products of float32 run in bfloat16: ‖x‖² + ‖w‖² − 2x·w would lose all digits of near distances.
+    torch.manual_seed(0)
+    module_ = loss(300, 64, chunk_size=chunk)
+    x = (module_.proxies[:32, 0] + 1e-2 * torch.randn(32, 64)).detach().requires_grad_()
+    y = torch.arange(32)
+    results = []
+    for precision in ("highest", "medium"):
+        with matmul_precision(precision):
+            positive, negative, _ = streamed_scores(x, module_.centers(module_.proxies), y, module_.scoring, chunk)
+            grad = torch.autograd.grad(positive.sum() + negative.sum(), x)[0]
+            results.append((positive, negative, grad))
+            assert torch.get_float32_matmul_precision() == precision
+    for got, want in zip(*results, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_a_second_backward_of_a_retained_graph_repeats_the_first_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    loss = MultiProxyAnchorLoss(50, 16, proxies_per_class=3, chunk_size=7, regularizers=(MeanProxyNorm(0.1),))
+    x, y = torch.randn(9, 16, requires_grad=True), torch.randint(50, (9,))
+    value = loss(x, y)
+    first = torch.autograd.grad(3 * value, (x, loss.proxies), retain_graph=True)
+    second = torch.autograd.grad(3 * value, (x, loss.proxies))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_the_log_sum_exp_of_far_apart_scores_is_exact() -> None:
+    # Powers of 2 in place of e: the result is in units of e all the same.
+    x, w = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]])
+    scoring = NormalizedSoftmaxLoss(3, 2, scale=100.0).scoring
+    _, negative, _ = streamed_scores(x, w, torch.tensor([0]), scoring, chunk_size=1)
+    assert negative.item() == pytest.approx(math.log(math.exp(0) + math.exp(-100)), abs=1e-6)
+    _, negative, _ = streamed_scores(x, w, torch.tensor([1]), scoring, chunk_size=1)
+    assert negative.item() == pytest.approx(100.0, rel=1e-7)
