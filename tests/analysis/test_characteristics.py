@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from inspect import unwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +57,12 @@ def test_the_table_of_the_paper(found: dict[str, Characteristics]) -> None:
 
 def test_the_other_losses(found: dict[str, Characteristics]) -> None:
     assert {name: line(found[name]) for name in OTHERS} == OTHERS
+
+
+def test_the_documented_table_is_today_s(found: dict[str, Characteristics]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "characteristics.md").read_text()
+    documented = [text.replace("*", "").split() for text in page.split("```")[1].splitlines()[3:-1]]
+    assert documented == [[name, *line(each).split()] for name, each in found.items()]
 
 
 def test_no_measurement_is_near_the_tolerance(found: dict[str, Characteristics]) -> None:
@@ -164,11 +171,12 @@ def test_objectives_made_up(objective: Objective, expected: str) -> None:
 def test_nothing_is_left_behind() -> None:
     loss = every_proxy_loss()["HISTLoss"]
     before = {name: value.clone() for name, value in loss.state_dict().items()}
-    state = torch.get_rng_state()
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
     with torch.no_grad():
         assert characteristics(loss, samples=24) == characteristics(loss, samples=24)
     every_proxy_loss()
     assert torch.equal(state, torch.get_rng_state())
+    assert torch.get_num_threads() == threads
     assert all(value.grad is None for value in loss.parameters())
     assert all(torch.equal(value, before[name]) for name, value in loss.state_dict().items())
 

@@ -2,6 +2,8 @@
 
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -137,7 +139,8 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     check_count("samples", samples, 1, "1024 are enough")
     generator = torch.Generator().manual_seed(_check_seed(seed))
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
-    changes = [gradient_changes(loss, generator) for _ in range(batches)]
+    with _one_thread():
+        changes = [gradient_changes(loss, generator) for _ in range(batches)]
     return Characteristics(loss.proxies_per_class, **{name: max(each[name] for each in changes) for name in changes[0]})
 
 
@@ -174,6 +177,17 @@ def _check_seed(seed: int) -> int:
     if seed >= 2**63:
         raise ValueError(f"seed is {seed}, but must be below 2⁶³: take a smaller one.")
     return seed
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads gain nothing on matrices this small, and on a busy machine take ten times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _yes(found: bool) -> Answer:
