@@ -6,8 +6,8 @@
     python benchmarks/losses.py --sizes cub --losses SoftTripleLoss ProxyAnchorLoss
     python benchmarks/losses.py --profile --sizes sop --losses SoftTripleLoss
 
-T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median time
-over T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is
+T3 is the median time of the products scores = X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median
+time over T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is
 pytorch-metric-learning's loss of the same name.
 """
 
@@ -15,13 +15,12 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from unittest.mock import patch
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import proxemic.losses as ours
-import proxemic.losses.proxy_loss
 from measure import medians, peak_memory
 from proxemic.losses.streaming import Plan, dense_scores
 
@@ -71,7 +70,7 @@ def build(name: str, size: Size) -> ours.ProxyLoss:
 
 def peer(name: str, size: Size) -> nn.Module | None:
     """Pytorch-metric-learning's loss of the same name, where it has one that this machine can hold."""
-    from pytorch_metric_learning import losses as pml  # noqa: PLC0415  (an extra)
+    from pytorch_metric_learning import losses as pml
 
     if name == "SoftTripleLoss":
         if (size.classes * size.proxies) ** 2 * 4 > 2e9:  # it compares all centers with all
@@ -93,12 +92,17 @@ def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Calla
         loss.zero_grad()
         x.grad = None
         if dense:
-            with patch.object(proxemic.losses.proxy_loss, "streamed_scores", lambda *args: dense_scores(*args[:4], args[5])):
-                loss(x, y).backward()
+            _dense(loss, x, y).backward()
         else:
             loss(x, y).backward()
 
     return call
+
+
+def _dense(loss: Any, x: Tensor, y: Tensor) -> Tensor:
+    centers = loss.centers(loss.proxies)
+    positive, negative, terms = dense_scores(x, centers, y, loss.scoring, list(loss.regularizers))
+    return loss.objective(positive, negative, y, x) + terms
 
 
 def compare(name: str, size: Size, device: str) -> dict[str, float]:
@@ -123,7 +127,8 @@ def compare(name: str, size: Size, device: str) -> dict[str, float]:
 def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
     """Print one line a size and loss."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
-    print(f"{'B, D, C, K':24} {'loss':30} {'chunk':>6} {'T3 ms':>8} {'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8}")
+    heads = f"{'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8}"
+    print(f"{'B, D, C, K':24} {'loss':30} {'chunk':>6} {'T3 ms':>8} {heads}")
     for size in sizes.values():
         shape = f"{size.batch}, {size.dim}, {size.classes}, {size.proxies}"
         for name in names:
@@ -133,10 +138,8 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
             ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
             columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
             gain = ratio.get("pml", math.nan) / ratio["ours"]
-            print(
-                f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.2f} {columns} {gain:8.2f}".replace("nan", "  –"),
-                flush=True,
-            )
+            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.2f} {columns} {gain:8.2f}"
+            print(line.replace("nan", "  –"), flush=True)
 
 
 def memory(names: Sequence[str], size: Size) -> None:
@@ -150,10 +153,10 @@ def memory(names: Sequence[str], size: Size) -> None:
         x, y = torch.randn(b, d, requires_grad=True), torch.randint(c, (b,))
         gradients = 4 * (x.numel() + loss.proxies.numel())
         small = build(name, Size(8, 8, 10, k, 1))
-        step(small, torch.randn(8, 8, requires_grad=True), torch.arange(8))()  # what a first call loads is no part of it
+        step(small, torch.randn(8, 8, requires_grad=True), torch.arange(8))()  # a first call loads libraries
         peak = peak_memory(step(loss, x, y)) - gradients
         allowed = 2 * 4 * plan.chunk * k * b + 8 * 4 * (b + c * k)
-        print(f"{name:30} chunk {plan.chunk:5}: peak {peak / 1e6:7.1f} MB, allowed {allowed / 1e6:7.1f} MB", flush=True)
+        print(f"{name:30} chunk {plan.chunk}: peak {peak / 1e6:.1f} MB, allowed {allowed / 1e6:.1f} MB", flush=True)
         del loss, x
 
 

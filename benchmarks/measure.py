@@ -1,4 +1,4 @@
-"""Medians of interleaved runs, and the peak of memory: timings on a shared machine are noisy, ratios in one run less so."""
+"""Medians of interleaved runs, and the peak of memory: timings on a shared machine are noisy, their ratios less so."""
 
 import statistics
 import time

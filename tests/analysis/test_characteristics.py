@@ -84,7 +84,7 @@ def test_the_seed_changes_the_measurements_but_no_answer(seed: int, found: dict[
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (lambda: NormalizedSoftmaxLoss(20, 3, scale=1000.0), SOFTMAX),
+        (lambda: NormalizedSoftmaxLoss(20, 3, scale=1e5), SOFTMAX),
         (lambda: NormalizedSoftmaxLoss(20, 3, scale=0.01), SOFTMAX),
         (lambda: NormalizedSoftmaxLoss(2, 3), SOFTMAX),
         (lambda: CosFaceLoss(20, 3, margin=0.5, scale=200.0), SOFTMAX),
@@ -118,11 +118,11 @@ class _OfObjective(ProxyLoss):
     """An objective of the positive logits, the negatives and the embeddings."""
 
     def __init__(self, function: Objective) -> None:
-        super().__init__(20, 3, scoring=Scoring(8.0))
+        super().__init__(20, 3, scoring=Scoring(40.0))
         self.function = function
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return self.function(8 * positive, negative, embeddings)
+        return self.function(40 * positive, negative, embeddings)
 
 
 def _all_positives(p: Tensor, n: Tensor, x: Tensor) -> Tensor:

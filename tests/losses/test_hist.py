@@ -16,7 +16,7 @@ def test_value_and_gradients_equal_the_oracle(y: list[int], chunk: int | None) -
     ours = (x, loss.proxies, loss.log_variances, loss.enter.weight, loss.leave.weight)
     theirs = tuple(each.detach().double().requires_grad_() for each in ours)
 
-    value, expected = loss(x, torch.tensor(y)), oracles.hist(*theirs, y, 8.0, 0.9)
+    value, expected = loss(x, torch.tensor(y)), oracles.hist(theirs, y, 8.0, 0.9)
 
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -88,7 +88,7 @@ def _proxy_nca(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
 
 @dataclass
 class Case:
-    loss: type[ProxyLoss]
+    loss: Callable[..., ProxyLoss]
     oracle: Callable[[Tensor, Tensor, list[int]], Tensor] | None
     keywords: dict[str, Any] = field(default_factory=dict)
     length: float = 2.0  # of the embeddings, times √D

@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,7 +75,7 @@ def held(loss: ProxyLoss, x: Tensor, y: Tensor) -> int:
         (MultiProxyAnchorLoss, 4),
     ],
 )
-def test_memory_does_not_grow_with_classes_times_batch(loss: type[ProxyLoss], proxies: int) -> None:
+def test_memory_does_not_grow_with_classes_times_batch(loss: Callable[..., ProxyLoss], proxies: int) -> None:
     batch, dim, classes, chunk = 64, 16, 4_000, 50
     module_ = loss(classes, dim, proxies_per_class=proxies, chunk_size=chunk)
     x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
@@ -128,7 +128,7 @@ def test_plans_change_where_they_were_measured_to() -> None:
 @pytest.mark.parametrize("loss", [NormalizedSoftmaxLoss, SoftTripleLoss, ProxyAnchorLoss, EuclideanSoftmaxLoss])
 @pytest.mark.parametrize("kept", [0, 2**24])
 def test_every_plan_gives_the_same_at_a_real_size(
-    loss: type[ProxyLoss], kept: int, monkeypatch: pytest.MonkeyPatch
+    loss: Callable[..., ProxyLoss], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(module, "_KEPT", kept)
@@ -156,7 +156,9 @@ def matmul_precision(value: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("loss", [EuclideanSoftmaxLoss, HISTLoss])
 @pytest.mark.parametrize("chunk", [100, None])
-def test_distances_are_in_full_precision_whatever_the_process_allows(loss: type[ProxyLoss], chunk: int | None) -> None:
+def test_distances_are_in_full_precision_whatever_the_process_allows(
+    loss: Callable[..., ProxyLoss], chunk: int | None
+) -> None:
     # "medium" lets products of float32 run in bfloat16: ‖x‖² + ‖w‖² − 2x·w would lose all digits of near distances.
     torch.manual_seed(0)
     module_ = loss(300, 64, chunk_size=chunk)

@@ -220,7 +220,7 @@ class _Streamed(torch.autograd.Function):
                 _finish(grads, queries, proxies, labels, scoring, grad_positive, grad_negative)
                 for part, states in zip(walk.parts(), ctx.states, strict=True):
                     _add_terms(ctx.terms, states, grads[1], proxies, part, grad_terms)
-                return *grads, None, None, None, None
+                return grads[0], grads[1], None, None, None, None
             grads = _empty_grads(ctx, queries, proxies)
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             total = negative.masked_fill(negative == -torch.inf, 0)
@@ -233,7 +233,7 @@ class _Streamed(torch.autograd.Function):
                 grad = chunk.put_own(_through(graph, grad), grad_positive)
                 chunk.backward(grad, *grads)
                 _add_terms(ctx.terms, states, grads[1], proxies, chunk.part, grad_terms)
-        return *grads, None, None, None, None
+        return grads[0], grads[1], None, None, None, None
 
 
 class _Chunk:

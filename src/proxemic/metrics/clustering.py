@@ -34,6 +34,6 @@ def normalized_mutual_information(
     except ImportError as error:
         raise ImportError("NMI needs scikit-learn, which is missing: pip install scikit-learn") from error
     classes = int(torch.unique(labels).numel())
-    clusters = KMeans(classes, n_init=1, random_state=seed).fit_predict(embeddings.float().cpu().numpy())
+    clusters = KMeans(classes, n_init=1, random_state=seed).fit_predict(embeddings.float().cpu().numpy())  # type: ignore[arg-type]
     value = normalized_mutual_info_score(labels.cpu().numpy(), clusters, average_method=average)
     return min(1.0, float(value))
