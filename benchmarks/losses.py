@@ -132,8 +132,8 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
     for size in sizes.values():
         shape = f"{size.batch}, {size.dim}, {size.classes}, {size.proxies}"
         for name in names:
-            class_wise = build(name, Size(2, 2, 2, 1, 1)).scoring.push is not None
-            plan = Plan.of(size.batch, size.classes, size.proxies, size.dim, class_wise=class_wise)
+            scoring = build(name, Size(2, 2, 2, 1, 1)).scoring
+            plan = Plan.of(scoring, size.batch, size.classes, size.proxies, size.dim)
             seconds = compare(name, size, device)
             ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
             columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
@@ -149,7 +149,7 @@ def memory(names: Sequence[str], size: Size) -> None:
     for name in names:
         torch.manual_seed(0)
         loss = build(name, size)
-        plan = Plan.of(b, c, k, d, class_wise=loss.scoring.push is not None)
+        plan = Plan.of(loss.scoring, b, c, k, d)
         x, y = torch.randn(b, d, requires_grad=True), torch.randint(c, (b,))
         gradients = 4 * (x.numel() + loss.proxies.numel())
         small = build(name, Size(8, 8, 10, k, 1))

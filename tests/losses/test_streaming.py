@@ -101,28 +101,33 @@ def test_what_is_counted_is_what_is_held() -> None:
     classes=st.integers(2, 10**6),
     proxies=st.integers(1, 16),
     dim=st.integers(1, 2048),
-    class_wise=st.booleans(),
+    loss=st.sampled_from([NormalizedSoftmaxLoss, ProxyAnchorLoss, EuclideanSoftmaxLoss]),
 )
 def test_a_plan_bounds_its_memory_at_any_size(
-    batch: int, classes: int, proxies: int, dim: int, class_wise: bool
+    batch: int, classes: int, proxies: int, dim: int, loss: Callable[..., ProxyLoss]
 ) -> None:
-    plan = Plan.of(batch, classes, proxies, dim, class_wise=class_wise)
+    scoring = loss(2, 2).scoring
+    plan = Plan.of(scoring, batch, classes, proxies, dim)
     assert 1 <= plan.chunk <= classes
     assert not plan.dense or plan.chunk == classes
+    assert not plan.dense or batch * classes * proxies <= 2**18
     if plan.keep:
         assert 4 * batch * classes * proxies <= 64 * 2**20
     assert batch * plan.chunk * proxies <= max(2**21, 256 * batch, batch * proxies)
 
 
 def test_plans_change_where_they_were_measured_to() -> None:
-    assert Plan.of(16, 20, 1, 16).dense
-    cub = Plan.of(180, 100, 10, 512)
-    assert (cub.chunk, cub.keep, cub.dense) == (100, True, False)
-    assert Plan.of(32, 11_318, 1, 512) == Plan(2048, keep=True)  # kept scores, made and used a chunk at a time
-    assert Plan.of(32, 11_318, 1, 512, class_wise=True) == Plan(2048, keep=False)  # one pass needs none
-    assert Plan.of(128, 85_742, 2, 512) == Plan(1024, keep=False)  # 84 MiB of scores are made again
-    assert Plan.of(1024, 200_000, 4, 128) == Plan(512, keep=False)
-    assert Plan.of(10**7, 10**6, 100, 512).chunk == 2
+    data_wise, class_wise = NormalizedSoftmaxLoss(2, 2).scoring, ProxyAnchorLoss(2, 2).scoring
+    assert Plan.of(data_wise, 128, 256, 1, 512).dense
+    assert not Plan.of(data_wise, 128, 257, 1, 512).dense
+    assert Plan.of(data_wise, 180, 100, 10, 512) == Plan(100, keep=True)
+    assert Plan.of(data_wise, 128, 2**11, 1, 512) == Plan(2048, keep=True)
+    assert Plan.of(data_wise, 32, 11_318, 1, 512) == Plan(2048, keep=True)  # kept, made and used a chunk at a time
+    assert Plan.of(class_wise, 32, 11_318, 1, 512) == Plan(2048, keep=False)  # one pass needs none
+    assert Plan.of(data_wise, 64, 2**18, 1, 512) == Plan(2048, keep=True)  # 64 MiB of scores
+    assert Plan.of(data_wise, 64, 2**18 + 1, 1, 512) == Plan(2048, keep=False)  # more are made again
+    assert Plan.of(data_wise, 1024, 200_000, 4, 128) == Plan(512, keep=False)
+    assert Plan.of(data_wise, 10**7, 10**6, 100, 512).chunk == 2
 
 
 @pytest.mark.parametrize("loss", [NormalizedSoftmaxLoss, SoftTripleLoss, ProxyAnchorLoss, EuclideanSoftmaxLoss])

@@ -111,7 +111,7 @@ class _Draw:
         device = self.loss.proxies.device
         labels = self.labels.to(device)
         with torch.enable_grad():
-            leaves = (scores.to(device).requires_grad_(), embeddings.to(device).requires_grad_())
+            leaves = tuple(each.detach().to(device).requires_grad_() for each in (scores, embeddings))
             positive, negative = reduce_scores(leaves[0], labels, self.loss.scoring)
             value = self.loss.objective(positive, negative, labels, leaves[1])
             found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)

@@ -69,25 +69,22 @@ class Plan:
     dense: bool = False
 
     @classmethod
-    def of(cls, batch: int, classes: int, proxies: int, dim: int, *, class_wise: bool = False) -> "Plan":
+    def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int) -> "Plan":
         """The fastest plan for the sizes B, C, K and D, with at most 64 MiB of similarities kept (float32).
 
-        >>> Plan.of(180, 100, 10, 512)  # CUB: one chunk
+        >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
         Plan(chunk=100, keep=True, dense=False)
-        >>> Plan.of(1024, 200_000, 4, 128)  # dense scores would take 3.3 GB
+        >>> Plan.of(Scoring(scale=20.0), 1024, 200_000, 4, 128)  # dense scores would take 3.3 GB
         Plan(chunk=512, keep=False, dense=False)
         """
         scores = batch * classes * proxies
-        if scores * dim <= _DENSE:
-            return cls(classes, keep=True, dense=True)
         if scores <= _ONE_CHUNK:
-            return cls(classes, keep=True)
+            return cls(classes, keep=True, dense=scores * dim <= scoring.similarity.dense_below)
         # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
         rows = max(min(2**20 // dim, 2**21 // batch, 2048), 256)
-        return cls(min(max(rows // proxies, 1), classes), keep=not class_wise and scores <= _KEPT)
+        return cls(min(max(rows // proxies, 1), classes), keep=scoring.push is None and scores <= _KEPT)
 
 
-_DENSE = 2**18  # multiplications, measured
 _ONE_CHUNK = 2**18  # scores
 _KEPT = 2**24  # scores
 
@@ -152,7 +149,7 @@ def streamed_scores(
     tensor([1., 1.])
     """
     if chunk_size is None:
-        plan = Plan.of(len(embeddings), *proxies.shape, class_wise=scoring.push is not None)
+        plan = Plan.of(scoring, len(embeddings), *proxies.shape)
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
