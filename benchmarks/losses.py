@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 import proxemic.losses as ours
 from measure import medians, peak_memory
-from proxemic.losses.streaming import Plan, dense_scores
+from proxemic.losses.scoring import dense_scores
+from proxemic.losses.streaming import Plan
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from proxemic.losses import (
     SphereFaceLoss,
     WarpedSoftmaxLoss,
 )
-from proxemic.losses.streaming import Scoring
+from proxemic.losses.scoring import Scoring
 
 COLUMNS = ("stability", "manifold", "similarity", "P-P", "N-N", "P-N")
 

@@ -35,7 +35,8 @@ from proxemic.losses import (
     SphereFaceLoss,
     WarpedSoftmaxLoss,
 )
-from proxemic.losses.streaming import dense_scores, streamed_scores
+from proxemic.losses.scoring import dense_scores
+from proxemic.losses.streaming import streamed_scores
 
 WARP = {"alpha": 3.0, "k1": 0.6, "k2": 1.5, "delta_scale": 1.2, "temperature": 1.3}
 WARP_FUNCTION = {"f1": lambda t: t.square(), "f2": lambda t: t**1.5, "temperature": 0.5}

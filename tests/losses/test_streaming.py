@@ -25,7 +25,8 @@ from proxemic.losses import (
     SoftTripleLoss,
 )
 from proxemic.losses import streaming as module
-from proxemic.losses.streaming import Plan, dense_scores, streamed_scores
+from proxemic.losses.scoring import dense_scores
+from proxemic.losses.streaming import Plan, streamed_scores
 
 
 class Held(TorchDispatchMode):
@@ -118,8 +119,13 @@ def test_a_plan_bounds_its_memory_at_any_size(
 
 def test_plans_change_where_they_were_measured_to() -> None:
     data_wise, class_wise = NormalizedSoftmaxLoss(2, 2).scoring, ProxyAnchorLoss(2, 2).scoring
-    assert Plan.of(data_wise, 128, 256, 1, 512).dense
-    assert not Plan.of(data_wise, 128, 257, 1, 512).dense
+    assert Plan.of(data_wise, 180, 256, 1, 512).dense
+    assert not Plan.of(data_wise, 180, 257, 1, 512).dense
+    assert not Plan.of(data_wise, 2048, 129, 1, 512).dense
+    distances = EuclideanSoftmaxLoss(2, 2).scoring
+    assert Plan.of(distances, 32, 128, 1, 128).dense
+    assert not Plan.of(distances, 32, 129, 1, 128).dense
+    assert not Plan.of(HISTLoss(2, 2).scoring, 2, 2, 1, 2).dense
     assert Plan.of(data_wise, 180, 100, 10, 512) == Plan(100, keep=True)
     assert Plan.of(data_wise, 128, 2**11, 1, 512) == Plan(2048, keep=True)
     assert Plan.of(data_wise, 32, 11_318, 1, 512) == Plan(2048, keep=True)  # kept, made and used a chunk at a time

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from proxemic.losses import ProxyLoss
+from proxemic.losses.scoring import reduce_scores
 from proxemic.losses.similarity import Cosine, unit
-from proxemic.losses.streaming import reduce_scores
 
 __all__ = ["batch_labels", "gradient_changes"]
 

@@ -13,8 +13,8 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.scoring import Scoring, dense_class_scores
 from proxemic.losses.similarity import InnerProduct, unit
-from proxemic.losses.streaming import Scoring, dense_class_scores
 
 __all__ = ["HISTLoss", "propagation"]
 

@@ -14,7 +14,7 @@ from proxemic.losses.margins import angular_margin, multiplied_angle
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.streaming import Scoring
+from proxemic.losses.scoring import Scoring
 
 __all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "SphereFaceLoss"]
 

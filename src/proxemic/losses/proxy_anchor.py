@@ -10,7 +10,7 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import anchor_positive, anchor_push
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.streaming import Scoring
+from proxemic.losses.scoring import Scoring
 
 __all__ = ["ProxyAnchorLoss"]
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from proxemic.losses.checks import check_count, check_embeddings, check_labels
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.regularizers import Regularizer
-from proxemic.losses.streaming import Scoring, dense_class_scores, streamed_scores
+from proxemic.losses.scoring import Scoring, dense_class_scores
+from proxemic.losses.streaming import streamed_scores
 from proxemic.losses.watch import watch_proxies
 
 __all__ = ["ProxyLoss"]

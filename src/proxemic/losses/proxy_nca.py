@@ -10,7 +10,7 @@ from proxemic.losses.initialization import small_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.streaming import Scoring
+from proxemic.losses.scoring import Scoring
 
 __all__ = ["ProxyNCALoss", "ProxyNCAPlusPlusLoss"]
 

@@ -38,11 +38,12 @@ class Similarity(Protocol):
     Then the own class's similarity is taken from `pairs`, and the product is never made in TF32 or bfloat16.
     """
 
-    dense_below: ClassVar[int]
-    """Up to so many multiplications, ``batch · classes · proxies · dim``, `dense` by autograd is faster (measured)."""
-
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         """What the embeddings become before any proxy is seen (ordinary autograd)."""
+        ...
+
+    def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
+        """Whether `dense`, by autograd, takes less time than a chunk of all; measured on a CPU."""
         ...
 
     def dense(
@@ -84,7 +85,9 @@ class Cosine:
     """``x̂·ŵ``, in [-1, 1]."""
 
     cancels: ClassVar[bool] = False
-    dense_below: ClassVar[int] = 2**24
+
+    def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
+        return rows * dim <= 2**17  # unit copies of the proxies are what it loses by
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         return unit(embeddings)
@@ -131,7 +134,9 @@ class Euclidean:
     """``−‖x − w‖``, nothing normalised; in (−∞, 0]."""
 
     cancels: ClassVar[bool] = True  # ‖x‖² + ‖w‖² − 2x·w, as x comes to lie on its proxy: where training goes
-    dense_below: ClassVar[int] = 2**20
+
+    def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
+        return batch * rows * dim <= 2**19  # each difference is made: no matrix product
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         return embeddings
@@ -180,7 +185,9 @@ class InnerProduct:
     """``f(x)·w`` for features ``f`` of the embedding, given by a subclass's `prepare`; nothing normalised."""
 
     cancels: ClassVar[bool] = True
-    dense_below: ClassVar[int] = 0  # autograd's backward would run in whatever precision the process allows
+
+    def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
+        return False  # autograd's backward would run in whatever precision the process allows
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         return embeddings

@@ -10,7 +10,7 @@ from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.regularizers import CenterRegularizer
-from proxemic.losses.streaming import Scoring
+from proxemic.losses.scoring import Scoring
 
 __all__ = ["SoftTripleLoss"]
 

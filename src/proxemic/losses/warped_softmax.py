@@ -12,8 +12,8 @@ from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.scoring import Scoring
 from proxemic.losses.similarity import Euclidean
-from proxemic.losses.streaming import Scoring
 
 __all__ = ["EuclideanSoftmaxLoss", "WarpedSoftmaxLoss", "warp"]
 

@@ -1,0 +1,95 @@
+"""What a class score is, how the negatives are summed, and the same in a few lines of ordinary PyTorch.
+
+For class scores ``S_c(x_i)`` a loss needs the positive score ``P_i = S_{y_i}(x_i)`` of each sample, and of the others
+
+* ``N_i = LSE_{c ≠ y_i} a·g(S_c(x_i))``, one log-sum-exp a sample (data-wise losses), or
+* ``Σ_c push(M_c)`` with ``M_c = LSE_{i: y_i ≠ c} a·g(S_c(x_i))``, one log-sum-exp a class (class-wise losses).
+
+`dense_scores` says so plainly; `proxemic.losses.streaming` gives the same values and gradients at any size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.regularizers import Regularizer
+from proxemic.losses.similarity import Cosine, Similarity
+
+__all__ = ["Elementwise", "Scoring", "dense_class_scores", "dense_scores", "full_precision", "reduce_scores"]
+
+Elementwise = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a class score is and how the negatives are summed.
+
+    Args:
+        scale: ``a``, the factor in front of every negative score.
+        push: ``None`` sums the negatives of each sample over the classes. An elementwise differentiable function sums
+            those of each class over the samples, and is itself summed over the classes.
+        similarity: Of an embedding and a proxy.
+        pooling: From the similarities to K proxies to one class score; unused when K = 1.
+        transform: ``g``, elementwise and differentiable, on the negatives' class scores; ``None`` is the identity.
+    """
+
+    scale: float
+    push: Elementwise | None = None
+    similarity: Similarity = Cosine()
+    pooling: Pooling = SoftmaxPooling()
+    transform: Elementwise | None = None
+
+
+def dense_class_scores(
+    queries: Float[Tensor, "batch features"],
+    proxies: Float[Tensor, "classes proxies features"],
+    similarity: Similarity,
+    pooling: Pooling,
+) -> Float[Tensor, "batch classes"]:
+    """Every class score at once, by ordinary autograd."""
+    with full_precision(similarity.cancels):
+        similarities = similarity.dense(queries, proxies.flatten(0, 1)).unflatten(1, proxies.shape[:2])
+    return pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
+
+
+def reduce_scores(
+    scores: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], scoring: Scoring
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
+    """Positive scores and reduced negatives of class scores, by ordinary autograd."""
+    own = labels.unsqueeze(1)
+    positive = scores.gather(1, own).squeeze(1)
+    logits = scoring.scale * (scoring.transform(scores) if scoring.transform else scores)
+    logits = logits.scatter(1, own, -torch.inf)
+    return positive, logits.logsumexp(1) if scoring.push is None else scoring.push(logits.logsumexp(0)).sum()
+
+
+def dense_scores(
+    embeddings: Float[Tensor, "batch dim"],
+    proxies: Float[Tensor, "classes proxies features"],
+    labels: Int[Tensor, " batch"],
+    scoring: Scoring,
+    terms: Sequence[Regularizer] = (),
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
+    """Positive scores, reduced negatives and terms, written down plainly: the definition of `streamed_scores`."""
+    queries = scoring.similarity.prepare(embeddings)
+    scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
+    return *reduce_scores(scores, labels, scoring), sum((term(proxies) for term in terms), proxies.new_zeros(()))
+
+
+@contextmanager
+def full_precision(wanted: bool) -> Iterator[None]:
+    """Matrix products of float32 in float32, whatever the process allows for speed, such as TF32."""
+    allowed = torch.get_float32_matmul_precision()
+    if not wanted or allowed == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(allowed)
