@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import proxemic.losses as ours
 from measure import medians, peak_memory
+from proxemic.losses.checks import check_embeddings, check_labels
 from proxemic.losses.scoring import dense_scores
 from proxemic.losses.streaming import Plan
 
@@ -101,6 +102,8 @@ def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Calla
 
 
 def _dense(loss: Any, x: Tensor, y: Tensor) -> Tensor:
+    check_embeddings(x, loss.embedding_size)  # as the loss itself does
+    check_labels(y, len(x), loss.num_classes)
     centers = loss.centers(loss.proxies)
     positive, negative, terms = dense_scores(x, centers, y, loss.scoring, list(loss.regularizers))
     return loss.objective(positive, negative, y, x) + terms
@@ -153,8 +156,10 @@ def memory(names: Sequence[str], size: Size) -> None:
         plan = Plan.of(loss.scoring, b, c, k, d)
         x, y = torch.randn(b, d, requires_grad=True), torch.randint(c, (b,))
         gradients = 4 * (x.numel() + loss.proxies.numel())
-        small = build(name, Size(8, 8, 10, k, 1))
-        step(small, torch.randn(8, 8, requires_grad=True), torch.arange(8))()  # a first call loads libraries
+        few = build(name, Size(b, d, 2 * plan.chunk, k, 1))
+        few.chunk_size = plan.chunk
+        step(few, torch.randn(b, d, requires_grad=True), y % (2 * plan.chunk))()  # libraries' workspaces are made
+        del few
         peak = peak_memory(step(loss, x, y)) - gradients
         allowed = 2 * 4 * plan.chunk * k * b + 8 * 4 * (b + c * k)
         print(f"{name:30} chunk {plan.chunk}: peak {peak / 1e6:.1f} MB, allowed {allowed / 1e6:.1f} MB", flush=True)

@@ -1,5 +1,6 @@
 """Recipes of pair losses: classes inside a class, by file and by flag."""
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from pytorch_metric_learning import distances, losses, miners
 from torch import nn
 
+import proxemic.losses
 from proxemic.errors import UserError
-from proxemic.losses import PairwiseLoss
+from proxemic.losses import MaxPooling, MeanProxyNorm, PairwiseLoss, ProxyLoss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 
@@ -105,3 +107,40 @@ def test_parameters_follow_from_the_recipe_s_seed(monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_class_inside_the_pair_loss_is_named(distance: str) -> None:
     with pytest.raises(UserError, match=r"loss.loss.distance is pytorch_metric_learning.distances.*(Cosin|pover)"):
         read_recipe(find_recipe(RECIPE), ["--loss.loss.distance", distance])
+
+
+PROXY_LOSSES = [
+    name
+    for name in proxemic.losses.__all__
+    if inspect.isclass(loss := getattr(proxemic.losses, name)) and issubclass(loss, ProxyLoss) and loss is not ProxyLoss
+]
+
+
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_every_proxy_loss_by_name_and_its_recipe_read_again(name: str, tmp_path: Path) -> None:
+    flags = ["--loss", name, "--loss.proxies_per_class=2", "--loss.pooling=MaxPooling"]
+    if name == "WarpedSoftmaxLoss":
+        flags += ["--loss.alpha=28.4", "--loss.k1=0.93", "--loss.k2=1.15"]
+    read = read_recipe(find_recipe("glyphs-small"), flags)
+    again = tmp_path / "recipe.yaml"
+    again.write_text(read.yaml)
+    for recipe in (read.recipe, read_recipe(again).recipe):
+        torch.manual_seed(0)
+        loss = recipe.loss(5, 6)
+        assert isinstance(loss, getattr(proxemic.losses, name))
+        assert loss.proxies.shape == (5, 2, 6)
+        assert loss.scoring.pooling == MaxPooling()
+        torch.manual_seed(0)
+        keywords = {"alpha": 28.4, "k1": 0.93, "k2": 1.15} if name == "WarpedSoftmaxLoss" else {}
+        expected = getattr(proxemic.losses, name)(5, 6, proxies_per_class=2, **keywords)
+        assert torch.equal(loss.proxies, expected.proxies)  # also the way the proxies start is written and read
+
+
+def test_regularizers_and_initialisation_by_flag() -> None:
+    flags = ["--loss", "ArcFaceLoss", "--loss.init=proxemic.losses.initialization.kaiming_normal"]
+    flags += ["--loss.regularizers", '[{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 0.5}}]']
+    loss = read_recipe(find_recipe("glyphs-small"), flags).recipe.loss(5, 6)
+    assert isinstance(loss, ProxyLoss)
+    (regularizer,) = loss.regularizers
+    assert isinstance(regularizer, MeanProxyNorm)
+    assert regularizer.weight == 0.5

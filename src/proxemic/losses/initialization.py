@@ -8,7 +8,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["kaiming_normal", "kaiming_uniform", "small_normal", "unit_directions", "xavier_uniform"]
+__all__ = ["eighth_normal", "kaiming_normal", "kaiming_uniform", "small_normal", "unit_directions", "xavier_uniform"]
 
 
 def kaiming_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
@@ -28,9 +28,14 @@ def xavier_uniform(proxies: Float[Tensor, "classes proxies dim"]) -> None:
     nn.init.uniform_(proxies, -bound, bound)
 
 
-def small_normal(proxies: Float[Tensor, "classes proxies dim"], std: float = 0.01) -> None:
-    """Normal with standard deviation ``std`` (ArcFace: 0.01; ProxyNCA and ProxyNCA++: 1/8)."""
-    nn.init.normal_(proxies, std=std)
+def small_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
+    """Normal with standard deviation 0.01 (ArcFace)."""
+    nn.init.normal_(proxies, std=0.01)
+
+
+def eighth_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
+    """Normal with standard deviation 1/8 (ProxyNCA++)."""
+    nn.init.normal_(proxies, std=1 / 8)
 
 
 def unit_directions(proxies: Float[Tensor, "classes proxies dim"]) -> None:

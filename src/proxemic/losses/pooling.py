@@ -66,11 +66,13 @@ class SoftmaxPooling(Pooling):
         similarities: Float[Tensor, "classes proxies batch"],
         pooled: Float[Tensor, "classes batch"],
     ) -> Float[Tensor, "classes proxies batch"]:
-        # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
+        # ∂S/∂s_k = q_k (1 + (s_k − S)/γ), a proxy at a time: no third buffer of the size of the similarities.
         weight = self._weight(similarities)
-        grad = grad / weight.sum(1)
-        slope = (similarities - pooled.unsqueeze(1)).div_(self.gamma).add_(1)
-        return slope.mul_(weight).mul_(grad.unsqueeze(1))
+        factor = grad / weight.sum(1)
+        constant = factor * (1 - pooled / self.gamma)
+        for each, similarity in zip(weight.unbind(1), similarities.unbind(1), strict=True):
+            each.mul_(torch.addcmul(constant, factor, similarity, value=1 / self.gamma))
+        return weight
 
     def _weight(self, similarities: Tensor) -> Tensor:
         """``e^{(s − max s)/γ}``, as a power of 2, several times as fast as one of e."""

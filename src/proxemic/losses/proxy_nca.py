@@ -1,12 +1,11 @@
 """ProxyNCA and ProxyNCA++: neighbourhood component analysis with one neighbour a class, its proxy."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_positive
-from proxemic.losses.initialization import small_normal
+from proxemic.losses.initialization import eighth_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -50,7 +49,7 @@ class ProxyNCALoss(ProxyLoss):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = partial(small_normal, std=1 / 8),
+        init: Callable[[Tensor], object] = eighth_normal,
     ) -> None:
         super().__init__(
             num_classes,
@@ -100,7 +99,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
-        init: Callable[[Tensor], object] = partial(small_normal, std=1 / 8),
+        init: Callable[[Tensor], object] = eighth_normal,
     ) -> None:
         super().__init__(
             num_classes,

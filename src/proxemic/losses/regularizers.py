@@ -45,10 +45,14 @@ class Regularizer(nn.Module, ABC):
     """Whether the term is a mean over classes, each by itself, so that a chunk of classes has its part of it."""
 
     @abstractmethod
+    def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
+        """Room for what `value` leaves for `add_gradient`; of a separable term, one entry a class."""
+
+    @abstractmethod
     def value(
-        self, proxies: Float[Tensor, "classes proxies dim"]
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "*state"] | None]:
-        """The term without its weight, outside autograd, and what `add_gradient` needs of it."""
+        self, proxies: Float[Tensor, "classes proxies dim"], state: Float[Tensor, "*state"] | None
+    ) -> Float[Tensor, ""]:
+        """The term without its weight, outside autograd; fills the state."""
 
     @abstractmethod
     def add_gradient(
@@ -82,13 +86,16 @@ class MeanProxyNorm(Regularizer):
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__(weight)
 
-    def value(self, proxies: Tensor) -> tuple[Tensor, Tensor]:
-        mean = proxies.new_zeros(proxies.shape[2])
+    def make_state(self, proxies: Tensor) -> Tensor:
+        return proxies.new_zeros(proxies.shape[2])  # the mean
+
+    def value(self, proxies: Tensor, state: Tensor | None) -> Tensor:
+        mean = self.make_state(proxies) if state is None else state
         for part in _parts(proxies):
             rows = proxies[part].flatten(0, 1)
             mean.addmv_(rows.T, _inverse(torch.linalg.vector_norm(rows, dim=1)))
         mean.div_(proxies.shape[0] * proxies.shape[1])
-        return mean.norm(), mean
+        return mean.norm()
 
     def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
         assert state is not None
@@ -122,19 +129,21 @@ class CenterRegularizer(Regularizer):
 
     separable: ClassVar[bool] = True
 
-    def value(self, proxies: Tensor) -> tuple[Tensor, Tensor | None]:
+    def make_state(self, proxies: Tensor) -> Tensor | None:
         classes, per_class, _ = proxies.shape
-        total = proxies.new_zeros(())
-        if per_class == 1:
-            return total, None
         # For its size beside the proxies', many proxies a class have theirs made again.
-        state = proxies.new_empty(classes, per_class, per_class) if per_class < 8 else None
+        return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
+
+    def value(self, proxies: Tensor, state: Tensor | None) -> Tensor:
+        total = proxies.new_zeros(())
+        if proxies.shape[1] == 1:
+            return total
         for part in _parts(proxies):
             value, mixing = _center_terms(proxies[part])
-            total = total + value
+            total.add_(value)
             if state is not None:
                 state[part] = mixing
-        return total / self._pairs(proxies), state
+        return total / self._pairs(proxies)
 
     def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
         if proxies.shape[1] == 1:
@@ -153,8 +162,9 @@ class CenterRegularizer(Regularizer):
 class _Through(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, proxies: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        value, state = regularizer.value(proxies)
-        ctx.save_for_backward(proxies, *(() if state is None else (state,)))
+        state = regularizer.make_state(proxies)
+        value = regularizer.value(proxies, state)
+        ctx.save_for_backward(proxies, state)
         ctx.regularizer = regularizer
         ctx.set_materialize_grads(False)
         return proxies.view_as(proxies), value * regularizer.weight
@@ -162,12 +172,12 @@ class _Through(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None]:  # type: ignore[override]
-        proxies, *state = ctx.saved_tensors
+        proxies, state = ctx.saved_tensors
         if grad_value is None:
             return grad, None
         # Onto what came, not beside it: the loss made that gradient for this alone.
         grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
-        ctx.regularizer.add_gradient(grad, proxies, state[0] if state else None, grad_value * ctx.regularizer.weight)
+        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight)
         return grad, None
 
 

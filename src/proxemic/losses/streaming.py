@@ -1,8 +1,8 @@
 """The one expensive part of every proxy loss, walked over the classes in chunks.
 
 `streamed_scores` gives the values and gradients of `proxemic.losses.scoring.dense_scores` and holds no more than a
-chunk of ``[classes, proxies, batch]`` similarities: it folds each chunk into the result and throws it away. Its gradient
-is made in one of three ways, the fastest that the memory allows (`Plan`):
+chunk of ``[classes, proxies, batch]`` similarities: it folds each chunk into the result and throws it away. Its
+gradient is made in one of three ways, the fastest that the memory allows (`Plan`):
 
 * where all scores are few they are kept (three matrix products in all);
 * a class's log-sum-exp is complete inside its chunk, so class-wise losses form its gradient in the same pass (three);
@@ -112,6 +112,7 @@ class _Streamed(torch.autograd.Function):
             walk = _Walk(queries, proxies, labels, scoring, plan, terms)
             if scoring.similarity.cancels:
                 walk.own = scoring.similarity.pairs(queries, proxies[labels])
+            walk.states = [term.make_state(proxies) for term in terms]
             if plan.keep and differentiable:
                 walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
@@ -132,19 +133,19 @@ class _Streamed(torch.autograd.Function):
         grads, ctx.grads = ctx.grads, None
         with _outside_autograd(queries, ctx.scoring):
             walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms)
-            walk.own, walk.kept, walk.filled = own, kept, kept is not None
+            walk.own, walk.kept, walk.filled, walk.states = own, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
-                for part, states in zip(walk.parts(), ctx.states, strict=True):
+                for part in walk.parts():
                     walk.unfold(part, grads, grad_positive, grad_negative)
                     if not walk.one_pass:
-                        walk.add_terms(part, grads[1], states, grad_terms)
+                        walk.add_terms(part, grads[1], grad_terms)
             if walk.one_pass:
                 walk.finish(grads, grad_positive, grad_negative)
-                for part, states in zip(walk.parts(), ctx.states, strict=True):
-                    walk.add_terms(part, grads[1], states, grad_terms)
+                for part in walk.parts():
+                    walk.add_terms(part, grads[1], grad_terms)
         return grads[0], grads[1], None, None, None, None
 
 
@@ -166,10 +167,13 @@ class _Walk:
         self.own: Tensor | None = None  # similarities to the own proxies [batch, proxies], where a chunk's are inexact
         self.kept: Tensor | None = None  # all similarities, if they are kept
         self.filled = False  # whether they have been made
-        self.states: list[list[Tensor | None]] = []  # of each part's terms
+        self.states: list[Tensor | None] = []  # of each term
         self.positive = queries.new_zeros(len(queries))
         self.negative = queries.new_full((len(queries),), -torch.inf) if scoring.push is None else queries.new_zeros(())
         self.total = queries.new_zeros(())
+        # One for all chunks, and results in place: small tensors that outlive a chunk, made between large ones that do
+        # not, would leave a hole in the heap for each.
+        self.scratch = queries.new_empty(min(plan.chunk, len(proxies)), proxies.shape[1], len(queries))
 
     def parts(self) -> Iterator[slice]:
         """The classes of each chunk."""
@@ -180,21 +184,18 @@ class _Walk:
     def fold(self, part: slice, grads: Grads | None) -> None:
         """Add a chunk to positives, negatives and terms; to ``grads`` the gradient of the negatives, of one pass."""
         chunk, scoring = _Chunk(self, part), self.scoring
-        self.positive = chunk.own_scores(self.positive)
+        chunk.own_scores(self.positive)
         logits, graph = chunk.logits()
         if scoring.push is None:
-            self.negative = torch.logaddexp2(self.negative, _logsumexp2(logits))
+            torch.logaddexp2(self.negative, _logsumexp2(logits), out=self.negative)
         else:
             value, grad = _push(logits, scoring.push, scoring.scale)
-            self.negative = self.negative + value
+            self.negative.add_(value)
             if grads is not None:
                 chunk.backward(_through(graph, grad), grads)
-        states = []
-        for term in self.terms:
-            value, state = term.value(self.proxies[part])
-            self.total = self.total + value * (term.weight * self._share(part))
-            states.append(state)
-        self.states.append(states)
+        for term, state in zip(self.terms, self.states, strict=True):
+            value = term.value(self.proxies[part], None if state is None else state[part])
+            self.total.add_(value * (term.weight * self._share(part)))
 
     def unfold(self, part: slice, grads: Grads, grad_positive: Tensor, grad_negative: Tensor) -> None:
         """Add a chunk's gradient; of one pass, that of the negatives alone, for a gradient of 1."""
@@ -228,12 +229,12 @@ class _Walk:
         if grads[1] is not None:
             grads[1].index_add_(0, self.labels, own[1])
 
-    def add_terms(self, part: slice, grad: Tensor | None, states: list[Tensor | None], factor: Tensor) -> None:
+    def add_terms(self, part: slice, grad: Tensor | None, factor: Tensor) -> None:
         """The gradient of the regularisers onto that of the proxies."""
         if grad is not None:
-            for term, state in zip(self.terms, states, strict=True):
+            for term, state in zip(self.terms, self.states, strict=True):
                 weight = factor * (term.weight * self._share(part))
-                term.add_gradient(grad[part], self.proxies[part], state, weight)
+                term.add_gradient(grad[part], self.proxies[part], None if state is None else state[part], weight)
 
     def _share(self, part: slice) -> float:
         return (part.stop - part.start) / len(self.proxies)
@@ -255,11 +256,11 @@ class _Chunk:
 
     def _similarities(self) -> Tensor:
         """``[classes, proxies, batch]``, which the backward may overwrite."""
-        walk, classes, proxies = self.walk, self.part.stop - self.part.start, self.walk.proxies.shape[1]
+        walk, proxies = self.walk, self.walk.proxies.shape[1]
+        scratch = walk.scratch[: self.part.stop - self.part.start]
         if walk.kept is not None and walk.filled:
-            return walk.kept[self.part].clone()  # scratch: the kept ones must outlast this backward
-        keep = walk.kept is not None
-        into = walk.kept[self.part] if keep else walk.queries.new_empty(classes, proxies, len(walk.queries))
+            return scratch.copy_(walk.kept[self.part])  # the kept ones must outlast this backward
+        into = scratch if walk.kept is None else walk.kept[self.part]
         walk.scoring.similarity.forward(walk.queries, self.rows, into.flatten(0, 1))
         if walk.own is not None:
             column = self.column.unsqueeze(1).expand(1, proxies, -1)
@@ -267,9 +268,10 @@ class _Chunk:
             into.scatter_(0, column, exact.unsqueeze(0))
         return into
 
-    def own_scores(self, others: Tensor) -> Tensor:
-        """The score of each sample's own class, where it is in this chunk."""
-        return torch.where(self.inside.squeeze(0), self.pooled.gather(0, self.column).squeeze(0), others)
+    def own_scores(self, positive: Tensor) -> None:
+        """Put the score of each sample's own class where it is in this chunk."""
+        own = self.pooled.gather(0, self.column).squeeze(0)
+        torch.where(self.inside.squeeze(0), own, positive, out=positive)
 
     def logits(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """``a·g(S)/ln 2`` with −∞ for the own class, and the graph of ``g``, if there is one.

@@ -1,0 +1,39 @@
+"""The benchmarks run, in their short form; their figures are read by people."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pytorch_metric_learning")
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", ROOT / "benchmarks" / arguments[0], *arguments[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_table_of_the_losses_has_every_column() -> None:
+    lines = run("losses.py", "--smoke", "--losses", "NormalizedSoftmaxLoss", "MultiProxyAnchorLoss").splitlines()
+    rows = [line.rsplit(maxsplit=7) for line in lines[2:]]
+    assert len(rows) == 4
+    for row in rows:
+        t3, ours, dense = map(float, row[3:6])
+        assert min(t3, ours, dense) > 0
+    assert rows[0][6:] != ["–", "–"]  # one proxy: the other library has this loss
+    assert rows[1][6:] == ["–", "–"]
+
+
+def test_memory_stays_within_what_is_promised_at_a_small_size() -> None:
+    (line,) = run("losses.py", "--smoke", "--memory", "--losses", "MultiProxyAnchorLoss").splitlines()[1:]
+    words = line.replace(",", "").split()
+    assert words[0] == "MultiProxyAnchorLoss"
+    assert words[words.index("peak") + 2] == words[words.index("allowed") + 2] == "MB"
