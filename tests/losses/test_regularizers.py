@@ -1,8 +1,14 @@
+"""Terms on the proxies: their oracles, and with every loss."""
+
+import copy
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from losses import oracles
-from proxemic.losses import CenterRegularizer, MeanProxyNorm
+from losses.test_losses import CASES, make
+from proxemic.losses import CenterRegularizer, MeanProxyNorm, NormalizedSoftmaxLoss
 
 
 @pytest.mark.parametrize("proxies", [1, 2, 4])
@@ -36,3 +42,33 @@ def test_coinciding_proxies_are_merged_and_others_drawn_together() -> None:
 def test_a_negative_weight_is_refused(regularizer: type[MeanProxyNorm] | type[CenterRegularizer]) -> None:
     with pytest.raises(ValueError, match="weight is -1"):
         regularizer(-1.0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("chunk", [2, 5, None])
+def test_regularizers_add_their_value_and_gradient_to_every_loss(case: str, chunk: int | None) -> None:
+    torch.manual_seed(0)
+    regularizers = (MeanProxyNorm(0.7), CenterRegularizer(0.3))
+    loss = make(case, proxies=2, chunk_size=chunk)
+    both = copy.deepcopy(loss)
+    both.regularizers.extend(regularizers)
+    x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
+    value, expected = both(x, y), loss(x, y) + sum(each(loss.proxies) for each in regularizers)
+    torch.testing.assert_close(value, expected)
+    (got,) = torch.autograd.grad(value, both.proxies)
+    (want,) = torch.autograd.grad(expected, loss.proxies)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_regularizer_of_ones_own_is_any_module_of_the_proxies() -> None:
+    class Length(nn.Module):
+        def forward(self, proxies: Tensor) -> Tensor:
+            return proxies.square().sum()
+
+    loss = NormalizedSoftmaxLoss(50, 4, regularizers=(Length(), CenterRegularizer(0.3)), chunk_size=7)
+    plain = NormalizedSoftmaxLoss(50, 4, regularizers=(CenterRegularizer(0.3),), chunk_size=7)
+    plain.load_state_dict(loss.state_dict())
+    x, y = torch.randn(3, 4), torch.tensor([0, 7, 49])
+    torch.testing.assert_close(loss(x, y), plain(x, y) + loss.proxies.square().sum())
+    got, want = (torch.autograd.grad(each(x, y), each.proxies)[0] for each in (loss, plain))
+    torch.testing.assert_close(got, want + 2 * loss.proxies.detach())

@@ -37,8 +37,8 @@ def gradient_field(
 
     >>> from proxemic.losses import EuclideanSoftmaxLoss
     >>> loss = EuclideanSoftmaxLoss(2, 2, init=lambda w: w.copy_(torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]])))
-    >>> gradient_field(loss, torch.tensor([[1.0, 0.0]]), label=0)  # half way: to the own proxy, and from the other
-    tensor([[-1.,  0.]])
+    >>> gradient_field(loss, torch.tensor([[1.0, 0.0]]), label=0)[0, 0]  # half way: to the own proxy, from the other
+    tensor(-1.)
     """
     return _walk(loss, points, label, rest)[1]
 
@@ -117,7 +117,7 @@ def plot_gradient_field(
 
 
 def _walk(
-    loss: ProxyLoss | PairwiseLoss, points: Float[Tensor, "points dim"], label: int, rest: Rest | None
+    loss: ProxyLoss | PairwiseLoss, points: Tensor, label: int, rest: Rest | None
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, "points dim"]]:
     """Values and forces."""
     if points.ndim != 2 or len(points) == 0:

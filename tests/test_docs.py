@@ -1,0 +1,144 @@
+"""The pages of the losses: every loss has one, its table is true, its example runs, its links lead somewhere."""
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import proxemic.losses
+from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
+
+FOLDER = Path(__file__).parent.parent / "docs" / "losses"
+PAGES = sorted(FOLDER.glob("*.md"))
+LOSSES: dict[str, Any] = {
+    name: kind
+    for name in proxemic.losses.__all__
+    if inspect.isclass(kind := getattr(proxemic.losses, name))
+    and (kind is PairwiseLoss or (issubclass(kind, ProxyLoss) and kind is not ProxyLoss))
+}
+INDEX = (FOLDER / "README.md").read_text()
+OTHERS = (FOLDER / "regularizers-and-pooling.md").read_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every row of every table of the text."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def parameters(text: str) -> dict[str, str]:
+    """Names and defaults in a table whose names are code."""
+    return {row[0].strip("`"): row[1] for row in rows(text) if re.fullmatch(r"`\w+`", row[0])}
+
+
+def keywords(kind: Any) -> dict[str, Any]:
+    found = inspect.signature(kind).parameters.values()
+    return {each.name: each.default for each in found if each.kind is each.KEYWORD_ONLY}
+
+
+def own(kind: Any) -> dict[str, Any]:
+    """The keywords of a loss that the index does not explain, and the number of proxies where it is not one."""
+    common = {name for name in keywords(ProxyLoss) if name != "scoring"} | {"pooling"}
+    found = keywords(kind)
+    return {
+        name: default
+        for name, default in found.items()
+        if name not in common or (name == "proxies_per_class" and default != 1)
+    }
+
+
+def check_defaults(documented: dict[str, str], expected: dict[str, Any]) -> None:
+    assert list(documented) == list(expected)
+    for name, default in expected.items():
+        if default is inspect.Parameter.empty:
+            assert documented[name] == "required", name
+        else:
+            assert eval(documented[name].strip("`"), {}) == default, name
+
+
+def test_there_are_losses() -> None:
+    assert {"ArcFaceLoss", "HISTLoss", "PairwiseLoss"} <= LOSSES.keys()
+    assert len(LOSSES) == 16
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_page_of_a_loss(name: str) -> None:
+    page = (FOLDER / f"{name}.md").read_text()
+    assert page.startswith(f"# {name}")
+    check_defaults(parameters(page), own(LOSSES[name]))
+    for part in (
+        "**Source:**",
+        "**Pulls and pushes.**",
+        "**Take it**",
+        "**Not**",
+        "**Beside published code.**",
+        "**Cost.**",
+    ):
+        assert page.count(part) == 1, part
+    assert f"]({name}.png)" in page
+    assert f"import {name}" in page or f", {name}" in page
+    assert sum(row[0].startswith(f"[{name}]({name}.md)") for row in rows(INDEX)) == 1
+    with Image.open(FOLDER / f"{name}.png") as picture:
+        picture.verify()
+    assert (FOLDER / f"{name}.png").stat().st_size < 60_000
+
+
+def test_nothing_is_left_of_losses_that_are_gone() -> None:
+    assert {path.stem for path in PAGES} == {*LOSSES, "README", "regularizers-and-pooling"}
+    assert {path.stem for path in FOLDER.glob("*.png")} == LOSSES.keys()
+
+
+def test_the_index_explains_the_common_arguments() -> None:
+    documented = parameters(INDEX)
+    expected = keywords(proxemic.losses.NormalizedSoftmaxLoss)
+    assert documented.keys() == expected.keys() - {"scale"}
+    assert documented["proxies_per_class"].startswith("`1` (10 in SoftTriple")
+    assert repr(expected["pooling"]) == "SoftmaxPooling(gamma=0.1)"
+    assert documented["pooling"] == "`SoftmaxPooling(0.1)`"
+    tens = {name for name, kind in LOSSES.items() if keywords(kind).get("proxies_per_class", 1) != 1}
+    assert tens == {name for name in LOSSES if name == "SoftTripleLoss" or "MultiProxyAnchor" in name}
+    for name in ("regularizers", "chunk_size"):
+        assert eval(documented[name].strip("`"), {}) == expected[name]
+
+
+@pytest.mark.parametrize("name", ["MeanProxyNorm", "CenterRegularizer"])
+def test_the_regularizers(name: str) -> None:
+    section = OTHERS.partition(f"## {name}\n")[2].partition("\n## ")[0]
+    found = inspect.signature(getattr(proxemic.losses, name)).parameters
+    check_defaults(parameters(section), {key: each.default for key, each in found.items()})
+
+
+def test_how_the_proxies_of_each_loss_start() -> None:
+    documented = {row[0].strip("`"): row[2] for row in rows(OTHERS) if len(row) == 3 and row[0].startswith("`")}
+    documented = {name: losses for name, losses in documented.items() if hasattr(initialization, name)}
+    assert documented.keys() == set(initialization.__all__)
+    for name, kind in LOSSES.items():
+        if init := keywords(kind).get("init"):
+            assert [each for each in documented if name in documented[each].split(", ")] == [init.__name__], name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_run(page: Path) -> None:
+    test = doctest.DocTestParser().get_doctest(page.read_text(), {}, page.name, str(page), 0)
+    assert test.examples
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL))
+    assert links
+    for link in links:
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
+        # As GitHub makes anchors: lower case, without punctuation, hyphens for blanks.
+        assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, (
+            link
+        )
