@@ -127,7 +127,8 @@ def test_every_proxy_loss_by_name_and_its_recipe_read_again(name: str, tmp_path:
     for recipe in (read.recipe, read_recipe(again).recipe):
         torch.manual_seed(0)
         loss = recipe.loss(5, 6)
-        assert isinstance(loss, getattr(proxemic.losses, name))
+        assert isinstance(loss, ProxyLoss)
+        assert type(loss) is getattr(proxemic.losses, name)
         assert loss.proxies.shape == (5, 2, 6)
         assert loss.scoring.pooling == MaxPooling()
         torch.manual_seed(0)

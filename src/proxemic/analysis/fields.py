@@ -75,7 +75,7 @@ def plot_gradient_field(
     Args:
         loss: A loss of embedding size 2; it is left as it is.
         label: Class of the embedding.
-        radius: Length of the embedding on the circle, which only MagFace minds.
+        radius: Length of the embedding on the circle; of the losses of cosines only MagFace minds it.
         half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
         rest: As in `gradient_field`.
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
@@ -96,21 +96,18 @@ def plot_gradient_field(
     for name, value in (("radius", radius), ("half_width", 1.0 if half_width is None else half_width)):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} is {value}, but must be a positive length.")
-    if half_width is None:
-        places, forces, reach = *_along_circle(loss, label, radius, rest), 1.4
-    else:
-        places = _grid(half_width)
-        forces, reach = gradient_field(loss, places, label, rest=rest), half_width
     if axes is None:
         with extra("train"):
             from matplotlib.figure import Figure
         axes = Figure(figsize=(4, 4), layout="constrained").subplots()
     if half_width is None:
-        turn = torch.linspace(0, 2 * math.pi, 181)
+        reach, turn = 1.4, torch.linspace(0, 2 * math.pi, 181)
         axes.plot(turn.cos(), turn.sin(), color="#bbbbbb", linewidth=1, zorder=0)
-    _draw_arrows(
-        axes, places, forces, longest=0.22 if half_width is None else 0.125 * half_width, root=bool(half_width)
-    )
+        _draw_arrows(axes, *_along_circle(loss, label, radius, rest), longest=0.22, root=False)
+    else:
+        reach, places = half_width, _grid(half_width)
+        forces = gradient_field(loss, places, label, rest=rest)
+        _draw_arrows(axes, places, forces, longest=0.125 * half_width, root=True)
     _draw_points(axes, loss, label, rest, directions=half_width is None)
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
     return axes
@@ -158,7 +155,7 @@ def _draw_arrows(
 ) -> None:
     size = forces.norm(dim=1)
     largest = size.max()
-    # −0.0 and no force at all leave nothing to divide by.
+    # No force anywhere leaves nothing to divide by.
     share = size / largest.clamp(min=torch.finfo(size.dtype).tiny)
     if root:
         share = share.sqrt()
