@@ -44,10 +44,10 @@ def anchor_positive(
     return terms.sum() / (count > 0).sum()
 
 
-def anchor_push(negative: Float[Tensor, "*classes"], shift: float) -> Float[Tensor, "*classes"]:
-    """``softplus(M_c + αδ)`` of each class; an empty log-sum-exp, −∞, counts 0 (Proxy-Anchor, equation 4).
+def anchor_push(negative: Float[Tensor, "*classes"], shift: float, num_classes: int) -> Float[Tensor, "*classes"]:
+    """``(1/C) softplus(M_c + αδ)`` of each class; an empty log-sum-exp, −∞, counts 0 (Proxy-Anchor, equation 4).
 
-    >>> anchor_push(torch.tensor([0.0, -torch.inf]), shift=0.0)
-    tensor([0.6931, 0.0000])
+    >>> anchor_push(torch.tensor([0.0, -torch.inf]), shift=0.0, num_classes=2)
+    tensor([0.3466, 0.0000])
     """
-    return F.softplus(negative + shift)
+    return F.softplus(negative + shift) / num_classes

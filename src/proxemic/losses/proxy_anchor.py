@@ -61,7 +61,9 @@ class ProxyAnchorLoss(ProxyLoss):
             num_classes,
             embedding_size,
             scoring=Scoring(
-                check_positive("alpha", alpha), push=partial(anchor_push, shift=alpha * margin), pooling=pooling
+                check_positive("alpha", alpha),
+                push=partial(anchor_push, shift=alpha * margin, num_classes=num_classes),
+                pooling=pooling,
             ),
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
@@ -72,4 +74,4 @@ class ProxyAnchorLoss(ProxyLoss):
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         pull = anchor_positive(-self.scoring.scale * (positive - self.margin), labels, self.num_classes)
-        return pull + negative / self.num_classes
+        return pull + negative

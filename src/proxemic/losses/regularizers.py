@@ -60,7 +60,7 @@ class Regularizer(nn.Module, ABC):
         grad: Float[Tensor, "classes proxies dim"],
         proxies: Float[Tensor, "classes proxies dim"],
         state: Float[Tensor, "*state"] | None,
-        factor: Float[Tensor, ""],
+        factor: Float[Tensor, ""] | float,
     ) -> None:
         """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
 
@@ -97,7 +97,7 @@ class MeanProxyNorm(Regularizer):
         mean.div_(proxies.shape[0] * proxies.shape[1])
         return mean.norm()
 
-    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
+    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float) -> None:
         assert state is not None
         # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
         direction = state * (_inverse(state.norm()) * factor / (proxies.shape[0] * proxies.shape[1]))
@@ -145,7 +145,7 @@ class CenterRegularizer(Regularizer):
                 state[part] = mixing
         return total / self._pairs(proxies)
 
-    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor) -> None:
+    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float) -> None:
         if proxies.shape[1] == 1:
             return
         factor = 2 * factor / self._pairs(proxies)

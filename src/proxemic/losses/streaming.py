@@ -44,7 +44,7 @@ class Plan:
 
     @classmethod
     def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int) -> "Plan":
-        """The fastest plan for the sizes B, C, K and D, with at most 64 MiB of similarities kept (float32).
+        """The fastest plan for the sizes B, C, K and D, with at most 128 MiB of similarities kept (float32).
 
         >>> Plan.of(Scoring(scale=20.0), 180, 100, 10, 512)  # CUB: one chunk
         Plan(chunk=100, keep=True, dense=False)
@@ -60,7 +60,7 @@ class Plan:
 
 
 _ONE_CHUNK = 2**18  # scores
-_KEPT = 2**24  # scores
+_KEPT = 2**25  # scores
 
 
 def streamed_scores(
@@ -139,13 +139,9 @@ class _Streamed(torch.autograd.Function):
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
                 for part in walk.parts():
-                    walk.unfold(part, grads, grad_positive, grad_negative)
-                    if not walk.one_pass:
-                        walk.add_terms(part, grads[1], grad_terms)
+                    walk.unfold(part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
-                walk.finish(grads, grad_positive, grad_negative)
-                for part in walk.parts():
-                    walk.add_terms(part, grads[1], grad_terms)
+                walk.finish(grads, grad_positive, grad_negative, grad_terms)
         return grads[0], grads[1], None, None, None, None
 
 
@@ -196,9 +192,13 @@ class _Walk:
         for term, state in zip(self.terms, self.states, strict=True):
             value = term.value(self.proxies[part], None if state is None else state[part])
             self.total.add_(value * (term.weight * self._share(part)))
+        if grads is not None:
+            self._add_terms(part, grads[1], 1.0)
 
-    def unfold(self, part: slice, grads: Grads, grad_positive: Tensor, grad_negative: Tensor) -> None:
-        """Add a chunk's gradient; of one pass, that of the negatives alone, for a gradient of 1."""
+    def unfold(
+        self, part: slice, grads: Grads, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
+    ) -> None:
+        """Add a chunk's gradient; of one pass, that of the negatives and the terms, for gradients of 1."""
         chunk, scoring = _Chunk(self, part), self.scoring
         logits, graph = chunk.logits()
         if scoring.push is None:
@@ -206,30 +206,34 @@ class _Walk:
         else:
             _, grad = _push(logits, scoring.push, scoring.scale)
         if self.one_pass:
-            return chunk.backward(_through(graph, grad), grads)
+            chunk.backward(_through(graph, grad), grads)
+            return self._add_terms(part, grads[1], 1.0)
         if scoring.push is not None:
             grad.mul_(grad_negative)
-        return chunk.backward(chunk.put_own(_through(graph, grad), grad_positive), grads)
+        chunk.backward(chunk.put_own(_through(graph, grad), grad_positive), grads)
+        return self._add_terms(part, grads[1], grad_terms)
 
-    def finish(self, grads: Grads, grad_positive: Tensor, grad_negative: Tensor) -> None:
-        """Of one pass: the gradient of the negatives, made for 1, times what came, plus that of the positives."""
+    def finish(self, grads: Grads, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor) -> None:
+        """Of one pass: the gradient of negatives and terms, made for 1, times what came, plus that of the positives."""
         scoring = self.scoring
         with torch.enable_grad():
             x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[self.labels].requires_grad_()
             similarities = scoring.similarity.pairs(x, w)
             positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
             own = torch.autograd.grad(positive, (x, w), grad_positive)
-        # On a CPU the usual gradient of 1 is seen at once and spares a pass over the proxies; a GPU would have to wait.
-        scaled = grad_negative.is_cuda or bool(grad_negative != 1)
+        # On a CPU the usual gradients of 1 are seen at once and spare passes over the proxies; for a GPU one would wait.
         for grad in grads:
-            if grad is not None and scaled:
+            if grad is not None and _counts(grad_negative - 1):
                 grad.mul_(grad_negative)
+        if self.terms and _counts(grad_terms - grad_negative):
+            for part in self.parts():
+                self._add_terms(part, grads[1], grad_terms - grad_negative)
         if grads[0] is not None:
             grads[0].add_(own[0])
         if grads[1] is not None:
             grads[1].index_add_(0, self.labels, own[1])
 
-    def add_terms(self, part: slice, grad: Tensor | None, factor: Tensor) -> None:
+    def _add_terms(self, part: slice, grad: Tensor | None, factor: Tensor | float) -> None:
         """The gradient of the regularisers onto that of the proxies."""
         if grad is not None:
             for term, state in zip(self.terms, self.states, strict=True):
@@ -331,6 +335,11 @@ def _through(graph: tuple[Tensor, Tensor] | None, grad: Tensor) -> Tensor:
         return grad
     leaf, transformed = graph
     return torch.autograd.grad(transformed, leaf, grad)[0]
+
+
+def _counts(factor: Tensor) -> bool:
+    """Whether a factor is other than 0, as far as can be said without waiting for a GPU."""
+    return factor.is_cuda or bool(factor != 0)
 
 
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
