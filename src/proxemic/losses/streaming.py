@@ -55,7 +55,7 @@ class Plan:
         if scores <= _ONE_CHUNK:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
-        rows = max(min(2**20 // dim, 2**21 // batch, 2048), 256)
+        rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
         return cls(min(max(rows // proxies, 1), classes), keep=scoring.push is None and scores <= _KEPT)
 
 
@@ -221,7 +221,7 @@ class _Walk:
             similarities = scoring.similarity.pairs(x, w)
             positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
             own = torch.autograd.grad(positive, (x, w), grad_positive)
-        # On a CPU the usual gradients of 1 are seen at once and spare passes over the proxies; for a GPU one would wait.
+        # On a CPU the usual gradients of 1 are seen at once and spare passes over the proxies; on a GPU one would wait.
         for grad in grads:
             if grad is not None and _counts(grad_negative - 1):
                 grad.mul_(grad_negative)
