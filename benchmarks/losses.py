@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import proxemic.losses as ours
-from measure import medians, peak_memory
+from measure import Held, medians, resident_peak
 from proxemic.losses.checks import check_embeddings, check_labels
 from proxemic.losses.scoring import dense_scores
 from proxemic.losses.streaming import Plan
@@ -39,9 +39,9 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(16, 16, 20, 1, 30),
+    "tiny": Size(16, 16, 20, 1, 200),
     "cub": Size(180, 512, 100, 10, 30),
-    "cub-1": Size(180, 512, 100, 1, 30),
+    "cub-1": Size(180, 512, 100, 1, 60),
     "sop": Size(32, 512, 11_318, 1, 15),
     "sop-2": Size(32, 512, 11_318, 2, 11),
     "sop-180": Size(180, 512, 11_318, 1, 9),
@@ -147,7 +147,11 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
 
 
 def memory(names: Sequence[str], size: Size) -> None:
-    """Print the peak beyond embeddings, proxies and their gradients, and what the promise allows."""
+    """Print the peaks beyond embeddings, proxies and their gradients, and what the promise allows.
+
+    ``tensors`` counts every tensor; ``resident`` is the process's memory, with the workspaces of the matrix library and
+    what the allocator keeps.
+    """
     b, c, k, d = size.batch, size.classes, size.proxies, size.dim
     print(f"B={b}, D={d}, C={c}, K={k}; dense scores would take {b * c * k * 4 / 1e9:.2f} GB")
     for name in names:
@@ -160,9 +164,13 @@ def memory(names: Sequence[str], size: Size) -> None:
         few.chunk_size = plan.chunk
         step(few, torch.randn(b, d, requires_grad=True), y % (2 * plan.chunk))()  # libraries' workspaces are made
         del few
-        peak = peak_memory(step(loss, x, y)) - gradients
+        with Held(x, y, *loss.parameters()) as tensors:
+            torch.autograd.grad(loss(x, y), (x, loss.proxies))
+        resident = resident_peak(step(loss, x, y))
         allowed = 2 * 4 * plan.chunk * k * b + 8 * 4 * (b + c * k)
-        print(f"{name:30} chunk {plan.chunk}: peak {peak / 1e6:.1f} MB, allowed {allowed / 1e6:.1f} MB", flush=True)
+        found = {"tensors": tensors.most, "resident": resident}
+        peaks = ", ".join(f"{what} {(peak - gradients) / 1e6:.1f} MB" for what, peak in found.items())
+        print(f"{name:30} chunk {plan.chunk}: {peaks}, allowed {allowed / 1e6:.1f} MB", flush=True)
         del loss, x
 
 
@@ -178,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     sizes = SMOKE if args.smoke else {name: SIZES[name] for name in args.sizes}
     if args.memory:
-        memory(args.losses, Size(64, 16, 5_000, 2, 1) if args.smoke else MEMORY)
+        memory(args.losses, Size(64, 16, 1_000, 10, 1) if args.smoke else MEMORY)
     elif args.profile:
         profile(args.losses, sizes, args.device)
     else:

@@ -1,13 +1,18 @@
 """Medians of interleaved runs, and the peak of memory: timings on a shared machine are noisy, their ratios less so."""
 
+import ctypes
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["medians", "peak_memory"]
+__all__ = ["Held", "medians", "resident_peak"]
 
 
 def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: bool = False) -> dict[str, float]:
@@ -26,8 +31,38 @@ def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: boo
     return {name: statistics.median(each) for name, each in seconds.items()}
 
 
-def peak_memory(call: Callable[[], object]) -> int:
-    """Bytes by which this process's resident memory rose at its highest while ``call`` ran (Linux)."""
+class Held(TorchDispatchMode):
+    """The most bytes that tensors made inside held at once, views of what was there before left out."""
+
+    def __init__(self, *before: Tensor) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.known = {each.untyped_storage()._cdata for each in before}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, Tensor) and func.namespace == "aten":
+                self._count(each.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self.known:
+            return
+        self.known.add(key)
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._forget, key, storage.nbytes())
+
+    def _forget(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.now -= size
+
+
+def resident_peak(call: Callable[[], object]) -> int:
+    """Bytes by which this process's resident memory rose at its highest while ``call`` ran (Linux with glibc)."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not be had for nothing
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from now
     before = _status("VmRSS")
     call()

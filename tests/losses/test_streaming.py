@@ -1,17 +1,16 @@
 """How a problem is walked: the plan, what it holds at once, and in which precision."""
 
+import importlib.util
 import math
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from proxemic.losses import (
     ArcFaceLoss,
@@ -28,39 +27,16 @@ from proxemic.losses import streaming as module
 from proxemic.losses.scoring import dense_scores
 from proxemic.losses.streaming import Plan, streamed_scores
 
-
-class Held(TorchDispatchMode):
-    """The most bytes that tensors made inside held at once, views of what was there before left out."""
-
-    def __init__(self, *before: Tensor) -> None:
-        super().__init__()
-        self.now = self.most = 0
-        self.known = {each.untyped_storage()._cdata for each in before}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(each, Tensor) and func.namespace == "aten":
-                self._count(each.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self.known:
-            return
-        self.known.add(key)
-        self.now += storage.nbytes()
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._forget, key, storage.nbytes())
-
-    def _forget(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.now -= size
+_SPEC = importlib.util.spec_from_file_location("measure", Path(__file__).parents[2] / "benchmarks" / "measure.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+measure = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(measure)
 
 
 def held(loss: ProxyLoss, x: Tensor, y: Tensor) -> int:
     """Bytes that one forward and backward holds at most, beyond embeddings, proxies and their gradients."""
-    with Held(x, y, *loss.parameters()) as mode:
+    with measure.Held(x, y, *loss.parameters()) as mode:
         grads = torch.autograd.grad(loss(x, y), (x, loss.proxies))
     return mode.most - sum(grad.nbytes for grad in grads)
 
@@ -87,8 +63,19 @@ def test_memory_does_not_grow_with_classes_times_batch(loss: Callable[..., Proxy
     assert most < 4 * batch * classes * proxies / 2  # half of what the dense scores alone would take
 
 
+@pytest.mark.parametrize(("loss", "proxies"), [(NormalizedSoftmaxLoss, 1), (SoftTripleLoss, 2), (ProxyAnchorLoss, 10)])
+def test_a_large_chunk_is_held_twice_and_its_class_scores_thrice(loss: Callable[..., ProxyLoss], proxies: int) -> None:
+    batch, dim, classes, chunk = 256, 8, 3_000, 1_000
+    module_ = loss(classes, dim, proxies_per_class=proxies, chunk_size=chunk)
+    x, y = torch.randn(batch, dim, requires_grad=True), torch.randint(classes, (batch,))
+    scores = 4 * batch * chunk
+    several = 0 if proxies == 1 else 3 * scores
+    few = 8 * 4 * (batch + classes * proxies) + 8 * 4 * batch * proxies * dim
+    assert held(module_, x, y) <= 2 * proxies * scores + several + few
+
+
 def test_what_is_counted_is_what_is_held() -> None:
-    with Held() as mode:
+    with measure.Held() as mode:
         first = torch.ones(1000)
         second = first + 1
         del first

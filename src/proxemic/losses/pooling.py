@@ -29,7 +29,7 @@ class Pooling(ABC):
         similarities: Float[Tensor, "classes proxies batch"],
         pooled: Float[Tensor, "classes batch"],
     ) -> Float[Tensor, "classes proxies batch"]:
-        """The gradient of the similarities from that of the class scores."""
+        """The gradient of the similarities from that of the class scores; these two are scratch."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class SoftmaxPooling(Pooling):
     ) -> Float[Tensor, "classes proxies batch"]:
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ), a proxy at a time: no third buffer of the size of the similarities.
         weight = self._weight(similarities)
-        factor = grad / weight.sum(1)
-        constant = factor * (1 - pooled / self.gamma)
+        factor = grad.div_(weight.sum(1))
+        constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(factor)
         for each, similarity in zip(weight.unbind(1), similarities.unbind(1), strict=True):
             each.mul_(torch.addcmul(constant, factor, similarity, value=1 / self.gamma))
         return weight

@@ -116,11 +116,11 @@ class ProxyLoss(nn.Module, ABC):
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(self._dtype(embeddings))
-            proxies, value, inside = self._regularized(self.proxies.to(x.dtype))
-            positive, negative, terms = streamed_scores(
+            proxies, terms, inside = self._regularized(self.proxies.to(x.dtype))
+            positive, negative, term = streamed_scores(
                 x, self.centers(proxies), labels, self.scoring, self.chunk_size, inside
             )
-            return self.objective(positive, negative, labels, x) + terms + value
+            return sum([*terms, term] if inside else terms, self.objective(positive, negative, labels, x))
 
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
@@ -139,18 +139,18 @@ class ProxyLoss(nn.Module, ABC):
         classes, proxies, dim = self.proxies.shape
         return f"num_classes={classes}, embedding_size={dim}, proxies_per_class={proxies}, {self.scoring}"
 
-    def _regularized(self, proxies: Tensor) -> tuple[Tensor, Tensor, list[Regularizer]]:
+    def _regularized(self, proxies: Tensor) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
         """The proxies as the loss is to use them, terms to add to it, and those that are made with its chunks."""
-        value, inside = proxies.new_zeros(()), []
+        terms, inside = [], []
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
-                value = value + regularizer(proxies)
+                terms.append(regularizer(proxies))
             elif regularizer.separable and self.centers(proxies) is proxies:
                 inside.append(regularizer)
             else:
                 proxies, term = regularizer.through(proxies)
-                value = value + term
-        return proxies, value, inside
+                terms.append(term)
+        return proxies, terms, inside
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:
         """Float32 at least, so that half precision costs no digits here."""
