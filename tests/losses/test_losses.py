@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -316,6 +317,57 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 
 @each_case
+@pytest.mark.parametrize("chunk", [2, None])
+def test_without_gradients_the_value_is_the_same(case: str, chunk: int | None) -> None:
+    loss = make(case, proxies=2, chunk_size=chunk)
+    x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
+    expected = loss(x, y).detach()
+    with torch.no_grad():
+        assert torch.equal(loss(x, y), expected)
+    with torch.inference_mode():
+        assert torch.equal(loss(x, y), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_of_a_narrow_type_are_taken(dtype: torch.dtype) -> None:
+    loss = ProxyAnchorLoss(1000, 7)
+    x, y = torch.randn(3, 7), torch.tensor([0, 50, 127])
+    assert torch.equal(loss(x, y.to(dtype)), loss(x, y))
+
+
+def test_sizes_may_be_numpys() -> None:
+    assert ArcFaceLoss(np.int64(5), 7).num_classes == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chunk", [7, 60])
+@pytest.mark.parametrize("nearness", [1e-2, 1e-3])
+def test_gradients_of_distances_keep_their_digits_near_the_proxy(chunk: int, nearness: float) -> None:
+    torch.manual_seed(0)
+    loss = EuclideanSoftmaxLoss(60, 64, chunk_size=chunk, init=torch.nn.init.normal_)
+    y = torch.arange(20)
+    x = (loss.proxies[y, 0] + nearness * torch.randn(20, 64) / 8).detach().requires_grad_()
+    exact = copy.deepcopy(loss).double()
+    exact.chunk_size = None
+    x64 = x.detach().double().requires_grad_()
+    wanted = gradients(exact(x64, y), x64, exact.proxies)
+    for got, want in zip(gradients(loss(x, y), x, loss.proxies), wanted, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()
+
+
+@pytest.mark.parametrize("chunk", [2, None])
+def test_functions_with_an_infinite_slope_at_0_have_finite_gradients(chunk: int | None) -> None:
+    loss = WarpedSoftmaxLoss(5, 7, f1=torch.sqrt, f2=torch.sqrt, chunk_size=chunk)
+    x = loss.proxies[:3, 0].detach().clone().requires_grad_()
+    value = loss(x, torch.tensor([0, 1, 3]))
+    assert all(grad.isfinite().all() for grad in gradients(value, x, loss.proxies))
+
+
+def test_the_margin_of_proxy_anchor_is_fixed() -> None:
+    with pytest.raises(AttributeError, match="margin"):
+        ProxyAnchorLoss(5, 7).margin = 0.3  # type: ignore[misc]
+
+
+@each_case
 def test_class_scores_and_prediction(case: str) -> None:
     loss = make(case, proxies=2)
     with torch.no_grad():
@@ -374,6 +426,12 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: NormalizedSoftmaxLoss(5, 7, scale=-1.0), "scale"),
         (lambda: NormalizedSoftmaxLoss(5, 7, chunk_size=0), "chunk_size"),
         (lambda: ProxyAnchorLoss(5, 7, alpha=0.0), "alpha"),
+        (lambda: ProxyAnchorLoss(5, 7, margin=float("nan")), "margin"),
+        (lambda: SoftTripleLoss(5, 7, margin=float("inf")), "margin"),
+        (lambda: SoftTripleLoss(5, 7, center_weight=float("inf")), "weight"),
+        (lambda: MagFaceLoss(5, 7, margin_range=(0.1, 0.2, 0.3)), "margin_range"),  # type: ignore[arg-type]
+        (lambda: WarpedSoftmaxLoss(5, 7, f1=torch.sqrt, f2=torch.nn.PReLU()), "f2 has parameters"),
+        (lambda: WarpedSoftmaxLoss(5, 7, f1=torch.sqrt, delta_scale=1.5), "delta_scale"),
         (lambda: AllPairMultiProxyAnchorLoss(5, 7, gamma=0.0), "gamma"),
         (lambda: AllPairMultiProxyAnchorLoss(5, 7, center_weight=-0.2), "weight"),
         (lambda: EuclideanSoftmaxLoss(5, 7, temperature=float("nan")), "temperature"),

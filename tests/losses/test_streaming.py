@@ -173,6 +173,20 @@ def test_distances_are_in_full_precision_whatever_the_process_allows(
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("loss", [NormalizedSoftmaxLoss, ProxyAnchorLoss, EuclideanSoftmaxLoss])
+@pytest.mark.parametrize("chunk", [7, None])
+def test_precision_may_be_set_for_one_backend_alone(loss: Callable[..., ProxyLoss], chunk: int | None) -> None:
+    backend = torch.backends.cuda.matmul
+    before = backend.fp32_precision
+    try:
+        backend.fp32_precision = "tf32"
+        module_ = loss(60, 16, chunk_size=chunk)
+        module_(torch.randn(9, 16), torch.arange(9)).backward()
+        assert backend.fp32_precision == "tf32"
+    finally:
+        backend.fp32_precision = before
+
+
 def test_a_second_backward_of_a_retained_graph_repeats_the_first_bit_for_bit() -> None:
     torch.manual_seed(0)
     loss = MultiProxyAnchorLoss(50, 16, proxies_per_class=3, chunk_size=7, regularizers=(MeanProxyNorm(0.1),))

@@ -60,3 +60,21 @@ def test_a_loss_that_waits_for_its_own_optimiser_is_silent(steps: int) -> None:
     model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
     assert train(list(model.parameters()), model, loss, steps) == []
     assert train([*model.parameters(), *loss.parameters()], model, loss) == []
+
+
+def test_a_loss_that_is_no_longer_in_use_is_not_counted() -> None:
+    done, used = NormalizedSoftmaxLoss(5, 7), NormalizedSoftmaxLoss(5, 7)
+    for number, loss in enumerate([done] + [used] * 15):
+        optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+        loss(torch.randn(3, 7), torch.tensor([0, 1, number % 5])).backward()
+        optimizer.step()  # `done` keeps the gradient of its one step; a warning would be an error
+        if loss is used:
+            optimizer.zero_grad()
+
+
+def test_parametrised_proxies_are_left_alone() -> None:
+    loss = NormalizedSoftmaxLoss(5, 7)
+    torch.nn.utils.parametrizations.weight_norm(loss, "proxies")
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+    loss(torch.randn(3, 7), torch.tensor([0, 1, 2])).backward()
+    optimizer.step()

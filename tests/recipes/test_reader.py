@@ -145,3 +145,9 @@ def test_regularizers_and_initialisation_by_flag() -> None:
     (regularizer,) = loss.regularizers
     assert isinstance(regularizer, MeanProxyNorm)
     assert regularizer.weight == 0.5
+
+
+def test_functions_of_the_warping_papers_table_3_by_flag() -> None:
+    flags = ["--loss", "WarpedSoftmaxLoss", "--loss.f1=torch.sqrt", "--loss.f2=torch.square"]
+    loss = read_recipe(find_recipe("glyphs-small"), flags).recipe.loss(5, 6)
+    assert loss(torch.randn(3, 6), torch.tensor([0, 1, 4])).isfinite()

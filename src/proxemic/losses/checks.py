@@ -1,11 +1,13 @@
 """What is asked of every loss's arguments and of every batch; each refusal says what came, what is allowed, the fix."""
 
 import math
+from operator import index
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_count", "check_embeddings", "check_labels", "check_positive"]
+__all__ = ["check_count", "check_embeddings", "check_finite", "check_labels", "check_positive"]
 
 
 def check_positive(name: str, value: float) -> float:
@@ -15,9 +17,16 @@ def check_positive(name: str, value: float) -> float:
     return float(value)
 
 
+def check_finite(name: str, value: float) -> float:
+    """``value``, if it is finite; else a `ValueError` that names it."""
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}, but must be a finite number.")
+    return float(value)
+
+
 def check_count(name: str, value: int, least: int, why: str) -> None:
     """Raise `ValueError` unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < least:
         raise ValueError(f"{name} is {value}, but must be a whole number of at least {least}: {why}.")
 
 
@@ -45,6 +54,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels are {labels.dtype}, but must be integers, as torch.int64 is: convert with .long().")
+    labels = labels.long()  # of a narrow type, the comparison would be made in that type
     if labels.is_cuda:
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
     elif labels.min() < 0 or labels.max() >= num_classes:

@@ -235,6 +235,8 @@ class MagFaceLoss(_MarginSoftmax):
         init: Callable[[Tensor], object] = unit_directions,
     ) -> None:
         super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        if len(margin_range) != 2 or len(norm_range) != 2:
+            raise ValueError(f"margin_range and norm_range are {margin_range}, {norm_range}, but each is two numbers.")
         low, high = (_check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
             raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")

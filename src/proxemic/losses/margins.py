@@ -22,13 +22,13 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
     """
-    m = torch.as_tensor(margin, dtype=cosine.dtype, device=cosine.device)
+    cos_m, sin_m = (f(margin) for f in ((torch.cos, torch.sin) if isinstance(margin, Tensor) else (math.cos, math.sin)))
     squared = (1 - cosine) * (1 + cosine)
     inside = squared > 0
     sine = torch.where(inside, torch.where(inside, squared, 1).sqrt(), 0)
-    moved = cosine * m.cos() - sine * m.sin()
+    moved = cosine * cos_m - sine * sin_m
     # θ + m ≤ π, by cosines: θ ≤ π − m.
-    return torch.where(cosine >= -m.cos(), moved, cosine - m * m.sin())
+    return torch.where(cosine >= -cos_m, moved, cosine - margin * sin_m)
 
 
 def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tensor, " batch"]:

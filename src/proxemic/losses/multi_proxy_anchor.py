@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_positive
+from proxemic.losses.checks import check_finite, check_positive
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import all_pair_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -127,7 +127,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
             chunk_size=chunk_size,
             init=init,
         )
-        self.margin = margin
+        self.margin = check_finite("margin", margin)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         alpha, margin = self.scoring.scale, self.margin
@@ -186,7 +186,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
             chunk_size=chunk_size,
             init=init,
         )
-        self.margin = margin
+        self.margin = check_finite("margin", margin)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         alpha = self.scoring.scale

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_positive
+from proxemic.losses.checks import check_finite, check_positive
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import anchor_positive, anchor_push
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -62,7 +62,7 @@ class ProxyAnchorLoss(ProxyLoss):
             embedding_size,
             scoring=Scoring(
                 check_positive("alpha", alpha),
-                push=partial(anchor_push, shift=alpha * margin, num_classes=num_classes),
+                push=partial(anchor_push, shift=alpha * check_finite("margin", margin), num_classes=num_classes),
                 pooling=pooling,
             ),
             proxies_per_class=proxies_per_class,
@@ -70,7 +70,12 @@ class ProxyAnchorLoss(ProxyLoss):
             chunk_size=chunk_size,
             init=init,
         )
-        self.margin = margin
+        self._margin = margin
+
+    @property
+    def margin(self) -> float:
+        """δ, not to be changed: it is in the push too."""
+        return self._margin
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         pull = anchor_positive(-self.scoring.scale * (positive - self.margin), labels, self.num_classes)

@@ -1,5 +1,6 @@
 """Terms on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ class Regularizer(nn.Module, ABC):
 
     def __init__(self, weight: float) -> None:
         super().__init__()
-        if not weight >= 0:
+        if not 0 <= weight < math.inf:
             raise ValueError(f"weight is {weight}, but a regulariser's weight must be 0 or more.")
         self.weight = weight
 
@@ -112,7 +113,8 @@ class CenterRegularizer(Regularizer):
     """``weight · Σ_c Σ_{k<l} ‖ŵ_ck − ŵ_cl‖ / (C K (K − 1))``: lets surplus proxies of a class merge.
 
     0 for one proxy a class. Its gradient stays finite, 0, between two proxies that coincide (SoftTriple; MPA
-    paper, equation 3). SoftTriple's published code adds 1e-5 inside the root instead.
+    paper, equation 3), in float32 those nearer than about 1e-3 radians, below which ``2 − 2cos`` is rounding.
+    SoftTriple's published code adds 1e-5 inside the root instead.
 
     Args:
         weight: Factor τ ≥ 0; the papers take 0.2.

@@ -84,12 +84,12 @@ def dense_scores(
 @contextmanager
 def full_precision(wanted: bool) -> Iterator[None]:
     """Matrix products of float32 in float32, whatever the process allows for speed, such as TF32."""
-    allowed = torch.get_float32_matmul_precision()
-    if not wanted or allowed == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if wanted else ()
+    allowed = [backend.fp32_precision for backend in backends]
     try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
         yield
     finally:
-        torch.set_float32_matmul_precision(allowed)
+        for backend, precision in zip(backends, allowed, strict=True):
+            backend.fp32_precision = precision

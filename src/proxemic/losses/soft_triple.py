@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_positive
+from proxemic.losses.checks import check_finite, check_positive
 from proxemic.losses.initialization import kaiming_uniform
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -68,7 +68,7 @@ class SoftTripleLoss(ProxyLoss):
             chunk_size=chunk_size,
             init=init,
         )
-        self.margin = margin
+        self.margin = check_finite("margin", margin)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return softmax_objective(self.scoring.scale * (positive - self.margin), negative)

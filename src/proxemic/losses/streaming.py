@@ -56,7 +56,8 @@ class Plan:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
         rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-        return cls(min(max(rows // proxies, 1), classes), keep=scoring.push is None and scores <= _KEPT)
+        keep = scores <= _KEPT and (scoring.push is None or 4 * batch >= classes)  # one pass pays with few samples
+        return cls(min(max(rows // proxies, 1), classes), keep)
 
 
 _ONE_CHUNK = 2**18  # scores
@@ -93,7 +94,9 @@ def streamed_scores(
     if plan.dense:
         return dense_scores(embeddings, proxies, labels, scoring, terms)
     queries = scoring.similarity.prepare(embeddings)
-    return _Streamed.apply(queries, proxies, labels, scoring, plan, tuple(terms))  # type: ignore[return-value]
+    return _Streamed.apply(  # type: ignore[return-value]
+        queries, proxies, labels, scoring, plan, tuple(terms), torch.is_grad_enabled()
+    )
 
 
 class _Streamed(torch.autograd.Function):
@@ -106,8 +109,9 @@ class _Streamed(torch.autograd.Function):
         scoring: Scoring,
         plan: Plan,
         terms: tuple[Regularizer, ...],
+        differentiable: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        differentiable = any(ctx.needs_input_grad)
+        differentiable = differentiable and any(ctx.needs_input_grad)
         with _outside_autograd(queries, scoring):
             walk = _Walk(queries, proxies, labels, scoring, plan, terms)
             if scoring.similarity.cancels:
@@ -126,7 +130,7 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
         queries, proxies, labels, negative, own, kept = ctx.saved_tensors
         # Of one pass, made in the forward for a gradient of 1, and handed on, not copied: a second backward of a
         # retained graph, which is rare, makes it again.
@@ -141,8 +145,10 @@ class _Streamed(torch.autograd.Function):
                 for part in walk.parts():
                     walk.unfold(part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
-                walk.finish(grads, grad_positive, grad_negative, grad_terms)
-        return grads[0], grads[1], None, None, None, None
+                walk.scale(grads, grad_negative, grad_terms)
+            if walk.one_pass or ctx.scoring.similarity.cancels:
+                walk.add_own(grads, grad_positive)
+        return grads[0], grads[1], None, None, None, None, None
 
 
 class _Walk:
@@ -185,9 +191,9 @@ class _Walk:
         if scoring.push is None:
             torch.logaddexp2(self.negative, _logsumexp2(logits), out=self.negative)
         else:
-            value, grad = _push(logits, scoring.push, scoring.scale)
+            value, grad = _push(logits, scoring.push, scoring.scale, differentiable=grads is not None)
             self.negative.add_(value)
-            if grads is not None:
+            if grads is not None and grad is not None:
                 chunk.backward(_through(graph, grad), grads)
         for term, state in zip(self.terms, self.states, strict=True):
             value = term.value(self.proxies[part], None if state is None else state[part])
@@ -204,23 +210,20 @@ class _Walk:
         if scoring.push is None:
             grad = logits.sub_(self.negative).exp2_().mul_(grad_negative * scoring.scale)
         else:
-            _, grad = _push(logits, scoring.push, scoring.scale)
+            _, grad = _push(logits, scoring.push, scoring.scale, differentiable=True)
+            assert grad is not None
         if self.one_pass:
             chunk.backward(_through(graph, grad), grads)
             return self._add_terms(part, grads[1], 1.0)
         if scoring.push is not None:
             grad.mul_(grad_negative)
-        chunk.backward(chunk.put_own(_through(graph, grad), grad_positive), grads)
+        # Where a chunk's product is inexact near the own proxies, so is its gradient: `add_own` makes theirs.
+        own = 0.0 if scoring.similarity.cancels else grad_positive
+        chunk.backward(chunk.put_own(_through(graph, grad), own), grads)
         return self._add_terms(part, grads[1], grad_terms)
 
-    def finish(self, grads: Grads, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor) -> None:
-        """Of one pass: the gradient of negatives and terms, made for 1, times what came, plus that of the positives."""
-        scoring = self.scoring
-        with torch.enable_grad():
-            x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[self.labels].requires_grad_()
-            similarities = scoring.similarity.pairs(x, w)
-            positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
-            own = torch.autograd.grad(positive, (x, w), grad_positive)
+    def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
+        """Of one pass: the gradient of negatives and terms, made for 1, times what came."""
         # On a CPU the usual gradients of 1 are seen at once and spare passes over the proxies; on a GPU one would wait.
         for grad in grads:
             if grad is not None and _counts(grad_negative - 1):
@@ -228,6 +231,15 @@ class _Walk:
         if self.terms and _counts(grad_terms - grad_negative):
             for part in self.parts():
                 self._add_terms(part, grads[1], grad_terms - grad_negative)
+
+    def add_own(self, grads: Grads, grad_positive: Tensor) -> None:
+        """The gradient of the positive scores, from the samples and their own proxies alone."""
+        scoring = self.scoring
+        with torch.enable_grad():
+            x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[self.labels].requires_grad_()
+            similarities = scoring.similarity.pairs(x, w)
+            positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
+            own = torch.autograd.grad(positive, (x, w), grad_positive)
         if grads[0] is not None:
             grads[0].add_(own[0])
         if grads[1] is not None:
@@ -316,14 +328,16 @@ def _logsumexp2(logits: Tensor) -> Tensor:
     return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
 
 
-def _push(logits: Tensor, push: Elementwise, scale: float) -> tuple[Tensor, Tensor]:
+def _push(logits: Tensor, push: Elementwise, scale: float, *, differentiable: bool) -> tuple[Tensor, Tensor | None]:
     """``Σ_c push(M_c)`` of the chunk's classes, and its gradient in the transformed scores. Overwrites ``logits``."""
     highest = logits.amax(1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     powers = logits.sub_(highest).exp2_()
     total = powers.sum(1, keepdim=True)
+    m = total.log2().add_(highest).mul_(math.log(2))
+    if not differentiable:
+        return push(m).sum(), None
     with torch.enable_grad():
-        m = total.log2().add_(highest).mul_(math.log(2)).requires_grad_()
-        value = push(m).sum()
+        value = push(m.requires_grad_()).sum()
         (slope,) = torch.autograd.grad(value, m)
     # A class without negatives has a total of 0 and no powers to share out.
     return value.detach(), powers.mul_(slope.mul_(scale).div_(total.masked_fill_(total == 0, 1)))

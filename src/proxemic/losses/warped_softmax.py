@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,7 +18,7 @@ from proxemic.losses.similarity import Euclidean
 
 __all__ = ["EuclideanSoftmaxLoss", "WarpedSoftmaxLoss", "warp"]
 
-Distances = Callable[[Tensor], Tensor]
+Distances = Callable[..., Any]  # of a tensor; its types unchecked, so that a recipe may name torch.sqrt
 
 
 def warp(
@@ -71,7 +72,7 @@ class _DistanceSoftmax(ProxyLoss):
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         distance = -positive
-        warped = distance if self.f1 is None else self.f1(distance)
+        warped = distance if self.f1 is None else _at(self.f1, distance)
         return softmax_objective(-self.scoring.scale * warped, negative)
 
 
@@ -173,6 +174,10 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         chunk_size: int | None = None,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
+        if isinstance(f2, nn.Module) and any(True for _ in f2.parameters()):
+            raise ValueError("f2 has parameters of its own, which would not be trained: give a fixed function.")
+        if f1 is not None and delta_scale != 1:
+            raise ValueError(f"delta_scale is {delta_scale}, but belongs to the warp of alpha, k1 and k2, not to f1.")
         if f1 is None:
             f1 = _checked_warp(alpha, k1, k2, delta_scale)
             if f2 is not None:
@@ -210,4 +215,11 @@ def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta
 
 def _of_distance(f2: Distances, score: Tensor) -> Tensor:
     """``f2`` as a transform of the class score, which is minus the distance."""
-    return -f2(-score)
+    return -_at(f2, -score)
+
+
+def _at(function: Distances, distance: Tensor) -> Tensor:
+    """A function of distances; at 0, where its slope may be infinite, as the root's is, it gets no gradient."""
+    apart = distance > 0
+    at_zero = function(torch.zeros_like(distance[:1])).detach()
+    return torch.where(apart, function(torch.where(apart, distance, 1)), at_zero)

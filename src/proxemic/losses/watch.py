@@ -5,8 +5,9 @@ and learns little. A loss cannot see the optimisers, but torch tells whoever ask
 """
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +19,45 @@ __all__ = ["watch_proxies"]
 PATIENCE = 10
 """Optimiser steps, of any optimiser, after which proxies that have a gradient should have moved."""
 
-_watched: "WeakKeyDictionary[nn.Module, tuple[Tensor | None, int]]" = WeakKeyDictionary()
+_watched: "WeakKeyDictionary[nn.Module, _Seen | None]" = WeakKeyDictionary()
 _handle: RemovableHandle | None = None
+
+
+@dataclass
+class _Seen:
+    """Some proxies as they were, in how many steps they have had a new gradient since, and the last of these."""
+
+    before: Tensor
+    steps: int
+    grad: tuple[ReferenceType[Tensor], int]
 
 
 def watch_proxies(loss: nn.Module) -> None:
     """Warn once if ``loss.proxies`` keep a gradient through the first optimiser steps and are never written to."""
     global _handle
-    _watched[loss] = (None, 0)
+    _watched[loss] = None
     if _handle is None:
         _handle = register_optimizer_step_post_hook(_after_step)
 
 
 def _after_step(*_: Any) -> None:
     global _handle
-    for loss, (before, steps) in list(_watched.items()):
-        proxies = loss.get_parameter("proxies")
-        if proxies.grad is None or not proxies.requires_grad:
+    for loss, seen in list(_watched.items()):
+        proxies = getattr(loss, "proxies", None)
+        if not isinstance(proxies, nn.Parameter):
+            del _watched[loss]  # parametrised: what is trained is another tensor
+        elif proxies.grad is None or not proxies.requires_grad:
             # Not trained yet; what writes to it now, an initialisation or a checkpoint, is no optimiser.
-            _watched[loss] = (None, 0)
-        elif before is None:
-            _watched[loss] = (_some(proxies), 1)
-        elif steps + 1 < PATIENCE:
-            _watched[loss] = (before, steps + 1)
+            _watched[loss] = None
+        elif seen is None or seen.before.device != proxies.device:
+            _watched[loss] = _Seen(_some(proxies), 1, (ref(proxies.grad), proxies.grad._version))
+        elif seen.grad[0]() is proxies.grad and seen.grad[1] == proxies.grad._version:
+            continue  # the gradient of an earlier step, of a loss that is not in use any more
+        elif seen.steps + 1 < PATIENCE:
+            _watched[loss] = _Seen(seen.before, seen.steps + 1, (ref(proxies.grad), proxies.grad._version))
         else:
             del _watched[loss]
-            if not torch.equal(before, _some(proxies)):
+            if seen.before.shape != _some(proxies).shape or not torch.equal(seen.before, _some(proxies)):
                 continue
             warnings.warn(
                 f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser steps: "

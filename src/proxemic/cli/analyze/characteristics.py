@@ -55,18 +55,21 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     import json
 
     from proxemic.analysis import characteristics, every_proxy_loss
+    from proxemic.errors import UserError
     from proxemic.files import write_atomically
 
+    if arguments.csv is not None and arguments.csv == arguments.json:
+        raise UserError(f"--csv and --json are both {arguments.csv}: give two files.")
     losses = every_proxy_loss(arguments.proxies_per_class, seed=arguments.seed)
     found = {name: characteristics(loss, seed=arguments.seed) for name, loss in losses.items()}
     rows = {name: _row(each) for name, each in found.items()}
+    _print(found, numbers=arguments.numbers)
     if arguments.csv is not None:
         with write_atomically(arguments.csv) as temporary:
             _write_csv(temporary, rows)
     if arguments.json is not None:
         with write_atomically(arguments.json) as temporary:
             temporary.write_text(json.dumps(rows, indent=2) + "\n")
-    _print(found, numbers=arguments.numbers)
 
 
 def _row(found: "Characteristics") -> dict[str, Any]:
