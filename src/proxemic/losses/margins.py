@@ -22,7 +22,7 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
     """
-    cos_m, sin_m = (f(margin) for f in ((torch.cos, torch.sin) if isinstance(margin, Tensor) else (math.cos, math.sin)))
+    cos_m, sin_m = (margin.cos(), margin.sin()) if isinstance(margin, Tensor) else (math.cos(margin), math.sin(margin))
     squared = (1 - cosine) * (1 + cosine)
     inside = squared > 0
     sine = torch.where(inside, torch.where(inside, squared, 1).sqrt(), 0)

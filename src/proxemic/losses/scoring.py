@@ -84,7 +84,7 @@ def dense_scores(
 @contextmanager
 def full_precision(wanted: bool) -> Iterator[None]:
     """Matrix products of float32 in float32, whatever the process allows for speed, such as TF32."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if wanted else ()
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if wanted else ()  # type: ignore[attr-defined]
     allowed = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:
