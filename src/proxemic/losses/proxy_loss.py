@@ -20,7 +20,7 @@ __all__ = ["ProxyLoss"]
 class ProxyLoss(nn.Module, ABC):
     """Base of the proxy losses: ``objective(P, N) + Σ regularisers(proxies)``.
 
-    A subclass says what is summed (`Scoring`) and writes `objective`.
+    A subclass says what is summed (`Scoring`) and writes `objective`. Gradients are of first order only.
 
     Args:
         num_classes: Classes C ≥ 2.
