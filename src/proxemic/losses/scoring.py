@@ -8,8 +8,7 @@ For class scores ``S_c(x_i)`` a loss needs the positive score ``P_i = S_{y_i}(x_
 `dense_scores` says so plainly; `proxemic.losses.streaming` gives the same values and gradients at any size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +18,9 @@ from torch import Tensor
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.similarity import Cosine, Similarity
+from proxemic.precision import full_precision
 
-__all__ = ["Elementwise", "Scoring", "dense_class_scores", "dense_scores", "full_precision", "reduce_scores"]
+__all__ = ["Elementwise", "Scoring", "dense_class_scores", "dense_scores", "reduce_scores"]
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -79,17 +79,3 @@ def dense_scores(
     queries = scoring.similarity.prepare(embeddings)
     scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
     return *reduce_scores(scores, labels, scoring), sum((term(proxies) for term in terms), proxies.new_zeros(()))
-
-
-@contextmanager
-def full_precision(wanted: bool) -> Iterator[None]:
-    """Matrix products of float32 in float32, whatever the process allows for speed, such as TF32."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if wanted else ()  # type: ignore[attr-defined]
-    allowed = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, allowed, strict=True):
-            backend.fp32_precision = precision

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from proxemic.losses.regularizers import Regularizer
-from proxemic.losses.scoring import Elementwise, Scoring, dense_scores, full_precision
+from proxemic.losses.scoring import Elementwise, Scoring, dense_scores
 
 __all__ = ["Plan", "streamed_scores"]
 

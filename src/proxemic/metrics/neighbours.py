@@ -1,22 +1,22 @@
-"""Exact nearest neighbours, a chunk of queries at a time, the same however they are computed.
+"""Exact nearest neighbours, a tile of queries and gallery at a time, the same however they are computed.
 
-A floating-point matrix product gives slightly different bits for equal rows, according to their position and to
-the shape of the product, so equal distances would be ranked by chance. Here each row is rounded once, to 20 bits or
-more below its largest coordinate (about what float32 holds), and multiplied in float64. Then every partial sum is a
-whole number of steps below 2^53: the products are exact, whatever the order, the chunk or the device.
+A float32 product finds a few more neighbours than are wanted. Their distances are then computed exactly
+(`proxemic.metrics.exact`), and where rounding might have kept a nearer row off the list, those of the whole gallery.
 """
 
-import math
-from collections.abc import Iterator
-from typing import Literal
-
 import torch
-from jaxtyping import Float, Float32, Float64, Int, Int64
+from jaxtyping import Bool, Float, Float32, Int, Int64
 from torch import Tensor
 
-Distance = Literal["cosine", "euclidean"]
+from proxemic.metrics.exact import Distance as Distance
+from proxemic.metrics.exact import ExactRows, distance_block, pair_distances
+from proxemic.metrics.exact import round_rows as round_rows
+from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
+
+EXACT_ROWS, _COLUMNS = 1024, 4096  # of a float64 tile: 32 MB
 
 
+@torch.no_grad()
 def nearest_neighbours(
     queries: Float[Tensor, "queries dim"],
     gallery: Float[Tensor, "gallery dim"],
@@ -37,8 +37,8 @@ def nearest_neighbours(
         k: from 1 to the number of gallery rows, less one where `exclude` is given.
         distance: which distance.
         exclude: index of the gallery row that is the query itself, or -1 where there is none.
-        chunk_size: queries compared with the gallery at once; None keeps a chunk's working memory near 64 MB.
-            The result is the same for every value.
+        chunk_size: queries compared with the gallery at once; None takes 2,048. The result is the same for every
+            value; the working memory, near 64 MB and 100 bytes times k a query, is not.
 
     Returns:
         distances and indices.
@@ -57,76 +57,118 @@ def nearest_neighbours(
     limit = len(gallery) - (exclude is not None)
     if not 1 <= k <= limit:
         raise ValueError(f"k is {k} but must be from 1 to {limit}, the gallery rows that a query may have")
-    index = torch.arange(len(gallery), device=queries.device)
-    found = []
-    for _, distances in distance_chunks(queries, gallery, distance, exclude, chunk_size):
-        # The bits of a float >= 0 sort as it does, so one integer carries the distance and, below it, the index.
-        keys = distances.view(torch.int32).long().bitwise_left_shift_(32).bitwise_or_(index)
-        found.append(keys.topk(k, largest=False).values)
-    keys = torch.cat(found)
-    return (keys >> 32).int().view(torch.float32), keys & (2**32 - 1)
+    search = NeighbourSearch(queries, gallery, distance, exclude)
+    distances = torch.empty(len(queries), k, dtype=torch.float32, device=search.device)
+    indices = torch.empty_like(distances, dtype=torch.int64)
+    left = []
+    for rows in search.chunks(torch.arange(len(queries), device=search.device), chunk_size):
+        listed = search.shortlist(rows, k)
+        near = listed.values.isfinite()  # all but the query itself
+        pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
+        pairs[near] = search.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
+        keys = _keys(pairs, listed.indices).sort(1).values[:, :k]
+        distances[rows], indices[rows] = _distances(keys), keys & _INDEX
+        left.append(rows[~listed.certain(k, len(gallery))])
+    for rows in torch.cat(left).split(EXACT_ROWS):
+        keys = search.compare_with_all(rows, k)
+        distances[rows], indices[rows] = _distances(keys), keys & _INDEX
+    return distances.to(queries.device), indices.to(queries.device)
 
 
-def distance_chunks(
-    queries: Float[Tensor, "queries dim"],
-    gallery: Float[Tensor, "gallery dim"],
-    distance: Distance,
-    exclude: Int[Tensor, "queries"] | None,
-    chunk_size: int | None,
-) -> Iterator[tuple[slice, Float32[Tensor, "chunk gallery"]]]:
-    """Yield the distances of successive queries to the whole gallery, infinite where excluded.
-
-    Arguments and errors: as `nearest_neighbours`. Each chunk may be overwritten by the caller.
-    """
-    if distance not in ("cosine", "euclidean"):
-        raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size} but must be at least 1, or None to have it chosen")
-    chunk_size = chunk_size or max(1, 2**22 // max(1, len(gallery)))
-    right = round_rows(gallery, "gallery").double()
-    left = right if queries is gallery else round_rows(queries, "queries").double()
-    left_squares, right_squares = left.square().sum(1, keepdim=True), right.square().sum(1)
-    for start in range(0, len(left), chunk_size):
-        rows = slice(start, min(start + chunk_size, len(left)))
-        products = left[rows] @ right.T
-        if distance == "cosine":
-            # A zero vector has only zero products, so any positive norm serves it.
-            norms = [torch.where(s > 0, s, 1.0).sqrt() for s in (left_squares[rows], right_squares)]
-            result = products.div_(norms[0]).div_(norms[1]).neg_().add_(1.0).clamp_(min=0.0)
-        else:
-            result = products.mul_(-2.0).add_(left_squares[rows]).add_(right_squares).clamp_(min=0.0).sqrt_()
-        result = result.float()
-        if exclude is not None:
-            own = exclude[rows, None].to(result.device)
-            result.scatter_(1, own.clamp(min=0), result.gather(1, own.clamp(min=0)).where(own < 0, torch.inf))
-        yield rows, result
-
-
-def round_rows(embeddings: Float[Tensor, "rows dim"], name: str) -> Float32[Tensor, "rows dim"]:
-    """Round each row to the finest fixed step for which products of such rows are exact in float64.
-
-    With b bits below the largest coordinate a product is at most 2^2b steps, and a sum of `dim` of them must stay
-    within 2^53; float32 holds b up to 24.
+class NeighbourSearch:
+    """What the neighbours of queries are found with, in two ways: nearly and exactly.
 
     Args:
-        embeddings: read as float32.
-        name: of the argument, for the message.
+        queries: finite.
+        gallery: finite; the same tensor where the queries search themselves.
+        distance: which distance.
+        exclude: index of the gallery row that is the query itself, or -1 where there is none.
 
     Raises:
-        ValueError: where the embeddings have no dimension, or are NaN or infinite in float32.
-
-    >>> round_rows(torch.tensor([[0.5, 1.0 + 2**-23]]), "queries").tolist() == [[0.5, 1.0 + 2**-23]]
-    True
+        ValueError: where the distance is unknown, or embeddings are NaN or infinite.
     """
-    embeddings = embeddings.detach().float()
-    if embeddings.shape[1] == 0:
-        raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but needs at least one dimension a row")
-    broken = int((~embeddings.isfinite()).any(1).sum())
-    if broken:
-        raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(embeddings)} rows; fix or drop them")
-    bits = min(24, (53 - math.ceil(math.log2(embeddings.shape[1]))) // 2)
-    largest: Float64[Tensor, "rows 1"] = embeddings.abs().amax(1, keepdim=True).double()
-    largest = torch.where(largest > 0, largest, 1.0)
-    # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
-    step = largest / torch.frexp(largest).mantissa * 2.0**-bits
-    return (embeddings.double() / step).round().mul_(step).float()
+
+    def __init__(
+        self,
+        queries: Float[Tensor, "queries dim"],
+        gallery: Float[Tensor, "gallery dim"],
+        distance: Distance,
+        exclude: Int[Tensor, "queries"] | None,
+    ) -> None:
+        if distance not in ("cosine", "euclidean"):
+            raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
+        self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
+        self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
+        self.distance: Distance = distance
+        self.exclude = None if exclude is None else exclude.to(self.device, torch.int64)
+        self.near = ShortlistSearch(self.queries, self.gallery, distance)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the search takes place."""
+        return self.gallery.rows.device
+
+    def chunks(self, rows: Int64[Tensor, "queries"], chunk_size: int | None) -> tuple[Int64[Tensor, "chunk"], ...]:
+        """Queries that are searched for at once."""
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size is {chunk_size} but must be at least 1, or None to have it chosen")
+        return rows.split(chunk_size or 2048)
+
+    def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
+        """List the k nearest rows of the gallery and some more, for rounding to have its way with."""
+        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), self._own(rows))
+
+    def distances(self, rows: Int64[Tensor, "pairs"], found: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
+        """Exact distances of queries to rows of the gallery."""
+        return pair_distances(self.queries, self.gallery, rows, found, self.distance)
+
+    def compare_with_all(
+        self,
+        rows: Int64[Tensor, "queries"],
+        k: int,
+        labels: tuple[Int64[Tensor, "all"], Int64[Tensor, "gallery"]] | None = None,
+    ) -> Int64[Tensor, "queries k"]:
+        """Compare exactly with the whole gallery: the k smallest keys of each query, in order.
+
+        Args:
+            rows: which queries, 1,024 at most.
+            k: how many.
+            labels: of all queries and of the gallery: of rows at the same distance the irrelevant come first.
+        """
+        best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
+        own = self._own(rows)
+        for start in range(0, len(self.gallery), _COLUMNS):
+            part = slice(start, min(start + _COLUMNS, len(self.gallery)))
+            distances = distance_block(self.queries, self.gallery, rows, part, self.distance)
+            indices = torch.arange(part.start, part.stop, device=self.device)
+            if own is not None:
+                distances.masked_fill_(own[:, None] == indices, torch.inf)
+            keys = _keys(distances, indices, None if labels is None else labels[0][rows, None] == labels[1][part])
+            best = torch.cat([best, largest(keys.neg_(), k)[0].neg_()], 1)
+            best = best if best.shape[1] <= k else best.topk(k, largest=False, sorted=False).values
+        return best.sort(1).values
+
+    def _own(self, rows: Int64[Tensor, "queries"]) -> Int64[Tensor, "queries"] | None:
+        return None if self.exclude is None else self.exclude[rows]
+
+
+# A key sorts by distance, then the irrelevant first, then by index: the bits of a float >= 0 sort as it does.
+_RELEVANT, _INDEX = 2**31, 2**31 - 1
+
+
+def _keys(
+    distances: Float32[Tensor, "queries places"],
+    indices: Int64[Tensor, "*#queries places"],
+    relevant: Bool[Tensor, "queries places"] | None = None,
+) -> Int64[Tensor, "queries places"]:
+    keys = distances.view(torch.int32).long().bitwise_left_shift_(32).bitwise_or_(indices)
+    return keys if relevant is None else keys.add_(relevant, alpha=_RELEVANT)
+
+
+def _distances(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:
+    return (keys >> 32).int().view(torch.float32)
+
+
+def relevance_of(keys: Int64[Tensor, "queries places"]) -> Bool[Tensor, "queries places"]:
+    """Relevance of the rows behind keys of `NeighbourSearch.compare_with_all`."""
+    return (keys & _RELEVANT) != 0

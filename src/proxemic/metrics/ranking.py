@@ -24,6 +24,8 @@ The five rankings of Table 3 in the Multi-Proxy Anchor paper, each with four rel
 [39.0, 50.3, 58.6, 82.9, 100.0]
 """
 
+import math
+
 import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
@@ -92,7 +94,7 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
     hits = _first_r(_checked(relevance, num_relevant), num_relevant)
-    return _defined((hits * _precisions(hits)).sum(1) / num_relevant, num_relevant)
+    return _defined(_average_precision(hits, num_relevant), num_relevant)
 
 
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
@@ -106,7 +108,7 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int)
     tensor([0.4167, 0.1250], dtype=torch.float64)
     """
     hits = _checked(relevance, num_relevant, k)[:, :k]
-    return _defined((hits * _precisions(hits)).sum(1) / k, num_relevant)
+    return _defined(_average_precision(hits, torch.full_like(num_relevant, k)), num_relevant)
 
 
 def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
@@ -121,11 +123,11 @@ def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     hits = _checked(relevance, num_relevant, k)[:, :k]
-    discounts = 1 / torch.arange(2, k + 2, dtype=torch.float64, device=hits.device).log2()
-    # Both sums run over the same cumulative order, so a perfect list gives exactly 1.
-    gains = (hits * discounts[: hits.shape[1]]).cumsum(1)[:, -1]
+    discounts = torch.tensor([1 / math.log2(place) for place in range(2, k + 2)], dtype=torch.float64)
+    discounts = _whole_steps(discounts, torch.tensor(k)).to(hits.device)
+    gains = (hits * discounts[: hits.shape[1]]).sum(1)
     ideal = discounts.cumsum(0)[num_relevant.clamp(1, k) - 1]
-    return _defined((gains / ideal).clamp(max=1.0), num_relevant)
+    return _defined(gains / ideal, num_relevant)
 
 
 def _checked(
@@ -143,8 +145,17 @@ def _checked(
     return hits
 
 
-def _precisions(hits: Float64[Tensor, "queries places"]) -> Float64[Tensor, "queries places"]:
-    return hits.cumsum(1) / torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
+def _average_precision(hits: Float64[Tensor, "queries places"], most: Int[Tensor, "queries"]) -> Values:
+    places = torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
+    # A quotient of the same two whole numbers is the same everywhere.
+    sums = _whole_steps(hits * (hits.cumsum(1) / places), most[:, None]).sum(1)
+    return sums / most
+
+
+def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:
+    """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in whatever order it is taken."""
+    steps = torch.ones_like(most).bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
+    return (terms * steps).round() / steps
 
 
 def _first_r(

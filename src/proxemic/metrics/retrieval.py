@@ -1,26 +1,78 @@
 """Every retrieval metric of a set of embeddings in one pass over exact nearest neighbours."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from proxemic.metrics.clustering import normalized_mutual_information
-from proxemic.metrics.neighbours import Distance, distance_chunks
+from proxemic.metrics.exact import Distance
+from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, relevance_of
 from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, r_precision, recall_at_k
+from proxemic.metrics.relevance import ranked_relevance
+
+Average = Literal["queries", "classes"]
 
 
 class RetrievalMetrics(dict[str, float]):
-    """Metric values in [0, 1] by name, with the number of queries that were judged and that were left out."""
+    """Metric values in [0, 1] by name, and what they are made of.
 
-    def __init__(self, values: dict[str, float], *, queries: int, left_out: int) -> None:
+    Args:
+        values: the averages.
+        per_query: value of each query by metric, NaN where it was left out, having no relevant item.
+        labels: class of each query.
+        average: what the values are averages over.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, float],
+        *,
+        per_query: Mapping[str, Float64[Tensor, "queries"]],
+        labels: Int64[Tensor, "queries"],
+        average: Average = "queries",
+    ) -> None:
         super().__init__(values)
-        self.queries = queries
-        self.left_out = left_out
+        self.per_query = dict(per_query)
+        self.labels = labels
+        self.average: Average = average
+
+    @property
+    def judged(self) -> Bool[Tensor, "queries"]:
+        """Which queries have a relevant item, and so a value."""
+        return ~next(iter(self.per_query.values())).isnan()
+
+    @property
+    def queries(self) -> int:
+        """Number of queries that were judged."""
+        return int(self.judged.sum())
+
+    @property
+    def left_out(self) -> int:
+        """Number of queries without a relevant item."""
+        return len(self.labels) - self.queries
+
+    def per_class(self) -> dict[int, dict[str, float]]:
+        """Means over the queries of each class that has any judged, by label in ascending order.
+
+        >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
+        >>> {label: metrics["recall@1"] for label, metrics in found.per_class().items()}
+        {5: 1.0, 7: 0.0}
+        """
+        return {label: _means(values) for label, values in self._by_class().items()}
+
+    def _by_class(self) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
+        labels, order = self.labels[self.judged].sort(stable=True)
+        classes, counts = labels.unique_consecutive(return_counts=True)
+        parts = {name: each[self.judged][order].split(counts.tolist()) for name, each in self.per_query.items()}
+        return {
+            label: {name: each[place] for name, each in parts.items()} for place, label in enumerate(classes.tolist())
+        }
 
 
 @torch.no_grad()
@@ -37,11 +89,12 @@ def retrieval_metrics(
     ndcg_at: Sequence[int] = (),
     nmi: bool = False,
     exclude: Shaped[Tensor, "..."] | None = None,
+    average: Average = "queries",
     chunk_size: int | None = None,
 ) -> RetrievalMetrics:
     """Judge embeddings by how well each query finds the gallery items of its class.
 
-    The formulas are those of `proxemic.metrics.ranking`, averaged over the queries. Without a gallery each query
+    The formulas are those of `proxemic.metrics.ranking`. Without a gallery each query
     searches all other queries; it is left out of its own search by index, so duplicates of it still count. Of items
     at the same distance (to a relative 1.2e-7) the irrelevant ones come first: a pessimistic rule, which makes the
     values independent of the order of the rows, of `chunk_size` and of the device.
@@ -58,15 +111,17 @@ def retrieval_metrics(
         precision_at: each k of Precision@k.
         map_at: each k of MAP@k.
         ndcg_at: each k of nDCG@k.
-        nmi: also cluster the gallery by k-means (unit rows for the cosine distance); needs scikit-learn, and
-            alone depends on the order of the rows, through the seeded initialisation.
+        nmi: also cluster the gallery by k-means (unit rows for the cosine distance) with as many clusters as classes;
+            needs scikit-learn.
         exclude: for a gallery that overlaps the queries: index of the gallery row that is the query itself, or -1
             where there is none.
-        chunk_size: queries compared with the gallery at once; None keeps a chunk's working memory near 64 MB.
+        average: over all queries alike, or over classes: the mean of the means of each class's queries, in which
+            small classes count as much as large ones.
+        chunk_size: queries compared with the gallery at once; None takes 2,048. Working memory is near 64 MB.
 
     Returns:
-        a dict with the keys `recall@K`, `precision@k`, `map@k`, `ndcg@k`, `nmi` as asked, and `map@r` and
-        `r_precision` always; its attributes `queries` and `left_out` are counts.
+        a dict with the keys `recall@K`, `precision@k`, `map@k`, `ndcg@k` as asked, and `map@r` and `r_precision`
+        always; with `nmi` also `nmi`, `nmi_geometric` and `ami`. It knows more: see `RetrievalMetrics`.
 
     Raises:
         ValueError: where an argument is out of its range, or no query has a relevant item.
@@ -79,6 +134,9 @@ def retrieval_metrics(
     >>> found.queries, found.left_out
     (4, 0)
     """
+    if average not in ("queries", "classes"):
+        raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
+    metrics = _metrics(recall_at, precision_at, map_at, ndcg_at)
     query_labels = _labels("query_labels", query_labels, "queries", queries)
     itself = exclude
     if gallery is None:
@@ -94,50 +152,32 @@ def retrieval_metrics(
         raise ValueError(
             f"gallery has {gallery.shape[1]} dimensions a row but queries {queries.shape[1]}; they must agree"
         )
-
     counts = _count(query_labels, gallery_labels)
     if itself is not None:
         itself = _labels("exclude", itself, "queries", queries)
-        if bool((itself < -1).any()) or bool((itself >= len(gallery)).any()):
-            raise ValueError(f"exclude holds an index outside -1 to {len(gallery) - 1}, the rows of the gallery")
-        known = itself >= 0
-        if bool((gallery_labels[itself[known]] != query_labels[known]).any()):
-            raise ValueError("exclude names gallery rows whose label is not the query's; they cannot be the query")
-        counts = counts - known.long()
-    kept = counts > 0
-    if not bool(kept.any()):
+        counts = counts - _excluded(itself, query_labels, gallery_labels)
+    if not bool((counts > 0).any()):
         raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
-    if not bool(kept.all()):
-        query_labels, counts = query_labels[kept], counts[kept]
-        itself = None if itself is None else itself[kept]
-    judged = queries if bool(kept.all()) else queries[kept]
 
-    metrics = _metrics(recall_at, precision_at, map_at, ndcg_at)
-    ranks = max(int(counts.max()), *recall_at, *precision_at, *map_at, *ndcg_at, 1)
-    values: dict[str, list[float]] = {name: [] for name in metrics}
-    for rows, distances in distance_chunks(judged, gallery, distance, itself, chunk_size):
-        relevant = query_labels[rows, None] == gallery_labels
-        if itself is not None:
-            own = itself[rows, None]
-            place = own.clamp(min=0)
-            relevant.scatter_(1, place, relevant.gather(1, place) & (own < 0))
-        # The bits of a float >= 0 sort as it does; relevance as the lowest puts the irrelevant first among equals.
-        keys = distances.view(torch.int32).bitwise_and_(-2).bitwise_or_(relevant.int())
-        ranking = keys.topk(min(ranks, len(gallery)), largest=False).values & 1
-        for name, metric in metrics.items():
-            values[name] += metric(ranking, counts[rows]).tolist()
-    # fsum rounds once, so the mean does not depend on the order of the queries.
-    result = {name: math.fsum(each) / len(each) for name, each in values.items()}
+    search = NeighbourSearch(queries, gallery, distance, itself)
+    values = _values(search, metrics, query_labels, gallery_labels, counts, chunk_size)
+    result = RetrievalMetrics({}, per_query=values, labels=query_labels.cpu(), average=average)
+    parts = [_means(each) for each in (result._by_class().values() if average == "classes" else [values])]
+    result |= {name: math.fsum(part[name] for part in parts) / len(parts) for name in metrics}
     if nmi:
         points = normalize(gallery.float(), dim=1) if distance == "cosine" else gallery
-        result["nmi"] = normalized_mutual_information(points, gallery_labels)
-    return RetrievalMetrics(result, queries=len(judged), left_out=len(queries) - len(judged))
+        result |= {"nmi": normalized_mutual_information(points, gallery_labels)}
+    return result
+
+
+# How a metric follows from relevance and the number of relevant items, and how many places it needs; None: that number.
+_Metric = tuple[Callable[[Tensor, Tensor], Tensor], int | None]
 
 
 def _metrics(
     recall_at: Sequence[int], precision_at: Sequence[int], map_at: Sequence[int], ndcg_at: Sequence[int]
-) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    metrics: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
+) -> dict[str, _Metric]:
+    metrics: dict[str, _Metric] = {}
     for name, at, metric in (
         ("recall", recall_at, recall_at_k),
         ("precision", precision_at, precision_at_k),
@@ -147,8 +187,64 @@ def _metrics(
         for k in at:
             if isinstance(k, bool) or not isinstance(k, int) or k < 1:
                 raise ValueError(f"{name}_at holds {k!r} but each must be an integer of at least 1")
-            metrics[f"{name}@{k}"] = partial(metric, k=k)
-    return metrics | {"map@r": map_at_r, "r_precision": r_precision}
+            metrics[f"{name}@{k}"] = partial(metric, k=k), k
+    return metrics | {"map@r": (map_at_r, None), "r_precision": (r_precision, None)}
+
+
+def _values(
+    search: NeighbourSearch,
+    metrics: Mapping[str, _Metric],
+    query_labels: Int64[Tensor, "queries"],
+    gallery_labels: Int64[Tensor, "gallery"],
+    counts: Int64[Tensor, "queries"],
+    chunk_size: int | None,
+) -> dict[str, Float64[Tensor, "queries"]]:
+    """Value of each query, on the CPU; NaN where there is nothing to find."""
+    query_labels, gallery_labels, counts = (each.to(search.device) for each in (query_labels, gallery_labels, counts))
+    values = {name: torch.full(counts.shape, torch.nan, dtype=torch.float64) for name in metrics}
+
+    def places(rows: Int64[Tensor, "chunk"]) -> int:
+        most = int(counts[rows].max())
+        return min(len(gallery_labels), max(k or most for _, k in metrics.values()))
+
+    def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk places"]) -> None:
+        # Not on a GPU: its logarithms and quotients are not promised to be the same.
+        wanted, relevance, rows = counts[rows].cpu(), relevance.cpu(), rows.cpu()
+        if len(rows):
+            most = int(wanted.max())
+            for name, (metric, k) in metrics.items():
+                values[name][rows] = metric(relevance[:, : k or most], wanted)
+
+    # In the order of their numbers of relevant items, which a chunk must list as many of as any of its queries has.
+    order = counts.argsort(stable=True)[int((counts == 0).sum()) :]
+    uncertain = []
+    for rows in search.chunks(order, chunk_size):
+        relevance, certain = ranked_relevance(search, rows, places(rows), query_labels, gallery_labels)
+        measure(rows[certain], relevance[certain])
+        uncertain.append(rows[~certain])
+    for rows in torch.cat(uncertain).split(EXACT_ROWS):
+        if len(rows):
+            keys = search.compare_with_all(rows, places(rows), (query_labels, gallery_labels))
+            measure(rows, relevance_of(keys))
+    return values
+
+
+def _means(values: Mapping[str, Float64[Tensor, "some"]]) -> dict[str, float]:
+    # fsum rounds once, so the mean does not depend on the order of the queries.
+    known = {name: each[~each.isnan()].tolist() for name, each in values.items()}
+    return {name: math.fsum(each) / len(each) for name, each in known.items()}
+
+
+def _excluded(
+    itself: Int64[Tensor, "queries"], query_labels: Int64[Tensor, "queries"], gallery_labels: Int64[Tensor, "gallery"]
+) -> Int64[Tensor, "queries"]:
+    """1 for each query that is itself in the gallery."""
+    if bool((itself < -1).any()) or bool((itself >= len(gallery_labels)).any()):
+        raise ValueError(f"exclude holds an index outside -1 to {len(gallery_labels) - 1}, the rows of the gallery")
+    known = itself >= 0
+    if bool((gallery_labels[itself[known]] != query_labels[known]).any()):
+        raise ValueError("exclude names gallery rows whose label is not the query's; they cannot be the query")
+    return known.long()
 
 
 def _labels(name: str, labels: Shaped[Tensor, "..."], of: str, embeddings: Tensor) -> Int64[Tensor, "rows"]:

@@ -1,0 +1,124 @@
+"""Distances that are the same bits however they are computed.
+
+A floating-point matrix product gives slightly different bits for equal rows, according to their position and to
+the shape of the product, so equal distances would be ranked by chance. Here each row is rounded once, to 20 bits or
+more below its largest coordinate (about what float32 holds), and multiplied in float64. Then every partial sum is a
+whole number of steps below 2^53: the products are exact, whatever the order, the chunk or the device.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
+
+Distance = Literal["cosine", "euclidean"]
+_ROWS = 4096  # rows turned into float64 at a time
+
+
+class ExactRows:
+    """Embeddings as rows of whole numbers of steps, made from float32 where they are needed.
+
+    Args:
+        embeddings: finite, read as float32; on an MPS device, which has no float64, they are taken to the CPU.
+        name: of the argument, for messages.
+
+    Raises:
+        ValueError: where the embeddings have no dimension, or are NaN or infinite in float32.
+    """
+
+    def __init__(self, embeddings: Float[Tensor, "rows dim"], name: str) -> None:
+        if embeddings.shape[1] == 0:
+            raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but needs at least one dimension a row")
+        rows = embeddings.detach().float()
+        self.rows: Float32[Tensor, "rows dim"] = rows.cpu() if rows.device.type == "mps" else rows
+        self._bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
+        self.steps = self.rows.new_empty(len(rows), dtype=torch.float64)
+        self.squares = torch.empty_like(self.steps)
+        broken = 0
+        for part in self.parts():
+            broken += int((~self.rows[part].isfinite()).any(1).sum())
+            if not broken:
+                self.steps[part] = self._step(self.rows[part])
+                self.squares[part] = self.integers(part).square_().sum(1) * self.steps[part].square()
+        if broken:
+            raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(rows)} rows; fix or drop them")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def parts(self) -> Iterator[slice]:
+        """Slices of rows that are small in float64."""
+        yield from (slice(start, start + _ROWS) for start in range(0, len(self), _ROWS))
+
+    def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
+        """Coordinates of some rows in steps, rounded to whole ones."""
+        return self.rows[where].double().div_(self.steps[where, None]).round_()
+
+    def _step(self, rows: Float32[Tensor, "chosen dim"]) -> Float64[Tensor, "chosen"]:
+        """The finest step for which products of such rows are exact in float64.
+
+        With b bits below the largest coordinate a product is at most 2^2b steps, and a sum of `dim` of them must stay
+        within 2^53; float32 holds b up to 24.
+        """
+        largest = rows.abs().amax(1).double()
+        largest = torch.where(largest > 0, largest, 1.0)
+        # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
+        return largest / torch.frexp(largest).mantissa * 2.0**-self._bits
+
+
+def round_rows(embeddings: Float[Tensor, "rows dim"], name: str) -> Float32[Tensor, "rows dim"]:
+    """Round each row to the finest fixed step for which products of such rows are exact in float64.
+
+    Arguments and errors: as `ExactRows`.
+
+    >>> round_rows(torch.tensor([[0.5, 1.0 + 2**-23]]), "queries").tolist() == [[0.5, 1.0 + 2**-23]]
+    True
+    """
+    exact = ExactRows(embeddings, name)
+    result = torch.empty_like(exact.rows)
+    for part in exact.parts():
+        result[part] = exact.integers(part).mul_(exact.steps[part, None]).float()
+    return result
+
+
+def pair_distances(
+    left: ExactRows,
+    right: ExactRows,
+    left_rows: Int64[Tensor, "pairs"],
+    right_rows: Int64[Tensor, "pairs"],
+    distance: Distance,
+) -> Float32[Tensor, "pairs"]:
+    """Distance of each row of one set to a row of another, the very bits of `distance_block`."""
+    result = torch.empty(len(left_rows), dtype=torch.float32, device=left.rows.device)
+    for start in range(0, len(left_rows), _ROWS):
+        pairs = slice(start, start + _ROWS)
+        one, other = left_rows[pairs], right_rows[pairs]
+        products = left.integers(one).mul_(right.integers(other)).sum(1).mul_(left.steps[one]).mul_(right.steps[other])
+        result[pairs] = _finish(products, left.squares[one], right.squares[other], distance)
+    return result
+
+
+def distance_block(
+    left: ExactRows, right: ExactRows, left_rows: Int64[Tensor, "queries"], right_rows: slice, distance: Distance
+) -> Float32[Tensor, "queries gallery"]:
+    """Distances of some rows of one set to successive rows of another."""
+    products = left.integers(left_rows) @ right.integers(right_rows).T
+    products.mul_(left.steps[left_rows, None]).mul_(right.steps[right_rows])
+    return _finish(products, left.squares[left_rows, None], right.squares[right_rows], distance)
+
+
+def _finish(
+    products: Float64[Tensor, "*rows"],
+    left_squares: Float64[Tensor, "*#rows"],
+    right_squares: Float64[Tensor, "*#rows"],
+    distance: Distance,
+) -> Float32[Tensor, "*rows"]:
+    # Each operation rounds correctly, so the same pair always gets the same bits.
+    if distance == "cosine":
+        # A zero vector has only zero products, so any positive norm serves it.
+        norms = [torch.where(squares > 0, squares, 1.0).sqrt() for squares in (left_squares, right_squares)]
+        return products.div_(norms[0]).div_(norms[1]).neg_().add_(1.0).clamp_(min=0.0).float()
+    return products.mul_(-2.0).add_(left_squares).add_(right_squares).clamp_(min=0.0).sqrt_().float()

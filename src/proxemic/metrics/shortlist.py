@@ -1,0 +1,174 @@
+"""The nearest rows in float32, with a bound on how wrong their distances can be.
+
+Both distances are ranked as a squared Euclidean one, v = |q - g|²; the cosine as that of unit rows. Subtracting the
+mean row changes no difference but makes products, and so their rounding, as small as the embeddings are close together.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+from torch import Tensor
+
+from proxemic.metrics.exact import Distance, ExactRows
+from proxemic.precision import full_precision
+
+_TILE = 2**24  # scores held at once: 64 MB
+_QUERIES = 2048  # rows of a tile: the product of tall and narrow ones is slower
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The k rows of the gallery with the smallest v for each query, nearest first.
+
+    Args:
+        values: v in units of the search's own; infinite for the row that is the query itself.
+        indices: of the rows.
+        doubt: two rows of one query whose v differ by more have the right order, also as float32 distances; rows that
+            are not listed have a v of at least the last, less half of this.
+    """
+
+    values: Float64[Tensor, "queries k"]
+    indices: Int64[Tensor, "queries k"]
+    doubt: Float64[Tensor, "queries"]
+
+    def certain(self, k: int, gallery: int) -> Bool[Tensor, "queries"]:
+        """Whether no row that is not listed can be among the first k."""
+        if self.values.shape[1] == gallery:
+            return torch.ones_like(self.doubt, dtype=torch.bool)
+        return self.values[:, -1] - self.values[:, k - 1] > self.doubt
+
+
+class ShortlistSearch:
+    """Streams over tiles of queries and gallery with a running list of the best.
+
+    Args:
+        queries: what searches.
+        gallery: what is searched; the same object where the queries search themselves.
+        distance: which distance ranks the gallery.
+    """
+
+    def __init__(self, queries: ExactRows, gallery: ExactRows, distance: Distance) -> None:
+        self.queries, self.gallery, self.distance = queries, gallery, distance
+        total = sum(self._points(gallery, part).sum(0) for part in gallery.parts())
+        self._mean = total / len(gallery)
+        self._scale = 1.0
+        largest = [self._largest(gallery), 0.0 if queries is gallery else self._largest(queries)]
+        # A power of two, and one that keeps sums of squares far from the ends of float32.
+        self._scale = 2.0 ** -math.frexp(max(largest))[1]
+        self._reach = largest[0] * self._scale
+        self._flat = torch.empty_like(gallery.rows)
+        self._heights = torch.empty_like(gallery.squares)
+        for part in gallery.parts():
+            self._flat[part], self._heights[part] = self._flatten(gallery, part)
+        self._bias = self._heights.neg().float()
+        self._buffer = torch.empty(0, device=self._flat.device)
+
+    def nearest(self, rows: Int64[Tensor, "queries"], k: int, own: Int64[Tensor, "queries"] | None) -> Shortlist:
+        """List the k nearest rows of the gallery.
+
+        Args:
+            rows: which queries.
+            k: from 1 to the number of gallery rows.
+            own: the gallery row that is the query itself, or -1.
+        """
+        flat, heights = self._flatten(self.queries, rows)
+        width = min(max(1, _TILE // len(rows)), len(self._flat))
+        if len(self._buffer) < len(rows) * width:
+            self._buffer = flat.new_empty(len(rows) * width)
+        scores = flat.new_empty(len(rows), 0)
+        indices = torch.empty_like(scores, dtype=torch.int64)
+        # Autocast would halve the precision that the bound counts on.
+        with full_precision(), torch.autocast(flat.device.type, enabled=False):
+            for start in range(0, len(self._flat), width):
+                part = slice(start, min(start + width, len(self._flat)))
+                tile = self._buffer[: len(rows) * (part.stop - start)].view(len(rows), -1)
+                torch.addmm(self._bias[part], flat, self._flat[part].T, out=tile)
+                if own is not None:
+                    _remove(tile, own - start)
+                wanted = k
+                if scores.shape[1] == k:  # what is no better than the list need not be looked for
+                    wanted = int((tile > scores.amin(1, keepdim=True)).sum(1).max())
+                    if wanted == 0:
+                        continue
+                found, places = largest(tile, wanted)
+                scores, indices = torch.cat([scores, found], 1), torch.cat([indices, places + start], 1)
+                if scores.shape[1] > k:
+                    scores, chosen = scores.topk(k, sorted=False)
+                    indices = indices.gather(1, chosen)
+        scores, order = scores.sort(1, descending=True)
+        values = heights[:, None].mul(2.0) - 2.0 * scores.double()
+        return Shortlist(values, indices.gather(1, order), self._doubt(heights))
+
+    def distances(self, values: Float64[Tensor, "*rows"]) -> Float64[Tensor, "*rows"]:
+        """The distances that v stands for."""
+        values = values / self._scale**2
+        return values.div_(2.0) if self.distance == "cosine" else values.clamp_(min=0.0).sqrt_()
+
+    def _doubt(self, heights: Float64[Tensor, "queries"]) -> Float64[Tensor, "queries"]:
+        """Twice the bound on the error of v, and what float32 distances do not tell apart.
+
+        |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu), in whatever order n products are summed (Higham,
+        Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
+        """
+        unit = 2.0**-24
+        terms = (self._flat.shape[1] + 2) * unit
+        length, height = heights.mul(2.0).sqrt_(), float(self._heights.max())
+        error = 2.0 * terms / (1.0 - terms) * (length * self._reach + height)
+        error += 5.0 * unit * length * self._reach + 2.0 * unit * height  # of rounding points and heights to float32
+        if self.distance == "cosine":
+            error += 64.0 * 2.0**-53 * self._scale**2  # of dividing by the norms
+        return 2.0 * error + 2.0**-20 * (length + math.sqrt(2.0 * height)).square()
+
+    def _points(self, rows: ExactRows, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
+        points = rows.integers(where).mul_(rows.steps[where, None])
+        if self.distance == "cosine":
+            squares = rows.squares[where, None]
+            points /= torch.where(squares > 0, squares, 1.0).sqrt_()
+        return points
+
+    def _flatten(
+        self, rows: ExactRows, where: slice | Int64[Tensor, "chosen"]
+    ) -> tuple[Float32[Tensor, "chosen dim"], Float64[Tensor, "chosen"]]:
+        """Points about the mean, scaled, and half of what their own square adds to v."""
+        points = self._points(rows, where).sub_(self._mean).mul_(self._scale)
+        heights = points.square().sum(1).div_(2.0)
+        if self.distance == "cosine":
+            # A zero vector has no direction and is at distance 1 from all: it is lifted out of their plane.
+            heights += (rows.squares[where] == 0) * (self._scale**2 / 2.0)
+        return points.float(), heights
+
+    def _largest(self, rows: ExactRows) -> float:
+        norms = [self._points(rows, part).sub_(self._mean).square_().sum(1).max() for part in rows.parts()]
+        return math.sqrt(float(torch.stack(norms).max()))
+
+
+def largest(values: Tensor, k: int) -> tuple[Tensor, Int64[Tensor, "rows k"]]:
+    """The k largest of each row, or all where there are fewer, in no order, with their places.
+
+    The k groups with the largest maxima hold the k largest values; finding these first is quicker than `topk`.
+
+    >>> values, places = largest(torch.arange(100.0).view(1, -1), 2)
+    >>> values.sort().values, places.sort().values
+    (tensor([[98., 99.]]), tensor([[98, 99]]))
+    """
+    width = values.shape[1]
+    group = math.isqrt(width // k)
+    if group < 4:
+        return values.topk(min(k, width), sorted=False)
+    count = width // group
+    maxima = values[:, : group * count].unflatten(1, (group, count)).amax(1)
+    members = torch.arange(group, device=values.device)[:, None] * count
+    places = (maxima.topk(k, sorted=False).indices[:, None] + members).flatten(1)
+    rest = torch.arange(group * count, width, device=values.device)
+    places = torch.cat([places, rest.expand(len(values), -1)], 1)
+    found, chosen = values.gather(1, places).topk(k, sorted=False)
+    return found, places.gather(1, chosen)
+
+
+def _remove(tile: Float32[Tensor, "queries columns"], own: Int64[Tensor, "queries"]) -> None:
+    """Make scores of the queries themselves the worst; `own` may lie outside the tile."""
+    here = (own >= 0) & (own < tile.shape[1])
+    place = own.clamp(0, tile.shape[1] - 1)[:, None]
+    tile.scatter_(1, place, tile.gather(1, place).masked_fill(here[:, None], -torch.inf))
