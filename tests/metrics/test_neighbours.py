@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxemic.metrics import nearest_neighbours
-from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances, round_rows
+from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
 from proxemic.metrics.neighbours import NeighbourSearch
 from proxemic.metrics.relevance import ranked_relevance
 from proxemic.metrics.shortlist import largest
@@ -74,16 +74,24 @@ def test_the_same_bits_for_any_chunk_size_and_row_order(distance: Distance, dim:
 @given(st.integers(1, 5000), st.integers(0, 2**32 - 1))
 def test_products_of_rounded_rows_are_exact(dim: int, seed: int) -> None:
     # The sum in Python integers is exact; the least favourable rows have all coordinates near the largest.
-    rows = round_rows(1 - sample(2, dim, seed).abs() * 1e-3, "rows")
-    integers = [[int(value * 2**60) for value in row] for row in rows.double().tolist()]
-    exact = sum(a * b for a, b in zip(*integers, strict=True))
-    assert int((rows[0].double() * rows[1].double()).sum().item() * 2**60) << 60 == exact
+    rows = ExactRows(1 - sample(2, dim, seed).abs() * 1e-3, "rows")
+    integers = rows.integers(slice(None))
+    exact = sum(int(a) * int(b) for a, b in zip(*integers.tolist(), strict=True))
+    assert int((integers[0] * integers[1]).sum()) == exact
+    assert int(rows.squares[0] / rows.steps[0] ** 2) == sum(int(a) ** 2 for a in integers[0].tolist())
 
 
 def test_rounding_is_as_fine_as_promised() -> None:
-    rows = sample(100, 512) * torch.logspace(-30, 30, 100)[:, None]
-    error = (round_rows(rows, "rows") - rows).abs().amax(1) / rows.abs().amax(1)
+    points = sample(100, 512) * torch.logspace(-30, 30, 100)[:, None]
+    rows = ExactRows(points, "rows")
+    error = (rows.integers(slice(None)) * rows.steps[:, None] - points).abs().amax(1) / points.abs().amax(1)
     assert error.max() <= 2.0**-22
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_equal_rows_are_at_distance_zero(distance: Distance) -> None:
+    points = sample(500, 33) * torch.logspace(-30, 30, 500)[:, None]
+    assert nearest_neighbours(points, points, k=1, distance=distance)[0].max() == 0
 
 
 def awkward(kind: str, rows: int, dim: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Tables on the terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxemic.extras import extra
@@ -9,7 +9,7 @@ with extra("train"):
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["print_metrics", "print_table"]
+__all__ = ["format_table", "print_metrics", "print_table"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
@@ -29,10 +29,20 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, a row a metric."""
+    metrics = next(iter(columns.values()))
+    rows = [[metric, *(f"{100 * column[metric]:.2f}" for column in columns.values())] for metric in metrics]
     print(title)
-    table = Table("metric")
-    for name in columns:
+    print(format_table(["metric", *columns], rows))
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay a table out for the terminal, numbers (all but the first column) to the right."""
+    table = Table(header[0])
+    for name in header[1:]:
         table.add_column(name, justify="right")
-    for metric in next(iter(columns.values())):
-        table.add_row(metric, *(f"{100 * column[metric]:.2f}" for column in columns.values()))
-    Console().print(table)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip("\n")

@@ -4,12 +4,22 @@ from proxemic.extras import extra
 
 with extra("train"):
     from proxemic.data.embedding_dataset import EmbeddingDataset
+    from proxemic.data.embedding_files import (
+        LabelledEmbeddings,
+        check_embedding_name,
+        read_embeddings,
+        write_embeddings,
+    )
+    from proxemic.data.face_packs import EncodedPixels, read_face_pack
+    from proxemic.data.face_pairs import FacePairs, read_lfw_pairs
     from proxemic.data.glyphs import FACES, Glyphs
     from proxemic.data.image_folder import OwnImages
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.omniglot import Omniglot
     from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels, UnreadableImageError
+    from proxemic.data.query_gallery import join_query_gallery, load_query_gallery
     from proxemic.data.report import DatasetReport, check
+    from proxemic.data.row_labels import RowLabels, read_labels
     from proxemic.data.samplers import Batches, ClassBalancedBatches, RandomBatches, SeededBatches
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
@@ -22,18 +32,30 @@ __all__ = [
     "ClassBalancedBatches",
     "DatasetReport",
     "EmbeddingDataset",
+    "EncodedPixels",
+    "FacePairs",
     "FilePixels",
     "Glyphs",
     "ImageSet",
     "ImageSource",
+    "LabelledEmbeddings",
     "Omniglot",
     "OwnImages",
     "Pixels",
     "Preprocessing",
     "RandomBatches",
+    "RowLabels",
     "SeededBatches",
     "Splits",
     "UnreadableImageError",
     "check",
+    "check_embedding_name",
+    "join_query_gallery",
+    "load_query_gallery",
+    "read_embeddings",
+    "read_face_pack",
+    "read_labels",
+    "read_lfw_pairs",
     "split_classes",
+    "write_embeddings",
 ]

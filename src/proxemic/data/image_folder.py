@@ -70,9 +70,9 @@ class OwnImages(ImageSource):
         """List the images, leave out those that cannot be decoded, and split the others by class."""
         root, rows, reading = self._read()
         parts, notes = _given_parts(root, rows)
-        train = _image_set(parts["train"], flagged=rows[0].split is None)
-        test = _image_set(parts["test"]) if parts["test"] else None
-        validation = _image_set(parts["validation"]) if parts["validation"] else None
+        train = image_set(parts["train"], flagged=rows[0].split is None)
+        test = image_set(parts["test"]) if parts["test"] else None
+        validation = image_set(parts["validation"]) if parts["validation"] else None
         try:
             if test is None:
                 train, test = hold_out(train, self.test_fraction, self.split_seed, name="test_fraction")
@@ -89,7 +89,7 @@ class OwnImages(ImageSource):
     def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
         """Read all images as one set, to judge a model that has seen none of them; with notes as in `Splits`."""
         root, rows, notes = self._read()
-        images = _image_set(rows)
+        images = image_set(rows)
         _check_part(root, "only", images)
         return images, notes
 
@@ -97,15 +97,27 @@ class OwnImages(ImageSource):
         if self.root is None:
             raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
         root = Path(self.root)
-        listing = list_images(root)
-        failures = unreadable(listing.rows)
-        if self.strict and failures:
-            raise ValueError(
-                f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
-            )
-        rows = [row for row in listing.rows if row.path not in failures]
-        _check_usable(root, rows, failures)
-        return root, rows, tuple(_notes(listing, rows, failures))
+        rows, notes = read_images(root, self.strict)
+        _check_usable(root, rows)
+        return root, rows, (*notes, *_lone_images(rows))
+
+
+def read_images(root: Path, strict: bool) -> tuple[list[Row], tuple[str, ...]]:
+    """List the images of a folder or table that can be decoded, with notes on the other files.
+
+    Raises:
+        ValueError: none can be, or `strict` and one cannot.
+    """
+    listing = list_images(root)
+    failures = unreadable(listing.rows)
+    if strict and failures:
+        raise ValueError(
+            f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
+        )
+    rows = [row for row in listing.rows if row.path not in failures]
+    if not rows:
+        raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
+    return rows, tuple(_notes(listing, failures))
 
 
 def _given_parts(root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:
@@ -130,7 +142,8 @@ def _given_parts(root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[
     return parts, ()
 
 
-def _image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
+def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
+    """Make an image set of rows; with `flagged`, of which ask and which answer as they say."""
     pixels, names = FilePixels([row.path for row in rows]), [row.label for row in rows]
     flags = [(row.is_query, row.is_gallery) for row in rows]
     if not flagged or all(flag == (None, None) for flag in flags):
@@ -142,9 +155,7 @@ def _image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
     return ImageSet.from_names(pixels, names, is_query, is_gallery)
 
 
-def _check_usable(root: Path, rows: Sequence[Row], failures: dict[Path, str]) -> None:
-    if not rows:
-        raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
+def _check_usable(root: Path, rows: Sequence[Row]) -> None:
     counts = Counter(row.label for row in rows)
     if len(counts) == 1:
         raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
@@ -160,14 +171,15 @@ def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
         return
     if images.num_classes < 2:
         raise ValueError(f"{root} has {images.num_classes} class in its {name} split, but at least two are needed.")
-    if name != "train" and not _anything_to_find(images):
+    if name != "train" and not anything_to_find(images):
         raise ValueError(
             f"{root} has no query with another image of its class to find in its {name} split: add images, mind "
             "is_query and is_gallery, or change split_seed or the fractions."
         )
 
 
-def _anything_to_find(images: ImageSet) -> bool:
+def anything_to_find(images: ImageSet) -> bool:
+    """Whether any query has another image of its class in the gallery."""
     everything = torch.ones(len(images), dtype=torch.bool)
     query = everything if images.is_query is None else images.is_query
     gallery = everything if images.is_gallery is None else images.is_gallery
@@ -175,7 +187,7 @@ def _anything_to_find(images: ImageSet) -> bool:
     return bool((found[query] > 0).any())
 
 
-def _notes(listing: Listing, rows: Sequence[Row], failures: dict[Path, str]) -> list[str]:
+def _notes(listing: Listing, failures: dict[Path, str]) -> list[str]:
     notes = []
     if failures:
         notes.append(f"Left out: {_unreadable_note(failures)}.")
@@ -185,12 +197,14 @@ def _notes(listing: Listing, rows: Sequence[Row], failures: dict[Path, str]) -> 
             f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
             f".bmp: {_some(names)}."
         )
-    single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
-    if single:
-        notes.append(
-            f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}."
-        )
     return notes
+
+
+def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
+    single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
+    if not single:
+        return ()
+    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}.",)
 
 
 def _unreadable_note(failures: dict[Path, str]) -> str:

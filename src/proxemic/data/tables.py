@@ -1,4 +1,4 @@
-"""Tables that name images: CSV and Parquet with the columns path, label and perhaps split, is_query, is_gallery."""
+"""Tables in CSV and Parquet with the columns path, label and perhaps split, is_query, is_gallery."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -24,22 +24,55 @@ class Row:
     is_gallery: bool | None = None
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a table says of one row of embeddings, as text; None where it has no such column, or no such flag."""
+
+    path: str | None = None
+    label: str | None = None
+    is_query: bool | None = None
+    is_gallery: bool | None = None
+
+
 def read_table(table: Path) -> Iterator[Row]:
-    """Read the rows of a .csv or .parquet file; every value is taken as text.
+    """Read the images that a .csv or .parquet file names; every value is taken as text.
 
     Raises:
         ValueError: it is no such table, lacks a column, or has a row with a value that is missing or not allowed.
     """
-    records = _read_csv(table) if table.suffix.lower() == ".csv" else _read_parquet(table)
-    for place, record in records:
+    for place, record in _read(table, _COLUMNS, needed=("path", "label")):
         if not record["path"]:
-            raise ValueError(f"{table}, {place}: path is empty.")
+            raise ValueError(f"{place}: path is empty.")
         if not record["label"] or record["label"] == "nan":
-            raise ValueError(f"{table}, {place}: label is empty, but every image needs one.")
+            raise ValueError(f"{place}: label is empty, but every image needs one.")
         # An absolute path stays what it is.
         path = table.parent / record["path"]
-        is_query, is_gallery = (_flag(record, column, f"{table}, {place}") for column in ("is_query", "is_gallery"))
-        yield Row(path, record["label"], _split(record, f"{table}, {place}"), is_query, is_gallery)
+        is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
+        yield Row(path, record["label"], _split(record, place), is_query, is_gallery)
+
+
+def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
+    """Read what a .csv or .parquet file says of rows of embeddings: any of path, label, is_query and is_gallery.
+
+    Args:
+        table: the file; it may have other columns.
+        needed: columns that must be there.
+
+    Raises:
+        ValueError: as `read_table`, where a column is there.
+    """
+    for place, record in _read(table, ("path", "label", "is_query", "is_gallery"), needed):
+        for column in ("path", "label"):
+            if column in record and record[column] in ("", "nan"):
+                raise ValueError(f"{place}: {column} is empty, but others are not: give every row one, or none.")
+        is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
+        yield Note(record.get("path"), record.get("label"), is_query, is_gallery)
+
+
+def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    records = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
+    for place, record in records(table, wanted, needed):
+        yield f"{table}, {place}", record
 
 
 def _split(record: dict[str, str], place: str) -> SplitName | None:
@@ -58,12 +91,12 @@ def _flag(record: dict[str, str], column: str, place: str) -> bool | None:
     return _FLAGS[text.lower()]
 
 
-def _read_csv(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def _read_csv(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     try:
         # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
         with table.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            columns = _known_columns(table, reader.fieldnames or ())
+            columns = _known_columns(table, reader.fieldnames or (), wanted, needed)
             for record in reader:
                 place = f"line {reader.line_num}"
                 if None in record or None in record.values():
@@ -73,7 +106,7 @@ def _read_csv(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
         raise ValueError(f"{table} is not a CSV table in UTF-8 ({error}).") from error
 
 
-def _read_parquet(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def _read_parquet(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -81,21 +114,22 @@ def _read_parquet(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
         raise ValueError(f"{table} needs pyarrow to be read: pip install 'proxemic[train]'.") from error
     try:
         with pyarrow.parquet.ParquetFile(table) as file:
-            columns = _known_columns(table, file.schema_arrow.names)
-            records = file.read(columns=list(columns)).to_pylist()
+            columns = _known_columns(table, file.schema_arrow.names, wanted, needed)
+            records = file.read(columns=list(columns)).to_pylist() if columns else []
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{table} is not a Parquet table ({error}).") from error
+        why = " ".join(str(error).split())
+        raise ValueError(f"{table} is not a Parquet table ({why}).") from error
     for number, record in enumerate(records, start=1):
         yield f"row {number}", {key: "" if value is None else str(value).strip() for key, value in record.items()}
 
 
-def _known_columns(table: Path, names: Sequence[str]) -> tuple[str, ...]:
-    missing = [column for column in ("path", "label") if column not in names]
+def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    missing = [column for column in needed if column not in names]
     if missing:
         raise ValueError(
             f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "
-            "and path and label are needed."
+            f"and {' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} needed."
         )
     if ("is_query" in names) != ("is_gallery" in names):
         raise ValueError(f"{table} has only one of the columns is_query and is_gallery: give both or neither.")
-    return tuple(column for column in _COLUMNS if column in names)
+    return tuple(column for column in wanted if column in names)

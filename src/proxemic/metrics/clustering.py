@@ -1,39 +1,152 @@
 """How well k-means clusters of the embeddings agree with the classes."""
 
-from typing import Literal
+import warnings
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
+
+from proxemic.extras import extra
+from proxemic.metrics.contingency import Average, contingency, weighted_ami, weighted_nmi
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteringMetrics:
+    """Scores of one k-means.
+
+    Args:
+        nmi: over the arithmetic mean of the entropies.
+        nmi_geometric: over their geometric mean.
+        ami: over the arithmetic mean; may be a little below 0.
+        table: `contingency` of classes and clusters.
+    """
+
+    nmi: float
+    nmi_geometric: float
+    ami: float
+    table: Float64[Tensor, "classes clusters"]
+
+
+def clustering_metrics(
+    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], *, seed: int = 0
+) -> ClusteringMetrics:
+    """Cluster once, into as many clusters as there are classes, and score it in every way.
+
+    With one class there is one cluster, and all scores are 1. Where all rows are equal there is one cluster too, which
+    says nothing about several classes, and all scores are 0.
+
+    Arguments and errors: as `kmeans_clusters`; `labels` holds one integer a row.
+
+    >>> points = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
+    >>> found = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
+    >>> found.nmi, found.nmi_geometric, found.ami
+    (1.0, 1.0, 1.0)
+    >>> found.table.to_dense().sort().values
+    tensor([[0., 2.],
+            [0., 2.]], dtype=torch.float64)
+    """
+    table = _table(embeddings, labels, seed)
+    everyone = table.new_ones(1, table.shape[0], layout=torch.strided)
+    return ClusteringMetrics(
+        nmi=float(weighted_nmi(table, everyone)),
+        nmi_geometric=float(weighted_nmi(table, everyone, average="geometric")),
+        ami=float(weighted_ami(table, everyone)),
+        table=table,
+    )
 
 
 def normalized_mutual_information(
-    embeddings: Float[Tensor, "rows dim"],
-    labels: Int[Tensor, "rows"],
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
     *,
-    average: Literal["arithmetic", "geometric"] = "arithmetic",
+    average: Average = "arithmetic",
     seed: int = 0,
 ) -> float:
     r"""Mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
 
-    There are as many clusters as classes. Most papers divide by the arithmetic mean; the code of the realigned
-    softmax warping paper by the geometric one.
+    Most papers divide by the arithmetic mean; the code of the realigned softmax warping paper by the geometric one.
+
+    Arguments and errors: as `clustering_metrics`, and `average` says which mean of the two entropies.
+
+    >>> normalized_mutual_information(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 1, 0, 1]))
+    0.0
+    """
+    table = _table(embeddings, labels, seed)
+    return float(weighted_nmi(table, table.new_ones(1, table.shape[0], layout=torch.strided), average=average))
+
+
+def adjusted_mutual_information(
+    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], *, seed: int = 0
+) -> float:
+    """Mutual information of classes and k-means clusters beyond what chance gives, at most 1.
+
+    NMI grows with the number of classes even where the clusters are random; this does not: random ones have 0.
+
+    Arguments and errors: as `clustering_metrics`.
+
+    >>> adjusted_mutual_information(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1]))
+    1.0
+    """
+    return clustering_metrics(embeddings, labels, seed=seed).ami
+
+
+def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed: int = 0) -> Int64[Tensor, "rows"]:
+    """Lloyd's k-means of scikit-learn, started once by k-means++.
+
+    Equal rows are clustered as one with their number as its weight, and in the order of their values, so that
+    neither the order of the rows nor which of them are equal matters. With more clusters than different rows, each
+    of these is one. Always scikit-learn, on the CPU and in float32, never a faster library where there is one: the
+    value would depend on it.
+
+    A step makes rows · number · dim products, and the start 2 + ln(number) times as many. On one core 6,000 rows of
+    512 numbers and 100 clusters take a second, 60,502 rows and 11,316 clusters (Stanford Online Products) half an
+    hour.
 
     Args:
         embeddings: finite; normalise them first for a cosine embedding.
-        labels: class of each row.
-        average: which mean of the two entropies.
-        seed: of the k-means initialisation.
+        number: of clusters, at least 1.
+        seed: of the initialisation.
 
     Raises:
-        ImportError: without scikit-learn.
+        ValueError: where an argument is out of its range or of a wrong shape.
+        ModuleNotFoundError: without scikit-learn, of the extra `train`.
+
+    >>> kmeans_clusters(torch.tensor([[1.0], [1.0], [1.0]]), 2)
+    tensor([0, 0, 0])
     """
-    try:
-        from sklearn.cluster import KMeans  # pyright: ignore[reportMissingImports]
-        from sklearn.metrics import normalized_mutual_info_score  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError("NMI needs scikit-learn, which is missing: pip install scikit-learn") from error
-    classes = int(torch.unique(labels).numel())
-    clusters = KMeans(classes, n_init=1, random_state=seed).fit_predict(embeddings.float().cpu().numpy())  # type: ignore[arg-type]
-    value = normalized_mutual_info_score(labels.cpu().numpy(), clusters, average_method=average)
-    return min(1.0, float(value))
+    with extra("train"):
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"number is {number!r} but must be an integer of at least 1")
+    points, place, times = _finite(embeddings).unique(dim=0, return_inverse=True, return_counts=True)
+    kmeans = KMeans(min(number, len(points)), n_init=1, random_state=seed)  # pyright: ignore[reportArgumentType]
+    with warnings.catch_warnings():
+        # Rows that differ by rounding alone may become equal once centred; then there are fewer clusters.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
+    return torch.from_numpy(found).long()[place].to(embeddings.device)
+
+
+def _table(
+    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], seed: int
+) -> Float64[Tensor, "classes clusters"]:
+    if labels.shape != embeddings.shape[:1]:
+        raise ValueError(f"labels has shape {tuple(labels.shape)} but must be [{len(embeddings)}], one a row")
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise ValueError(f"labels has {labels.dtype} but must be int64; floats would merge large ids")
+    labels = labels.long()
+    return contingency(labels, kmeans_clusters(embeddings, max(1, len(labels.unique())), seed=seed))
+
+
+def _finite(embeddings: Float[Tensor, "rows ..."]) -> Float[Tensor, "rows dim"]:
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        raise ValueError(
+            f"embeddings has shape {tuple(embeddings.shape)} but must be [rows, dim], with one or more of both"
+        )
+    points = embeddings.detach().cpu().float()
+    broken = int((~points.isfinite()).any(1).sum())
+    if broken:
+        raise ValueError(f"embeddings has NaN or infinite values in {broken} of {len(points)} rows; fix or drop them")
+    return points

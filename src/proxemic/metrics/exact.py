@@ -69,30 +69,15 @@ class ExactRows:
         return largest / torch.frexp(largest).mantissa * 2.0**-self._bits
 
 
-def round_rows(embeddings: Float[Tensor, "rows dim"], name: str) -> Float32[Tensor, "rows dim"]:
-    """Round each row to the finest fixed step for which products of such rows are exact in float64.
-
-    Arguments and errors: as `ExactRows`.
-
-    >>> round_rows(torch.tensor([[0.5, 1.0 + 2**-23]]), "queries").tolist() == [[0.5, 1.0 + 2**-23]]
-    True
-    """
-    exact = ExactRows(embeddings, name)
-    result = torch.empty_like(exact.rows)
-    for part in exact.parts():
-        result[part] = exact.integers(part).mul_(exact.steps[part, None]).float()
-    return result
-
-
 def pair_distances(
     left: ExactRows,
     right: ExactRows,
     left_rows: Int64[Tensor, "pairs"],
     right_rows: Int64[Tensor, "pairs"],
     distance: Distance,
-) -> Float32[Tensor, "pairs"]:
+) -> Float64[Tensor, "pairs"]:
     """Distance of each row of one set to a row of another, the very bits of `distance_block`."""
-    result = torch.empty(len(left_rows), dtype=torch.float32, device=left.rows.device)
+    result = torch.empty(len(left_rows), dtype=torch.float64, device=left.rows.device)
     for start in range(0, len(left_rows), _ROWS):
         pairs = slice(start, start + _ROWS)
         one, other = left_rows[pairs], right_rows[pairs]
@@ -103,7 +88,7 @@ def pair_distances(
 
 def distance_block(
     left: ExactRows, right: ExactRows, left_rows: Int64[Tensor, "queries"], right_rows: slice, distance: Distance
-) -> Float32[Tensor, "queries gallery"]:
+) -> Float64[Tensor, "queries gallery"]:
     """Distances of some rows of one set to successive rows of another."""
     products = left.integers(left_rows) @ right.integers(right_rows).T
     products.mul_(left.steps[left_rows, None]).mul_(right.steps[right_rows])
@@ -115,10 +100,11 @@ def _finish(
     left_squares: Float64[Tensor, "*#rows"],
     right_squares: Float64[Tensor, "*#rows"],
     distance: Distance,
-) -> Float32[Tensor, "*rows"]:
+) -> Float64[Tensor, "*rows"]:
     # Each operation rounds correctly, so the same pair always gets the same bits.
-    if distance == "cosine":
-        # A zero vector has only zero products, so any positive norm serves it.
-        norms = [torch.where(squares > 0, squares, 1.0).sqrt() for squares in (left_squares, right_squares)]
-        return products.div_(norms[0]).div_(norms[1]).neg_().add_(1.0).clamp_(min=0.0).float()
-    return products.mul_(-2.0).add_(left_squares).add_(right_squares).clamp_(min=0.0).sqrt_().float()
+    if distance == "euclidean":
+        return products.mul_(-2.0).add_(left_squares).add_(right_squares).clamp_(min=0.0).sqrt_()
+    # The root of the rounded square of a number is that number, so equal rows lie at 0 and none nearer: products² is
+    # at most the product of the squares, and rounding keeps order. A zero vector's products are 0 over any norm.
+    squares = left_squares * right_squares
+    return 1.0 - products.div_(squares.masked_fill_(squares == 0, 1.0).sqrt_())

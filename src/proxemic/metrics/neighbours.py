@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int64
 from torch import Tensor
 
-from proxemic.metrics.exact import Distance as Distance
-from proxemic.metrics.exact import ExactRows, distance_block, pair_distances
-from proxemic.metrics.exact import round_rows as round_rows
+from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
 EXACT_ROWS, _COLUMNS = 1024, 4096  # of a float64 tile: 32 MB
@@ -120,7 +118,7 @@ class NeighbourSearch:
 
     def distances(self, rows: Int64[Tensor, "pairs"], found: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
         """Exact distances of queries to rows of the gallery."""
-        return pair_distances(self.queries, self.gallery, rows, found, self.distance)
+        return pair_distances(self.queries, self.gallery, rows, found, self.distance).float()
 
     def compare_with_all(
         self,
@@ -139,7 +137,7 @@ class NeighbourSearch:
         own = self._own(rows)
         for start in range(0, len(self.gallery), _COLUMNS):
             part = slice(start, min(start + _COLUMNS, len(self.gallery)))
-            distances = distance_block(self.queries, self.gallery, rows, part, self.distance)
+            distances = distance_block(self.queries, self.gallery, rows, part, self.distance).float()
             indices = torch.arange(part.start, part.stop, device=self.device)
             if own is not None:
                 distances.masked_fill_(own[:, None] == indices, torch.inf)

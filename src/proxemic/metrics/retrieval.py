@@ -3,20 +3,19 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from proxemic.metrics.clustering import normalized_mutual_information
+from proxemic.metrics.clustering import ClusteringMetrics, clustering_metrics
+from proxemic.metrics.confidence import Average, Interval, bootstrap_intervals, bootstrap_statistic
+from proxemic.metrics.contingency import weighted_ami, weighted_nmi
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, relevance_of
 from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, r_precision, recall_at_k
 from proxemic.metrics.relevance import ranked_relevance
-
-Average = Literal["queries", "classes"]
 
 
 class RetrievalMetrics(dict[str, float]):
@@ -27,6 +26,7 @@ class RetrievalMetrics(dict[str, float]):
         per_query: value of each query by metric, NaN where it was left out, having no relevant item.
         labels: class of each query.
         average: what the values are averages over.
+        clustering: where k-means was asked for, what it found.
     """
 
     def __init__(
@@ -36,11 +36,13 @@ class RetrievalMetrics(dict[str, float]):
         per_query: Mapping[str, Float64[Tensor, "queries"]],
         labels: Int64[Tensor, "queries"],
         average: Average = "queries",
+        clustering: ClusteringMetrics | None = None,
     ) -> None:
         super().__init__(values)
         self.per_query = dict(per_query)
         self.labels = labels
         self.average: Average = average
+        self.clustering = clustering
 
     @property
     def judged(self) -> Bool[Tensor, "queries"]:
@@ -65,6 +67,28 @@ class RetrievalMetrics(dict[str, float]):
         {5: 1.0, 7: 0.0}
         """
         return {label: _means(values) for label, values in self._by_class().items()}
+
+    def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
+        """Confidence intervals of all values: what other classes might have given.
+
+        See `bootstrap_intervals`; for NMI and AMI `bootstrap_statistic`, with the same clusters. AMI is slow and has
+        a tenth of the resamples.
+        """
+        found = bootstrap_intervals(
+            self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
+        )
+        if self.clustering is None:
+            return found
+        table = self.clustering.table
+        statistics = {
+            "nmi": (partial(weighted_nmi, table), resamples),
+            "nmi_geometric": (partial(weighted_nmi, table, average="geometric"), resamples),
+            "ami": (partial(weighted_ami, table), -(-resamples // 10)),
+        }
+        return found | {
+            name: bootstrap_statistic(statistic, len(table), level=level, resamples=times, seed=seed)
+            for name, (statistic, times) in statistics.items()
+        }
 
     def _by_class(self) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
         labels, order = self.labels[self.judged].sort(stable=True)
@@ -161,12 +185,15 @@ def retrieval_metrics(
 
     search = NeighbourSearch(queries, gallery, distance, itself)
     values = _values(search, metrics, query_labels, gallery_labels, counts, chunk_size)
-    result = RetrievalMetrics({}, per_query=values, labels=query_labels.cpu(), average=average)
-    parts = [_means(each) for each in (result._by_class().values() if average == "classes" else [values])]
-    result |= {name: math.fsum(part[name] for part in parts) / len(parts) for name in metrics}
+    clustering = None
     if nmi:
         points = normalize(gallery.float(), dim=1) if distance == "cosine" else gallery
-        result |= {"nmi": normalized_mutual_information(points, gallery_labels)}
+        clustering = clustering_metrics(points, gallery_labels)
+    result = RetrievalMetrics({}, per_query=values, labels=query_labels.cpu(), average=average, clustering=clustering)
+    parts = [_means(each) for each in (result._by_class().values() if average == "classes" else [values])]
+    result |= {name: math.fsum(part[name] for part in parts) / len(parts) for name in metrics}
+    if clustering is not None:
+        result |= {"nmi": clustering.nmi, "nmi_geometric": clustering.nmi_geometric, "ami": clustering.ami}
     return result
 
 

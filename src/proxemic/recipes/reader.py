@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,21 @@ def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
         flags = ["--data", "proxemic.data.OwnImages", *flags]
     config = _parse(parser, content, str(path), flags)
     return Evaluation(**_instantiate(parser, config))
+
+
+def read_evaluation_config(path: Path | None, flags: Sequence[str] = ()) -> EvaluationConfig:
+    """Read how to judge, of a recipe or without one, where the images are given otherwise.
+
+    Raises:
+        UserError: As `read_recipe`.
+        ValueError: If a value is out of its range.
+    """
+    parser = ArgumentParser(exit_on_error=False, prog="proxemic evaluate")
+    parser.add_class_arguments(EvaluationConfig, "evaluation")
+    given = {} if path is None else _content(path).get("evaluation", {})
+    # With the defaults, a message can name what there is.
+    content = {"evaluation": asdict(EvaluationConfig()) | given}
+    return _instantiate(parser, _parse(parser, content, str(path), flags))["evaluation"]
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from proxemic.extras import extra
 with extra("train"):
     from proxemic.training.optim import Optimization, parameter_groups
     from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
+    from proxemic.training.retrieval_callback import RetrievalCallback
+    from proxemic.training.retrieval_metric import RetrievalMetric
     from proxemic.training.run import RunDirectory
     from proxemic.training.train import train
 
@@ -13,6 +15,8 @@ __all__ = [
     "EvaluationConfig",
     "Optimization",
     "Recipe",
+    "RetrievalCallback",
+    "RetrievalMetric",
     "RunDirectory",
     "TrainingConfig",
     "parameter_groups",

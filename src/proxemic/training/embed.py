@@ -1,19 +1,21 @@
 """Embeddings of many images."""
 
 from dataclasses import asdict
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RowLabels
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.training.data_module import ignore_interrupts
 from proxemic.training.recipe import EvaluationConfig
+from proxemic.training.retrieval_metric import split_roles
 
-__all__ = ["embed_images", "evaluate_embeddings"]
+__all__ = ["embed_images", "evaluate_embeddings", "metric_settings", "share_of"]
 
 
 @torch.no_grad()
@@ -25,8 +27,10 @@ def embed_images(
     batch_size: int = 256,
     workers: int = 0,
     description: str = "embedding",
+    rank: int = 0,
+    world: int = 1,
 ) -> Float[Tensor, "images dim"]:
-    """Embed every image in order, in evaluation mode, on the model's device; the model's mode is put back.
+    """Embed every image in order, in evaluation mode, on the model's device; the modes of its parts are put back.
 
     Args:
         model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``.
@@ -35,44 +39,68 @@ def embed_images(
         batch_size: Images a batch; does not change the result beyond rounding.
         workers: Processes that load images.
         description: What the progress bar says; it shows on terminals only.
+        rank: Which of the processes this is that share the work, each with a copy of the model.
+        world: How many they are; each embeds the images of `share_of`, in the batches that one alone would make.
 
     Returns:
-        ``[N, D]`` float32 on the CPU.
+        ``[N, D]`` float32 on the CPU; of this process's share, ``[0, 0]`` where that is empty.
     """
     loader = DataLoader(
         EmbeddingDataset(images, preprocessing.evaluation()),
-        batch_size=batch_size,
+        batch_sampler=[batch.tolist() for batch in _batches(len(images), batch_size)[rank::world]],
         num_workers=workers,
         worker_init_fn=ignore_interrupts,
+        generator=torch.Generator(),  # the loader draws a seed: not from the generator that training draws from
     )
     device = next(model.parameters()).device
-    training, embeddings = model.training, []
+    modes = [(part, part.training) for part in model.modules()]
+    embeddings = []
     model.eval()
     try:
-        for batch, _ in tqdm(loader, description, leave=False, disable=None):
+        for batch, _ in tqdm(loader, description, leave=False, disable=True if rank else None):
             embeddings.append(model(batch.to(device)).float().cpu())
     finally:
-        model.train(training)
-    return torch.cat(embeddings)
+        for part, mode in modes:
+            part.training = mode
+    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+
+
+def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
+    """Give the numbers of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch.
+
+    >>> share_of(10, 2, rank=1, world=3).tolist()
+    [2, 3, 8, 9]
+    """
+    return torch.cat([torch.empty(0, dtype=torch.int64), *_batches(count, batch_size)[rank::world]])
+
+
+def _batches(count: int, batch_size: int) -> list[Int64[Tensor, " batch"]]:
+    return list(torch.arange(count).split(batch_size))
 
 
 def evaluate_embeddings(
-    embeddings: Float[Tensor, "images dim"], images: ImageSet, config: EvaluationConfig
+    embeddings: Float[Tensor, "rows dim"], rows: ImageSet | RowLabels, config: EvaluationConfig
 ) -> RetrievalMetrics:
-    """Retrieval metrics of embedded images: all against all, or the set's queries against its gallery."""
-    keywords = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
-    if images.is_query is None or images.is_gallery is None:
-        return retrieval_metrics(embeddings, images.labels, **keywords)
-    query, gallery = images.is_query, images.is_gallery
-    place = torch.where(gallery, gallery.long().cumsum(0) - 1, -1)
+    """Retrieval metrics of embeddings: all against all, or the rows that ask against those that answer.
+
+    Args:
+        embeddings: A row each.
+        rows: The images that were embedded, or what else is known of the rows.
+        config: What to compute.
+
+    Raises:
+        ValueError: If there are no labels; and as `retrieval_metrics`.
+    """
+    if rows.labels is None:
+        raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
     return retrieval_metrics(
-        embeddings[query],
-        images.labels[query],
-        embeddings[gallery],
-        images.labels[gallery],
-        exclude=place[query],
-        **keywords,
+        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery), **metric_settings(config)
     )
 
 
-_METRIC_KEYWORDS = {"distance", "recall_at", "precision_at", "map_at", "ndcg_at"}
+def metric_settings(config: EvaluationConfig) -> dict[str, Any]:
+    """Give the keywords of `retrieval_metrics`, and of `RetrievalMetric`, that a recipe sets."""
+    return {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
+
+
+_METRIC_KEYWORDS = {"distance", "recall_at", "precision_at", "map_at", "ndcg_at", "nmi", "average"}

@@ -1,4 +1,4 @@
-"""What happens around an epoch: validation, choice of the best, history, checkpoints, Ctrl-C."""
+"""What happens around an epoch: choice of the best, history, checkpoints, Ctrl-C."""
 
 import os
 import signal
@@ -13,13 +13,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
-from proxemic.data import ImageSet
 from proxemic.errors import Interrupted
 from proxemic.files import write_atomically
 from proxemic.models import save_model
-from proxemic.training.embed import embed_images, evaluate_embeddings
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.recipe import Recipe
+from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory
 
 __all__ = ["RunKeeper"]
@@ -28,14 +27,16 @@ __all__ = ["RunKeeper"]
 class RunKeeper(Checkpoint):
     """Keeps a run such that it can be killed at any moment and taken up again with the same result.
 
-    After each epoch the held-out images are judged, and the checkpoint is written; then, if they were judged better
+    After each epoch, once the held-out images are judged, the checkpoint is written; then, if they were judged better
     than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that was
-    killed between two of the writes makes up for the missing ones when it is resumed.
+    killed between two of the writes makes up for the missing ones when it is resumed, and one that was killed before
+    the checkpoint judges again.
 
     Args:
         run: Where to write.
-        recipe: For the metrics and what they are selected on.
-        held_out: Images that choose the epoch; ``None`` takes the last.
+        recipe: For the metric that chooses the epoch.
+        judge: Judges held-out images after each epoch, before this (Lightning has checkpoints come last); ``None``
+            takes the last epoch.
         preprocessing: As `save_model` takes it.
         report: Is given a line for the user after each epoch.
     """
@@ -44,11 +45,11 @@ class RunKeeper(Checkpoint):
         self,
         run: RunDirectory,
         recipe: Recipe,
-        held_out: ImageSet | None,
+        judge: RetrievalCallback | None,
         preprocessing: dict[str, Any],
         report: Callable[[str], object],
     ) -> None:
-        self.run, self.recipe, self.held_out = run, recipe, held_out
+        self.run, self.recipe, self.judge = run, recipe, judge
         self.preprocessing, self.report = preprocessing, report
         self.rows: list[dict[str, float]] = []
         self.best: dict[str, float] | None = None
@@ -57,7 +58,7 @@ class RunKeeper(Checkpoint):
         self.step = 0
         self.stopping = False
         self._handlers: dict[int, Any] = {}
-        self._saved_at = self._epoch_began = time.monotonic()
+        self._saved_at = self._epoch_began = self._epoch_ended = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
         loss_sum = self.loss_sum.detach().cpu() if isinstance(self.loss_sum, Tensor) else self.loss_sum
@@ -91,6 +92,7 @@ class RunKeeper(Checkpoint):
         loss = outputs["loss"].detach()  # summed where it is: no waiting for a GPU
         self.loss_sum, self.batches = loss + torch.as_tensor(self.loss_sum, device=loss.device), self.batches + 1
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            self._epoch_ended = time.monotonic()
             return  # the end of the epoch is at hand, and saves
         if self.stopping:
             self._save(trainer)
@@ -102,11 +104,11 @@ class RunKeeper(Checkpoint):
         task = pl_module
         assert isinstance(task, EmbeddingTask)
         task.check_weights()
-        seconds = time.monotonic() - self._epoch_began
+        seconds = self._epoch_ended - self._epoch_began
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
-        if self.held_out is not None:
-            row |= self._judge(task, self.held_out)
+        if self.judge is not None and self.judge.latest is not None:
+            row |= self.judge.latest
         row["seconds"] = round(seconds, 3)
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
@@ -120,21 +122,6 @@ class RunKeeper(Checkpoint):
         self.report(self._line(row, seconds, trainer))
         if self.stopping:
             self._leave(f"after epoch {trainer.current_epoch + 1}")
-
-    def _judge(self, task: EmbeddingTask, images: ImageSet) -> dict[str, float]:
-        embeddings = embed_images(
-            task.model,
-            images,
-            self.recipe.images,
-            batch_size=self.recipe.evaluation.batch_size,
-            workers=self.recipe.batches.workers,
-            description="validation",
-        )
-        if not embeddings.isfinite().all():
-            task.fail(f"The embeddings of the validation images are no longer finite in epoch {task.current_epoch + 1}")
-        metrics = evaluate_embeddings(embeddings, images, self.recipe.evaluation)
-        task.log_dict({f"validation/{name}": value for name, value in metrics.items()})
-        return dict(metrics)
 
     def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
         images = trainer.num_training_batches * self.recipe.batches.size

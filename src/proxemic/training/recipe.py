@@ -80,6 +80,8 @@ class EvaluationConfig:
         precision_at: k of Precision@k.
         map_at: k of MAP@k.
         ndcg_at: k of nDCG@k.
+        nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
+        average: Of the values: over queries, or over classes (the mean of each class's mean).
         metric: The metric that chooses the epoch, by its name in the results.
         select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
             match papers that do; results are marked), or nothing: the ``last`` epoch.
@@ -95,6 +97,8 @@ class EvaluationConfig:
     precision_at: Sequence[int] = ()
     map_at: Sequence[int] = ()
     ndcg_at: Sequence[int] = (8,)
+    nmi: bool = False
+    average: Literal["queries", "classes"] = "queries"
     metric: str = "map@r"
     select_on: Literal["validation", "test", "last"] = "validation"
     untrained: bool = True

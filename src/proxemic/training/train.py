@@ -26,6 +26,7 @@ from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.pictures import draw_curves, draw_gallery
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
+from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory, fingerprint
 
 __all__ = ["train"]
@@ -138,7 +139,10 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
 def _fit(
     recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, report: Callable[[str], object]
 ) -> dict[str, float]:
-    keeper = RunKeeper(run, recipe, held_out, asdict(recipe.images), report)
+    judge = None
+    if held_out is not None:
+        judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
+    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), report)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
     terminal = os.isatty(2)
     _quiet()
@@ -153,7 +157,7 @@ def _fit(
             gradient_clip_algorithm="value",
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=[keeper, EpochOrder(parts.data), *([bar] if terminal else [])],
+            callbacks=[*([judge] if judge else []), keeper, EpochOrder(parts.data), *([bar] if terminal else [])],
             enable_progress_bar=terminal,
             enable_model_summary=False,
             logger=_loggers(recipe, run),

@@ -1,0 +1,92 @@
+"""``proxemic evaluate``."""
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="judge a trained model on images, or embeddings made elsewhere; compare two",
+        description="Judge a run on its own test classes, or on all images of another folder or table; or judge a file "
+        "of embeddings. Given two, compare them on the same queries.",
+        epilog="The run's data and evaluation settings are flags: --data.root DIR, --evaluation.recall_at [1,10,100], "
+        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.ndcg_at [10], --evaluation.nmi true, "
+        "--evaluation.average classes, --evaluation.distance euclidean. Intervals are of a bootstrap over classes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "first",
+        type=Path,
+        metavar="RUN|FILE",
+        help="a run directory, a model.safetensors, or embeddings in .safetensors, .npy or .parquet",
+    )
+    parser.add_argument("second", type=Path, nargs="?", metavar="RUN|FILE", help="what to compare it with, likewise")
+    parser.add_argument(
+        "--split",
+        choices=("train", "validation", "test", "all"),
+        help="which images; by default the test split of the run's own data, and all images of another folder",
+    )
+    parser.add_argument("--query", type=Path, metavar="DIR|TABLE", help="images that search those of --gallery")
+    parser.add_argument(
+        "--gallery",
+        type=Path,
+        metavar="DIR|TABLE|FILE",
+        help="images that are searched by those of --query, or embeddings that are searched by those given",
+    )
+    parser.add_argument("--labels", type=Path, metavar="FILE", help="labels of embeddings: .csv, .parquet or .npy")
+    parser.add_argument("--gallery-labels", type=Path, metavar="FILE", help="labels of the embeddings of --gallery")
+    parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
+    parser.add_argument(
+        "--save-embeddings", type=Path, metavar="FILE", help="keep the embeddings (.safetensors, .parquet, .npy)"
+    )
+    parser.add_argument(
+        "--format", choices=("table", "json", "csv", "markdown"), default="table", help="of what is printed"
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write this file: .json, .csv or .md")
+    parser.add_argument("--per-class", type=Path, metavar="FILE", help="write the metrics of each class, worst first")
+    parser.add_argument("--per-query", type=Path, metavar="FILE", help="write the metrics of each query, worst first")
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst classes and queries")
+    parser.add_argument("--level", type=float, default=0.95, help="of the confidence intervals (default: 0.95)")
+    parser.add_argument(
+        "--resamples", type=int, default=2000, help="of the bootstrap (default: 2000); 0 gives no intervals"
+    )
+    parser.set_defaults(run=run, takes_flags=True)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Embed, search, print."""
+    from proxemic.cli.evaluate import report
+    from proxemic.cli.evaluate.targets import judge
+    from proxemic.data import check_embedding_name
+    from proxemic.errors import UserError
+
+    # What can be refused is refused before the work.
+    if not 0 < arguments.level < 1:
+        raise UserError(f"--level is {arguments.level}, but must be between 0 and 1, as 0.95 is.")
+    for name in ("resamples", "worst"):
+        if getattr(arguments, name) < 0:
+            raise UserError(f"--{name} is {getattr(arguments, name)}, but must be 0 or more.")
+    two = arguments.second is not None
+    for name in ("per_class", "per_query", "worst", "save_embeddings"):
+        if two and getattr(arguments, name):
+            raise UserError(f"--{name.replace('_', '-')} is for one model: leave it out, or judge the two one by one.")
+    if arguments.save_embeddings is not None:
+        check_embedding_name(arguments.save_embeddings)
+    report.check_names(arguments.out, arguments.per_class, arguments.per_query)
+
+    judged = judge(arguments, flags)
+    found = report.Report(judged, arguments.level, arguments.resamples)
+    if arguments.out is not None:
+        found.write(arguments.out)
+    if arguments.per_class is not None:
+        report.write_table(arguments.per_class, report.class_rows(judged[0]))
+    if arguments.per_query is not None:
+        report.write_table(arguments.per_query, report.query_rows(judged[0]))
+    print(found.text(arguments.format))
+    if arguments.worst:
+        report.print_worst(judged[0], arguments.worst)

@@ -1,0 +1,150 @@
+"""How the samples of the training classes lie around the proxies."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from proxemic.metrics.neighbours import Distance, nearest_neighbours
+
+_NUMBERS = 2**21  # float64 coordinates held at once: 16 MB
+
+
+def average_distance_to_proxy(
+    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
+) -> float:
+    r"""AvgDTP: mean over classes of the mean Euclidean distance of a class's samples to its proxy.
+
+    $$\text{AvgDTP} = \frac{1}{C} \sum_{c=1}^{C} \frac{1}{|P_c|} \sum_{e \in P_c} \lVert e - p_c \rVert$$
+
+    where $P_c$ are the embeddings of class c. With several proxies a class, $p_c$ is the nearest of them. Classes
+    without samples are left out. Nothing is normalised: where the loss compares directions, give unit rows.
+
+    Args:
+        embeddings: finite, of training images.
+        labels: class of each row, from 0 to classes - 1.
+        proxies: `[classes, proxies, dim]`, finite.
+
+    Raises:
+        ValueError: where an argument is out of its range or of a wrong shape.
+
+    Source: DeMoor and Prevost, Realigned Softmax Warping for Deep Metric Learning, equation 9 and Table III.
+
+    >>> proxies = torch.tensor([[[0.0, 0.0]], [[9.0, 9.0]]])
+    >>> embeddings = torch.tensor([[3.0, 4.0], [0.0, 1.0], [9.0, 8.0]])
+    >>> average_distance_to_proxy(embeddings, torch.tensor([0, 0, 1]), proxies)  # of 3 and 1
+    2.0
+    """
+    means = class_distances_to_proxy(embeddings, labels, proxies)
+    known = means[~means.isnan()].tolist()
+    return math.fsum(known) / len(known)
+
+
+def class_distances_to_proxy(
+    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
+) -> Float64[Tensor, "classes"]:
+    """Mean Euclidean distance of each class's samples to the nearest of its proxies; NaN for a class without samples.
+
+    Arguments and errors: as `average_distance_to_proxy`.
+
+    >>> proxies = torch.tensor([[[0.0], [5.0]], [[0.0], [0.0]], [[9.0], [9.0]]])
+    >>> class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
+    tensor([1., nan, 3.], dtype=torch.float64)
+    """
+    embeddings, labels, proxies = _checked(embeddings, labels, proxies)
+    distances = torch.empty(len(labels), dtype=torch.float64, device=embeddings.device)
+    for rows in torch.arange(len(labels), device=embeddings.device).split(max(1, _NUMBERS // proxies[0].numel())):
+        away = proxies[labels[rows]].double() - embeddings[rows, None].double()
+        distances[rows] = away.square_().sum(2).amin(1).sqrt_()
+    # fsum rounds once, so the order of the rows does not matter.
+    counts = labels.bincount(minlength=len(proxies)).tolist()
+    parts = distances[labels.argsort(stable=True)].cpu().split(counts)
+    means = [math.fsum(part.tolist()) / len(part) if len(part) else math.nan for part in parts]
+    return torch.tensor(means, dtype=torch.float64)
+
+
+def proxy_accuracy(
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    proxies: Float[Tensor, "..."],
+    *,
+    distance: Distance = "cosine",
+) -> float:
+    """Share of the samples whose nearest proxy, of all classes and proxies, is of their class, in [0, 1].
+
+    Arguments and errors: as `proxy_hits`.
+
+    >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+    >>> embeddings = torch.tensor([[2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 1.0]])
+    >>> proxy_accuracy(embeddings, torch.tensor([0, 1, 1, 0]), proxies)
+    0.5
+    """
+    hits = proxy_hits(embeddings, labels, proxies, distance=distance)
+    return int(hits.sum()) / len(hits)
+
+
+def proxy_hits(
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    proxies: Float[Tensor, "..."],
+    *,
+    distance: Distance = "cosine",
+) -> Bool[Tensor, "rows"]:
+    """Whether the nearest proxy of each sample is of its class; not where one of another class is as near.
+
+    A loss that pools the scores of a class's proxies may predict another class; with one proxy a class it predicts
+    the same. Memory does not grow with rows times classes: neighbours are searched as `nearest_neighbours` does,
+    and the result is the same for every order of the rows and of the classes.
+
+    Args:
+        embeddings: finite.
+        labels: class of each row, from 0 to classes - 1.
+        proxies: `[classes, proxies, dim]`, finite.
+        distance: which the loss trains for.
+
+    Raises:
+        ValueError: where an argument is out of its range or of a wrong shape.
+
+    >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+    >>> proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0]]), torch.tensor([0, 0]), proxies)
+    tensor([ True, False])
+    """
+    embeddings, labels, proxies = _checked(embeddings, labels, proxies)
+    classes, each = proxies.shape[:2]
+    # One more than a class has: the nearest proxy of another class is surely among them.
+    k = min(each + 1, classes * each)
+    distances, found = nearest_neighbours(embeddings, proxies.flatten(0, 1), k=k, distance=distance)
+    own = found // each == labels[:, None]
+    inside, outside = (distances.masked_fill(other, torch.inf).amin(1) for other in (~own, own))
+    return inside < outside
+
+
+def _checked(
+    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
+) -> tuple[Float[Tensor, "rows dim"], Int64[Tensor, "rows"], Float[Tensor, "classes proxies dim"]]:
+    """All on the device of the embeddings."""
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        raise ValueError(
+            f"embeddings has shape {tuple(embeddings.shape)} but must be [rows, dim], with one or more of both"
+        )
+    if proxies.ndim != 3 or proxies.shape[2] != embeddings.shape[1] or 0 in proxies.shape:
+        raise ValueError(
+            f"proxies has shape {tuple(proxies.shape)} but must be [classes, proxies, {embeddings.shape[1]}]; "
+            "one proxy a class is [classes, 1, dim]"
+        )
+    if labels.shape != embeddings.shape[:1]:
+        raise ValueError(f"labels has shape {tuple(labels.shape)} but must be [{len(embeddings)}], one a row")
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise ValueError(f"labels has {labels.dtype} but must be int64, the index of a class of proxies")
+    labels = labels.to(embeddings.device, torch.int64)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= len(proxies):
+        raise ValueError(
+            f"labels holds {low if low < 0 else high} but must be from 0 to {len(proxies) - 1}, the classes of proxies"
+        )
+    for name, rows in (("embeddings", embeddings), ("proxies", proxies.flatten(0, 1))):
+        broken = int((~rows.detach().float().isfinite()).any(1).sum())
+        if broken:
+            raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(rows)} rows; fix or drop them")
+    return embeddings.detach(), labels, proxies.detach().to(embeddings.device)

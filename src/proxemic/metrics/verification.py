@@ -1,0 +1,320 @@
+"""Verification: how well a distance tells pairs of one class from pairs of two.
+
+A pair is called the same where its distance is at most a threshold, so a smaller distance means more alike
+throughout: pass the negative of a similarity. Between two neighbouring distances every threshold says the same of the
+pairs; the one returned is midway. Below the smallest distance it is the next float64, so that no pair is called the
+same; for all pairs it is the largest distance.
+
+TAR, the true accept rate, is the share of the same pairs that are called the same; FAR, the false accept rate, the
+share of the different pairs that are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import pstdev
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from proxemic.metrics import exact
+from proxemic.metrics.exact import Distance, ExactRows
+
+FAR = (1e-1, 1e-2, 1e-3, 1e-4)
+"""The false accept rates that are looked at unless others are asked for."""
+
+
+@dataclass(frozen=True)
+class VerificationAccuracy:
+    """Accuracy over folds, each judged by the threshold that is best on the others; in [0, 1].
+
+    Args:
+        mean: of the folds' accuracies, each fold weighing the same.
+        std: standard deviation over the folds, divided by their number (not less one), as insightface prints it.
+        accuracies: one a fold, in ascending order of the folds' numbers.
+        thresholds: what each fold was judged by.
+    """
+
+    mean: float
+    std: float
+    accuracies: tuple[float, ...]
+    thresholds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A threshold, and the rates that the pairs have there."""
+
+    threshold: float
+    tar: float
+    far: float
+
+
+class OperatingPoints(dict[float, OperatingPoint]):
+    """Operating points by the false accept rate asked for."""
+
+
+@dataclass(frozen=True)
+class VerificationMetrics:
+    """Everything that `verification_metrics` measures.
+
+    Args:
+        accuracy: over folds.
+        auc: area under the ROC curve.
+        eer: equal error rate.
+        eer_threshold: where the two error rates differ least.
+        tar_at_far: by the false accept rate asked for.
+        pairs: how many there are.
+        same: how many of them are of one class.
+    """
+
+    accuracy: VerificationAccuracy
+    auc: float
+    eer: float
+    eer_threshold: float
+    tar_at_far: OperatingPoints
+    pairs: int
+    same: int
+
+
+@torch.no_grad()
+def pair_distances(
+    first: Float[Tensor, "pairs dim"], second: Float[Tensor, "..."], *, distance: Distance = "cosine"
+) -> Float64[Tensor, "pairs"]:
+    r"""Distance of each row to its partner: the cosine distance $1 - \cos$, in [0, 2], or the Euclidean one.
+
+    Equal pairs have the very same distance wherever they stand, as the products are exact (see
+    `proxemic.metrics.exact`). The cosine distance to or from a zero vector is 1.
+
+    Args:
+        first: one image of each pair; finite, read as float32.
+        second: the other, of the same shape.
+        distance: which distance.
+
+    Raises:
+        ValueError: where the shapes differ, or embeddings are NaN or infinite.
+
+    >>> pair_distances(torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]]),
+    ...                distance="euclidean")
+    tensor([5.0000, 2.2361], dtype=torch.float64)
+    """
+    if distance not in ("cosine", "euclidean"):
+        raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
+    if first.shape != second.shape:
+        raise ValueError(
+            f"second has shape {tuple(second.shape)} but first {tuple(first.shape)}; they must agree, one row a pair"
+        )
+    left, right = ExactRows(first, "first"), ExactRows(second, "second")
+    rows = torch.arange(len(first), device=left.rows.device)
+    return exact.pair_distances(left, right, rows, rows, distance)
+
+
+def verification_accuracy(
+    distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."], *, folds: int | Shaped[Tensor, "..."] = 10
+) -> VerificationAccuracy:
+    r"""Share of pairs that are called right, each fold by the threshold that is best on all other folds.
+
+    Every threshold is tried, not a grid; of equally good ones the smallest is taken, which accepts the fewest pairs.
+
+    Args:
+        distances: one a pair, finite.
+        same: whether a pair is of one class, bool.
+        folds: the fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
+            consecutive pairs, the first ones longer by one where they do not come out even (the protocol of LFW and
+            of insightface's packs). Blocks suit only pairs that come with both kinds mixed.
+
+    Raises:
+        ValueError: where an argument is out of its range, or the pairs outside a fold are all of one kind.
+
+    Source: Huang et al., Labeled Faces in the Wild, 2007, section 3 (view 2).
+
+    >>> distances = torch.tensor([0.1, 0.9, 0.2, 0.8, 0.7, 0.6])
+    >>> same = torch.tensor([True, False, True, False, True, False])
+    >>> found = verification_accuracy(distances, same, folds=3)
+    >>> found.accuracies, round(found.mean, 3), [round(threshold, 3) for threshold in found.thresholds]
+    ((1.0, 1.0, 0.5), 0.833, [0.4, 0.35, 0.5])
+    """
+    distances, same = _checked(distances, same)
+    numbers = _fold_numbers(folds, len(distances))
+    accuracies, thresholds = [], []
+    for fold in numbers.unique().tolist():
+        tested = numbers == fold
+        others = same[~tested]
+        if bool(others.all()) or not bool(others.any()):
+            raise ValueError(
+                f"folds leaves {len(others)} pairs outside fold {fold}, all of one kind, but a threshold needs both; "
+                "give folds that mix them"
+            )
+        threshold, _ = best_threshold(distances[~tested], others)
+        right = (distances[tested] <= threshold) == same[tested]
+        accuracies.append(int(right.sum()) / len(right))
+        thresholds.append(threshold)
+    mean = math.fsum(accuracies) / len(accuracies)
+    return VerificationAccuracy(mean, pstdev(accuracies), tuple(accuracies), tuple(thresholds))
+
+
+def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
+    """Find the threshold that calls the most pairs right, the smallest of equally good ones, and its accuracy.
+
+    Arguments and errors: as `verification_accuracy`, without folds.
+
+    >>> best_threshold(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([True, False, False]))
+    (0.5, 1.0)
+    """
+    roc = _roc(distances, same)
+    right = roc.same + (roc.different[-1] - roc.different)
+    best = int(right.argmax())  # the first of equals
+    return float(roc.thresholds[best]), int(right[best]) / len(distances)
+
+
+def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> float:
+    r"""Area under the ROC curve: how often a same pair is nearer than a different one, a tie counting half.
+
+    $$P(d^+ < d^-) + \tfrac12 P(d^+ = d^-)$$
+
+    Arguments and errors: as `verification_accuracy`, without folds.
+
+    >>> roc_auc(torch.tensor([0.1, 0.5, 0.5, 0.9]), torch.tensor([True, True, False, False]))
+    0.875
+    """
+    roc = _roc(distances, same)
+    # Twice the number of pairs of pairs won: whole numbers, so the one division is the one rounding.
+    won = int((roc.different.diff() * (roc.same[:-1] + roc.same[1:])).sum())
+    return won / (2 * int(roc.same[-1]) * int(roc.different[-1]))
+
+
+def tar_at_far(
+    distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."], far: Sequence[float] = FAR
+) -> OperatingPoints:
+    """Find the highest TAR among the thresholds with a FAR of at most `far`, over all pairs, without interpolation.
+
+    With n different pairs a FAR is a multiple of 1/n. One below 1/n cannot be measured: the point is then that without
+    any false accept, whose true FAR is unknown. The rates of the point are those measured, so its FAR may be lower.
+
+    Args:
+        distances: as `verification_accuracy`.
+        same: likewise.
+        far: each in [0, 1].
+
+    Raises:
+        ValueError: where an argument is out of its range.
+
+    >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))
+    {0.4: OperatingPoint(threshold=4.5, tar=1.0, far=0.3333333333333333),
+     0.01: OperatingPoint(threshold=1.5, tar=0.3333333333333333, far=0.0)}
+    """
+    for rate in far:
+        if not 0 <= rate <= 1:
+            raise ValueError(f"far holds {rate!r} but each must be a rate in [0, 1]")
+    roc = _roc(distances, same)
+    tars, fars = (counts.double() / counts[-1] for counts in (roc.same, roc.different))
+    places = {rate: int((fars <= rate).sum()) - 1 for rate in far}
+    return OperatingPoints(
+        (rate, OperatingPoint(float(roc.thresholds[place]), float(tars[place]), float(fars[place])))
+        for rate, place in places.items()
+    )
+
+
+def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
+    r"""Error rate where as large a share of the different pairs is accepted as of the same pairs is refused.
+
+    The line between neighbouring points of the ROC curve (not of its convex hull) is crossed by FAR = 1 − TAR, so the
+    rate is defined though no threshold may reach it.
+
+    Arguments and errors: as `verification_accuracy`, without folds.
+
+    Returns:
+        the rate, and the threshold at which the two rates differ least, the smaller of two.
+
+    >>> equal_error_rate(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, False]))
+    (0.5, 2.5)
+    """
+    roc = _roc(distances, same)
+    positives, negatives = int(roc.same[-1]), int(roc.different[-1])
+    # FAR − FRR in units of 1 / (positives · negatives): rises from below 0 to above it with each point.
+    gaps = roc.different * positives - (positives - roc.same) * negatives
+    place = int((gaps < 0).sum())
+    below, above = int(gaps[place - 1]), int(gaps[place])
+    start, end = int(roc.different[place - 1]), int(roc.different[place])
+    rate = (start + Fraction(-below, above - below) * (end - start)) / negatives
+    nearest = place if above < -below else place - 1
+    return float(rate), float(roc.thresholds[nearest])
+
+
+def verification_metrics(
+    distances: Shaped[Tensor, "..."],
+    same: Shaped[Tensor, "..."],
+    *,
+    folds: int | Shaped[Tensor, "..."] = 10,
+    far: Sequence[float] = FAR,
+) -> VerificationMetrics:
+    """Measure accuracy over folds, ROC AUC, equal error rate and TAR at each FAR.
+
+    Arguments and errors: as `verification_accuracy` and `tar_at_far`.
+
+    >>> distances = pair_distances(torch.eye(4), torch.eye(4)[[0, 2, 2, 1]])
+    >>> found = verification_metrics(distances, torch.tensor([True, False, True, False]), folds=2, far=(0.1,))
+    >>> found.accuracy.mean, found.auc, found.eer, found.tar_at_far[0.1].tar
+    (1.0, 1.0, 0.0, 1.0)
+    """
+    accuracy = verification_accuracy(distances, same, folds=folds)
+    eer, eer_threshold = equal_error_rate(distances, same)
+    points = tar_at_far(distances, same, far)
+    return VerificationMetrics(
+        accuracy, roc_auc(distances, same), eer, eer_threshold, points, len(same), int(same.sum())
+    )
+
+
+class _Roc(NamedTuple):
+    """Pairs of each kind accepted at each threshold, from none to all."""
+
+    thresholds: Float64[Tensor, " points"]
+    same: Int64[Tensor, " points"]
+    different: Int64[Tensor, " points"]
+
+
+def _roc(distances: Tensor, same: Tensor) -> _Roc:
+    distances, same = _checked(distances, same)
+    values, place = distances.unique(return_inverse=True)
+    counts = [torch.bincount(place[kind], minlength=len(values)).cumsum(0) for kind in (same, ~same)]
+    middle = values[:-1] / 2 + values[1:] / 2
+    # Between adjacent floats the middle rounds to one of them, and the upper one would be accepted.
+    middle = torch.where(middle < values[1:], middle, values[:-1])
+    none = torch.nextafter(values[:1], values.new_tensor(-math.inf))
+    nothing = torch.zeros(1, dtype=torch.int64)
+    return _Roc(torch.cat([none, middle, values[-1:]]), *(torch.cat([nothing, each]) for each in counts))
+
+
+def _checked(distances: Tensor, same: Tensor) -> tuple[Float64[Tensor, " pairs"], Bool[Tensor, " pairs"]]:
+    if distances.ndim != 1 or distances.shape != same.shape:
+        raise ValueError(
+            f"same has shape {tuple(same.shape)} and distances {tuple(distances.shape)}; both must be [pairs]"
+        )
+    if same.dtype != torch.bool:
+        raise ValueError(f"same has {same.dtype} but must be bool: pass `same == 1` for ones and zeros")
+    distances, same = distances.detach().cpu().double(), same.cpu()
+    broken = int((~distances.isfinite()).sum())
+    if broken:
+        raise ValueError(f"distances has {broken} NaN or infinite values among {len(distances)}; fix or drop them")
+    positives = int(same.sum())
+    if positives in (0, len(same)):
+        raise ValueError(f"same is true for {positives} of {len(same)} pairs but both kinds are needed; add the other")
+    return distances, same
+
+
+def _fold_numbers(folds: int | Tensor, pairs: int) -> Int64[Tensor, " pairs"]:
+    if isinstance(folds, Tensor):
+        if folds.shape != (pairs,) or folds.dtype == torch.bool or folds.is_floating_point() or folds.is_complex():
+            raise ValueError(f"folds is {folds.dtype} {tuple(folds.shape)} but must be integers [{pairs}], one a pair")
+        numbers = folds.detach().cpu().long()
+        if len(numbers.unique()) < 2:
+            raise ValueError("folds puts all pairs into one fold but two are needed; use best_threshold without folds")
+        return numbers
+    if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= pairs:
+        raise ValueError(f"folds is {folds!r} but must be an integer from 2 to {pairs}, the pairs, or one a pair")
+    blocks = torch.arange(pairs).tensor_split(folds)
+    return torch.cat([torch.full_like(block, fold) for fold, block in enumerate(blocks)])

@@ -1,0 +1,110 @@
+"""Held-out images judged while a model is trained."""
+
+from typing import NoReturn
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from proxemic.data import ImageSet, Preprocessing
+from proxemic.metrics import RetrievalMetrics
+from proxemic.training.embed import embed_images, metric_settings, share_of
+from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.recipe import EvaluationConfig
+from proxemic.training.retrieval_metric import RetrievalMetric
+
+__all__ = ["RetrievalCallback"]
+
+
+class RetrievalCallback(Callback):
+    """After training epochs, embed held-out images with the module and log how well they are retrieved.
+
+    For any `LightningModule` whose ``forward`` takes images ``[B, C, H, W]`` to embeddings ``[B, D]``. The values are
+    logged as ``validation/recall@1`` and so on, for ``EarlyStopping(monitor="validation/map@r", mode="max")`` or
+    ``ModelCheckpoint`` (with ``save_on_train_epoch_end=True`` where the module has validation batches of its own).
+
+    The processes of a run share the images, batch by batch, and all get the values that one of them would get alone.
+    The module is judged in evaluation mode and outside of automatic mixed precision, as it will be used.
+
+    Args:
+        images: Labelled images of classes that are not trained on.
+        preprocessing: What each goes through.
+        evaluation: Which metrics, and how many images a batch.
+        workers: Processes that load images, for each process of the run.
+        every_n_epochs: Judge after each n-th epoch, at least 1.
+        prefix: What the names of logged values begin with.
+
+    Attributes:
+        latest: What was found last, with the number of queries judged and left out; None before that.
+
+    Raises:
+        ValueError: If ``every_n_epochs`` is below 1.
+        TrainingDiverged: On the way, if embeddings are no longer finite.
+
+    >>> import numpy as np
+    >>> from proxemic.data import ArrayPixels
+    >>> images = ImageSet.from_names(ArrayPixels(np.zeros((4, 28, 28), np.uint8)), ["a", "a", "b", "b"])
+    >>> judge = RetrievalCallback(images, Preprocessing(size=28, resize=None, channels=1, mean=(0.5,), std=(0.5,)))
+    >>> judge.latest is None  # Trainer(callbacks=[judge]).fit(module, batches) changes that
+    True
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        preprocessing: Preprocessing,
+        evaluation: EvaluationConfig = EvaluationConfig(),
+        *,
+        workers: int = 0,
+        every_n_epochs: int = 1,
+        prefix: str = "validation/",
+    ) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        self.images, self.preprocessing, self.evaluation = images, preprocessing, evaluation
+        self.workers, self.every_n_epochs, self.prefix = workers, every_n_epochs, prefix
+        self.latest: RetrievalMetrics | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (trainer.current_epoch + 1) % self.every_n_epochs:
+            return
+        self.latest = self._judge(trainer, pl_module)
+        # The largest of equal values, so that all processes log the same one, exactly.
+        values = {f"{self.prefix}{name}": value for name, value in self.latest.items()}
+        pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
+
+    def _judge(self, trainer: Trainer, module: LightningModule) -> RetrievalMetrics:
+        rank, world, size = trainer.global_rank, trainer.world_size, self.evaluation.batch_size
+        embeddings = embed_images(
+            module,
+            self.images,
+            self.preprocessing,
+            batch_size=size,
+            workers=self.workers,
+            description="validation",
+            rank=rank,
+            world=world,
+        )
+        # All processes stop, or none: one alone would leave the others waiting.
+        if not trainer.strategy.reduce_boolean_decision(bool(embeddings.isfinite().all())):
+            _fail(
+                module, f"The embeddings of held-out images are no longer finite in epoch {trainer.current_epoch + 1}"
+            )
+        metric = RetrievalMetric(**metric_settings(self.evaluation))
+        mine = share_of(len(self.images), size, rank, world)
+        if len(mine):
+            flags = (self.images.is_query, self.images.is_gallery)
+            metric.update(
+                embeddings,
+                self.images.labels[mine.flip(0)],
+                mine,
+                *(flag if flag is None else flag[mine] for flag in flags),
+            )
+        metric.compute()
+        assert metric.latest is not None
+        return metric.latest
+
+
+def _fail(module: LightningModule, what: str) -> NoReturn:
+    if isinstance(module, EmbeddingTask):
+        module.check_weights()  # nearer to the cause
+        module.fail(what)
+    raise TrainingDiverged(f"{what}.")

@@ -1,0 +1,242 @@
+"""Retrieval metrics over batches and processes, for torchmetrics and Lightning."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64, Shaped
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics.neighbours import Distance
+from proxemic.metrics.retrieval import Average
+
+__all__ = ["RetrievalMetric", "gather_rows", "split_roles"]
+
+_STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery")
+
+
+class RetrievalMetric(Metric):
+    """`retrieval_metrics` of embeddings that come in batches, on any number of processes.
+
+    Every process is given its own samples by ``update``; ``compute`` gathers them and gives each process the value
+    that one process with all samples would get, exactly, also where processes hold different numbers of samples or
+    none. Samplers that hand out whole rounds, as `torch.utils.data.DistributedSampler` and so Lightning's validation
+    do, repeat some samples: give ``indexes``, by which repeats are dropped.
+
+    Call ``update``, not the metric itself: that would also judge each batch alone, which rarely means anything.
+
+    Args:
+        distance: As in `retrieval_metrics`, like all up to ``average``.
+        recall_at: Each K of Recall@K.
+        precision_at: Each k of Precision@k.
+        map_at: Each k of MAP@k.
+        ndcg_at: Each k of nDCG@k.
+        nmi: Also cluster.
+        average: Over queries or classes.
+        compute_on_cpu: Keep what is collected in main memory, and compute there.
+        process_group: The processes to gather from; None is all.
+
+    Attributes:
+        latest: What ``compute`` found last, as `RetrievalMetrics`, with the number of queries judged and left out.
+
+    Raises:
+        ValueError: If a setting is not allowed.
+
+    >>> metric = RetrievalMetric(recall_at=(1,))
+    >>> metric.update(torch.tensor([[1.0, 0.0], [0.9, 0.1]]), torch.tensor([0, 0]), torch.tensor([0, 1]))
+    >>> metric.update(torch.tensor([[0.0, 1.0], [0.6, 0.4]]), torch.tensor([1, 1]), torch.tensor([2, 3]))
+    >>> metric.update(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), torch.tensor([0]))  # again: not counted
+    >>> {name: value.item() for name, value in metric.compute().items()}
+    {'recall@1': 0.75, 'map@r': 0.75, 'r_precision': 0.75}
+    >>> metric.latest.queries
+    4
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
+    embeddings: list[Tensor]
+    labels: list[Tensor]
+    indexes: list[Tensor]
+    is_query: list[Tensor]
+    is_gallery: list[Tensor]
+
+    def __init__(
+        self,
+        *,
+        distance: Distance = "cosine",
+        recall_at: Sequence[int] = (1, 2, 4, 8),
+        precision_at: Sequence[int] = (),
+        map_at: Sequence[int] = (),
+        ndcg_at: Sequence[int] = (),
+        nmi: bool = False,
+        average: Average = "queries",
+        compute_on_cpu: bool = False,
+        process_group: Any | None = None,
+    ) -> None:
+        super().__init__(compute_on_cpu=compute_on_cpu, process_group=process_group, dist_sync_fn=gather_rows)
+        self.settings: dict[str, Any] = {
+            "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
+            "ndcg_at": ndcg_at, "nmi": nmi, "average": average,
+        }  # fmt: skip
+        # A rehearsal: better refused now than after an epoch.
+        retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **self.settings)
+        for name in _STATES:
+            self.add_state(name, [], dist_reduce_fx="cat")
+        self.latest: RetrievalMetrics | None = None
+
+    def update(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Shaped[Tensor, " batch"],
+        indexes: Shaped[Tensor, " batch"] | None = None,
+        is_query: Bool[Tensor, " batch"] | None = None,
+        is_gallery: Bool[Tensor, " batch"] | None = None,
+    ) -> None:
+        """Collect a batch, as float32.
+
+        Args:
+            embeddings: A row a sample.
+            labels: One integer a sample.
+            indexes: Number of each sample in its data set, from 0; None where no sample comes twice.
+            is_query: Samples that ask; None where all do.
+            is_gallery: Samples that answer; None where all do.
+
+        Raises:
+            ValueError: If the parts do not fit together or to earlier batches.
+        """
+        if embeddings.ndim != 2 or not embeddings.is_floating_point():
+            raise ValueError(
+                f"embeddings has {embeddings.dtype} and shape {list(embeddings.shape)}, but must be floats [batch, dim]"
+            )
+        if self.embeddings and self.embeddings[0].shape[1] != embeddings.shape[1]:
+            raise ValueError(
+                f"embeddings has {embeddings.shape[1]} dimensions, but earlier batches {self.embeddings[0].shape[1]}; "
+                "call reset() before judging another model"
+            )
+        rows, device = len(embeddings), embeddings.device
+        everyone = torch.ones(rows, dtype=torch.bool)
+        unnumbered = torch.full((rows,), -1)
+        parts = {
+            "labels": _integers("labels", labels, rows),
+            "indexes": unnumbered if indexes is None else _integers("indexes", indexes, rows),
+            "is_query": everyone if is_query is None else is_query,
+            "is_gallery": everyone if is_gallery is None else is_gallery,
+        }
+        for name in ("is_query", "is_gallery"):
+            if parts[name].shape != (rows,) or parts[name].dtype != torch.bool:
+                raise ValueError(
+                    f"{name} has {parts[name].dtype} and shape {list(parts[name].shape)}, not bool [{rows}]"
+                )
+        if indexes is not None and bool((indexes < 0).any()):
+            raise ValueError("indexes holds numbers below 0, but they count the samples of a data set from 0")
+        # A copy: a model may write its next output over this one.
+        self.embeddings.append(embeddings.detach().to(torch.float32, copy=True))
+        for name, part in parts.items():
+            getattr(self, name).append(part.to(device, copy=True))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Judge all that was collected, on all processes.
+
+        Returns:
+            the values of `retrieval_metrics` as float64 scalars on the CPU.
+
+        Raises:
+            ValueError: If there is nothing to judge, some batches have indexes and others none, or an index has two
+                labels; and as `retrieval_metrics`.
+        """
+        if not len(self.embeddings):
+            raise ValueError("there is nothing to judge; call update() with embeddings and labels first")
+        rows = {name: dim_zero_cat(getattr(self, name)) for name in _STATES}
+        indexes = rows.pop("indexes")
+        if bool((indexes >= 0).any()):
+            kept = _first_of_each(indexes, rows["labels"])
+            rows = {name: part[kept] for name, part in rows.items()}
+        self.latest = retrieval_metrics(**split_roles(**rows), **self.settings)
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in self.latest.items()}
+
+    def _apply(self, fn: Any, exclude_state: Sequence[str] = "") -> "RetrievalMetric":
+        # Moves follow the module; conversions (`.half()`, `.to(torch.bfloat16)`) would lose digits and labels.
+        super()._apply(lambda part: part.to(fn(part.new_empty(0)).device), exclude_state)
+        return self
+
+
+def split_roles(
+    embeddings: Float[Tensor, "rows dim"],
+    labels: Int64[Tensor, " rows"],
+    is_query: Bool[Tensor, " rows"] | None,
+    is_gallery: Bool[Tensor, " rows"] | None,
+) -> dict[str, Tensor]:
+    """Give the arguments of `retrieval_metrics` for rows that ask, answer, or do both.
+
+    >>> rows, flags = torch.eye(2), torch.tensor([True, False])
+    >>> sorted(split_roles(rows, torch.tensor([0, 0]), flags, ~flags))
+    ['exclude', 'gallery', 'gallery_labels', 'queries', 'query_labels']
+    >>> sorted(split_roles(rows, torch.tensor([0, 0]), None, None))
+    ['queries', 'query_labels']
+    """
+    if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
+        return {"queries": embeddings, "query_labels": labels}
+    place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
+    return {
+        "queries": embeddings[is_query],
+        "query_labels": labels[is_query],
+        "gallery": embeddings[is_gallery],
+        "gallery_labels": labels[is_gallery],
+        "exclude": place[is_query],
+    }
+
+
+def gather_rows(rows: Tensor, group: Any | None = None) -> list[Tensor]:
+    """Gather the rows of all processes, in the order of their ranks, leaving out those that have none.
+
+    torchmetrics' own way needs every process to know the shape and type of a row, also one that has seen none.
+
+    Args:
+        rows: This process's, of any number.
+        group: The processes; None is all.
+
+    Raises:
+        ValueError: If rows of processes differ in shape or type.
+    """
+    import torch.distributed as dist
+
+    layouts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
+    if len({(shape[1:], dtype) for shape, dtype in layouts if shape[0]}) > 1:
+        raise ValueError(
+            f"the processes hold rows of different shapes, {', '.join(str(shape) for shape, _ in layouts)}"
+        )
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else "cpu"
+    pieces = []
+    for rank, (shape, dtype) in enumerate(layouts):
+        if shape[0]:
+            mine = rank == dist.get_rank(group)
+            piece = rows.to(device).contiguous() if mine else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(piece, group_src=rank, group=group)
+            pieces.append(piece.to(rows.device))
+    return pieces or [rows]
+
+
+def _integers(name: str, values: Tensor, rows: int) -> Int64[Tensor, " rows"]:
+    if values.shape != (rows,) or values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{name} has {values.dtype} and shape {list(values.shape)}, but must be integers [{rows}]")
+    return values.to(torch.int64)
+
+
+def _first_of_each(indexes: Int64[Tensor, " rows"], labels: Int64[Tensor, " rows"]) -> Int64[Tensor, " kept"]:
+    if bool((indexes < 0).any()):
+        raise ValueError("indexes were given with some batches but not with all; give them always or never")
+    order = indexes.argsort(stable=True)
+    again = indexes[order][1:] == indexes[order][:-1]
+    if bool((again & (labels[order][1:] != labels[order][:-1])).any()):
+        raise ValueError(
+            "an index came with two labels; number the samples of all data sets apart, and reset() between"
+        )
+    return torch.cat([order[:1], order[1:][~again]])

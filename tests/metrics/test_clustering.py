@@ -1,0 +1,128 @@
+"""K-means and what is made of it: against scikit-learn, invariances, awkward cases."""
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from proxemic.metrics.clustering import (
+    adjusted_mutual_information,
+    clustering_metrics,
+    kmeans_clusters,
+    normalized_mutual_information,
+)
+
+sklearn_metrics = pytest.importorskip("sklearn.metrics")
+
+
+def blobs(rows: int = 240, classes: int = 8, noise: float = 0.6, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(rows) % classes
+    centers = torch.randn(classes, 5, generator=generator)
+    return centers[labels] + noise * torch.randn(rows, 5, generator=generator), labels
+
+
+def test_equals_scikit_learn_at_the_same_clusters() -> None:
+    points, labels = blobs()
+    clusters = kmeans_clusters(points, 8)
+    found = clustering_metrics(points, labels)
+    assert 0.5 < found.nmi < 0.95
+    assert found.nmi == pytest.approx(sklearn_metrics.normalized_mutual_info_score(labels, clusters), abs=1e-12)
+    geometric = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method="geometric")
+    assert found.nmi_geometric == pytest.approx(geometric, abs=1e-12)
+    assert found.ami == pytest.approx(sklearn_metrics.adjusted_mutual_info_score(labels, clusters), abs=1e-10)
+    assert normalized_mutual_information(points, labels) == found.nmi
+    assert normalized_mutual_information(points, labels, average="geometric") == found.nmi_geometric
+    assert adjusted_mutual_information(points, labels) == found.ami
+    dense = sklearn_metrics.cluster.contingency_matrix(labels, clusters)
+    assert torch.equal(found.table.to_dense(), torch.from_numpy(dense).double())
+
+
+def test_equal_rows_weigh_as_many_as_they_are() -> None:
+    points = torch.tensor([0.0, 3.0, 10.0]).repeat_interleave(torch.tensor([1000, 1000, 1]))[:, None]
+    for seed in range(5):
+        clusters = kmeans_clusters(points, 2, seed=seed)
+        assert int(clusters[0]) != int(clusters[1000]) == int(clusters[2000])
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    points, labels = blobs(noise=1.0)
+    points[::4] = points[1::4]  # equal rows, of other classes
+    points[::5] = points[::5].round()
+    points[0], points[1] = 0.0, -0.0
+    expected = clustering_metrics(points, labels)
+    clusters = kmeans_clusters(points, 8)
+    for seed in range(5):
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(kmeans_clusters(points[order], 8), clusters[order])
+        found = clustering_metrics(points[order], labels[order])
+        assert (found.nmi, found.nmi_geometric, found.ami) == (expected.nmi, expected.nmi_geometric, expected.ami)
+
+
+def test_the_seed_decides() -> None:
+    points, labels = blobs(noise=1.5)
+    assert torch.equal(kmeans_clusters(points, 8, seed=3), kmeans_clusters(points, 8, seed=3))
+    assert len({normalized_mutual_information(points, labels, seed=seed) for seed in range(5)}) > 1
+
+
+def test_names_of_classes_do_not_matter() -> None:
+    points, labels = blobs()
+    expected = clustering_metrics(points, labels)
+    for renamed in (labels * 3 + 2**40, labels - 2**24, labels.int()):
+        found = clustering_metrics(points, renamed)
+        assert (found.nmi, found.ami) == (expected.nmi, expected.ami)
+
+
+def test_large_labels_do_not_merge() -> None:
+    labels = 2**24 + torch.tensor([0, 0, 1, 1])
+    assert normalized_mutual_information(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), labels) == 1.0
+
+
+def test_one_class_is_one_cluster() -> None:
+    points, _ = blobs()
+    found = clustering_metrics(points, torch.full((240,), 7))
+    assert (found.nmi, found.nmi_geometric, found.ami, found.table.shape) == (1.0, 1.0, 1.0, (1, 1))
+
+
+def test_more_clusters_than_different_rows() -> None:
+    points = torch.tensor([[0.0], [0.0], [1.0], [1.0], [1.0]])
+    assert kmeans_clusters(points, 4).unique().numel() == 2
+    assert clustering_metrics(torch.ones(6, 4), torch.arange(6) // 2).nmi == 0.0
+    # Different, but not once their mean is subtracted in float32.
+    near = torch.tensor([[1e-30], [2e-30], [3e-30], [1e8], [2e8], [3e8]])
+    assert kmeans_clusters(near, 6).shape == (6,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    points, labels = blobs(noise=0.01)
+    assert clustering_metrics(points.to(dtype).requires_grad_(), labels).nmi == 1.0
+
+
+def test_refuses() -> None:
+    points, labels = blobs(12, 3)
+    broken = points.clone()
+    broken[[2, 5], 1] = torch.tensor([torch.nan, torch.inf])
+    refused = {
+        r"embeddings has NaN or infinite values in 2 of 12 rows": (broken, labels),
+        r"labels has torch.float32 but must be int64": (points, labels.float()),
+        r"labels has torch.bool but must be int64": (points, labels > 1),
+        r"labels has shape \(11,\) but must be \[12\]": (points, labels[1:]),
+        r"labels has shape \(12, 1\) but must be \[12\]": (points, labels[:, None]),
+        r"embeddings has shape \(0, 5\)": (points[:0], labels[:0]),
+        r"embeddings has shape \(12, 0\)": (points[:, :0], labels),
+        r"embeddings has shape \(12,\)": (points[:, 0], labels),
+    }
+    for message, arguments in refused.items():
+        for score in (clustering_metrics, normalized_mutual_information, adjusted_mutual_information):
+            with pytest.raises(ValueError, match=message):
+                score(*arguments)
+    with pytest.raises(ValueError, match="number is 0 but must be"):
+        kmeans_clusters(points, 0)
+
+
+def test_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match=r"pip install 'proxemic\[train\]'"):
+        kmeans_clusters(torch.eye(2), 2)

@@ -1,0 +1,12 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import run_processes
+
+
+@pytest.fixture(scope="session")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes finds; they start once, as that takes seconds."""
+    return run_processes(Path(__file__).parent / "gathering.py", tmp_path_factory.mktemp("together"))

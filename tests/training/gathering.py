@@ -1,0 +1,176 @@
+"""What two processes find together: the program of the fixture `together`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+N, CLASSES = 101, 9
+SETTINGS: dict[str, Any] = {"recall_at": (1, 5), "ndcg_at": (10,), "map_at": (3,), "precision_at": (4,)}
+
+
+def samples() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Embeddings with many ties, labels beyond 2**24, flags."""
+    rng = torch.Generator().manual_seed(0)
+    embeddings = torch.randint(-2, 3, (N, 6), generator=rng).half()
+    embeddings[:, 0] = 3.0
+    labels = 2**40 + torch.randint(CLASSES, (N,), generator=rng)
+    return embeddings, labels, torch.rand(N, generator=rng) < 0.6, torch.rand(N, generator=rng) < 0.7
+
+
+def metric_cases(rank: int) -> dict[str, Any]:
+    from torch.utils.data import DistributedSampler
+
+    from proxemic.training import RetrievalMetric
+
+    embeddings, labels, is_query, is_gallery = samples()
+    found: dict[str, Any] = {}
+
+    def judge(
+        mine: Tensor | range, metric: RetrievalMetric, *, numbered: bool = False, flags: bool = False
+    ) -> dict[str, float]:
+        for batch in torch.as_tensor(list(mine), dtype=torch.int64).split(16):
+            roles = (is_query[batch], is_gallery[batch]) if flags else (None, None)
+            metric.update(embeddings[batch], labels[batch], batch if numbered else None, *roles)
+        return {name: value.item() for name, value in metric.compute().items()}
+
+    halves = (range(70), range(70, N))
+    metric = RetrievalMetric(**SETTINGS)
+    found["uneven"] = judge(halves[rank], metric)
+    # Gathering leaves each process its own rows, and does not count those of others twice.
+    found["rows left"] = sum(map(len, metric.embeddings))
+    metric.reset()
+    found["after reset"] = judge(halves[rank], metric)
+    found["numbered"] = judge(halves[rank], RetrievalMetric(**SETTINGS), numbered=True)
+    found["on the CPU"] = judge(halves[rank], RetrievalMetric(**SETTINGS, compute_on_cpu=True))
+    found["flags"] = judge(halves[rank], RetrievalMetric(**SETTINGS), flags=True)
+    found["none on the second"] = judge(range(N) if rank == 0 else [], RetrievalMetric(**SETTINGS))  # type: ignore[arg-type]
+    metric = RetrievalMetric(**SETTINGS)
+    metric.update(torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
+    found["an empty batch on the first"] = judge(range(N) if rank == 1 else [], metric)  # type: ignore[arg-type]
+    sampler = DistributedSampler(range(N), 2, rank, shuffle=True)  # type: ignore[arg-type]
+    padded = torch.tensor(list(sampler))
+    found["padded rows"] = len(padded)
+    found["padded"] = judge(padded, RetrievalMetric(**SETTINGS), numbered=True)
+    found["padded, not numbered"] = judge(padded, RetrievalMetric(**SETTINGS))
+    metric = RetrievalMetric()
+    metric.update(torch.eye(4)[:, : 3 + rank], torch.zeros(4, dtype=torch.int64))
+    for name, wrong in (("of different shapes", metric), ("nothing to judge", RetrievalMetric())):
+        try:
+            wrong.compute()
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def images() -> Any:
+    from proxemic.data import ArrayPixels, ImageSet
+
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 256, (6, 8, 8))
+    names = [index % 6 for index in range(50)]
+    array = (patterns[names] + rng.integers(0, 160, (50, 8, 8))).clip(0, 255).astype(np.uint8)
+    return ImageSet.from_names(ArrayPixels(array), [str(name) for name in names])
+
+
+def training_cases(folder: Path) -> dict[str, Any]:
+    """Train a user's own module for two epochs, judged by the callback and in its own validation."""
+    from lightning.pytorch import LightningModule, Trainer, seed_everything
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+    from torch.utils.data import DataLoader
+
+    from proxemic.data import EmbeddingDataset, Preprocessing
+    from proxemic.training import EvaluationConfig, RetrievalCallback, RetrievalMetric
+    from proxemic.training.embed import embed_images, evaluate_embeddings
+
+    pictures = images()
+    preprocessing = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
+    config = EvaluationConfig(recall_at=(1, 2), ndcg_at=(3,), batch_size=16)
+
+    class Numbered(EmbeddingDataset):
+        def __getitems__(self, keys: Any) -> list[Any]:
+            return [(*item, key) for item, key in zip(super().__getitems__(keys), keys, strict=True)]
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 4))
+            self.frozen = nn.BatchNorm1d(4).eval()
+            self.metric = RetrievalMetric(recall_at=(1, 2), ndcg_at=(3,))
+            self.alone: list[dict[str, float]] = []
+            self.judged: list[dict[str, float]] = []
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.frozen(self.net(images))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            assert self.net.training
+            assert not self.frozen.training
+            return self(batch[0]).square().mean()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            batch, labels, indexes = batch
+            self.metric.update(self(batch), labels, indexes)
+
+        def on_validation_epoch_end(self) -> None:
+            self.log_dict(self.metric.compute(), sync_dist=True, reduce_fx="max")  # type: ignore[arg-type]
+            self.metric.reset()
+
+        def on_train_epoch_end(self) -> None:
+            assert judge.latest is not None
+            self.judged.append(dict(judge.latest))
+            embeddings = embed_images(self, pictures, preprocessing, batch_size=16)
+            self.alone.append(dict(evaluate_embeddings(embeddings, pictures, config)))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.net.parameters(), lr=0.5)
+
+    seed_everything(0, verbose=False)
+    judge = RetrievalCallback(pictures, preprocessing, config)
+    stopping = EarlyStopping("validation/map@r", patience=9, mode="max")
+    best = ModelCheckpoint(folder / "best", monitor="validation/map@r", mode="max", save_on_train_epoch_end=True)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        limit_val_batches=0,
+        callbacks=[best, stopping, judge],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    module = Module()
+    trainer.fit(module, DataLoader(EmbeddingDataset(pictures, preprocessing.evaluation()), 5, shuffle=True))
+    found: dict[str, Any] = {"judged": module.judged, "alone": module.alone}
+    found["logged"] = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    assert best.best_model_score is not None
+    found["best"] = float(best.best_model_score)
+    found["stopping"] = float(stopping.best_score)
+    trainer.limit_val_batches = 1.0
+    odd = pictures.select(range(49))  # so that one comes twice
+    numbered = Numbered(odd, preprocessing.evaluation())
+    found["validated"] = trainer.validate(module, DataLoader(numbered, 7), verbose=False)[0]
+    embeddings = embed_images(module, odd, preprocessing)
+    found["validated alone"] = dict(evaluate_embeddings(embeddings, odd, config))
+    return found
+
+
+if __name__ == "__main__":
+    import warnings
+
+    from processes import write
+
+    warnings.filterwarnings("error", ".*sync_dist.*")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    found = {"metric": metric_cases(rank), "training": training_cases(Path(sys.argv[1]))}
+    write(found)
+    torch.distributed.destroy_process_group()

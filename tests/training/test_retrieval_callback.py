@@ -1,0 +1,135 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.training import EvaluationConfig, RetrievalCallback
+from proxemic.training.embed import embed_images, evaluate_embeddings, share_of
+from proxemic.training.module import TrainingDiverged
+
+PREPROCESSING = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
+CONFIG = EvaluationConfig(recall_at=(1, 2), ndcg_at=(3,), batch_size=16)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers",
+    "ignore:.*smaller than the logging interval",
+    "ignore:.*LeafSpec.* is deprecated",
+    "ignore:.*in eval mode at the start of training",
+)
+
+
+@pytest.fixture
+def images() -> ImageSet:
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 256, (6, 8, 8))
+    classes = np.arange(50) % 6
+    array = (patterns[classes] + rng.integers(0, 160, (50, 8, 8))).clip(0, 255).astype(np.uint8)
+    return ImageSet.from_names(ArrayPixels(array), [str(name) for name in classes])
+
+
+class Module(LightningModule):
+    """A user's own: dropout that must be off and a part that must stay frozen."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 4))
+        self.frozen = nn.BatchNorm1d(4).eval()
+        self.factor = factor
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.frozen(self.net(images)) * self.factor
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        assert self.net.training
+        assert not self.frozen.training
+        return self.net(batch[0]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+
+def fit(module: Module, images: ImageSet, *callbacks: RetrievalCallback, epochs: int = 1) -> Trainer:
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=epochs, callbacks=list(callbacks), logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    trainer.fit(module, DataLoader(EmbeddingDataset(images, PREPROCESSING.evaluation()), 10))
+    return trainer
+
+
+@pytest.mark.parametrize("flags", [False, True])
+def test_a_users_module_is_judged_after_the_epoch(images: ImageSet, flags: bool) -> None:
+    if flags:
+        asks = torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.5
+        images = ImageSet(images.pixels, images.labels, images.class_names, asks, ~asks)
+    judge, module = RetrievalCallback(images, PREPROCESSING, CONFIG), Module()
+    trainer = fit(module, images, judge)
+    found = evaluate_embeddings(embed_images(module, images, PREPROCESSING, batch_size=16), images, CONFIG)
+    assert judge.latest is not None
+    assert judge.latest == found
+    assert (judge.latest.queries, judge.latest.left_out) == (found.queries, 0)
+    logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    assert logged == {f"validation/{name}": pytest.approx(value, abs=1e-7) for name, value in found.items()}
+
+
+def test_judging_leaves_the_training_as_it_is(images: ImageSet) -> None:
+    torch.manual_seed(1)
+    plain, judged = Module(), Module()
+    judged.load_state_dict(plain.state_dict())
+    fit(plain, images, epochs=2)
+    fit(judged, images, RetrievalCallback(images, PREPROCESSING, CONFIG), epochs=2)
+    assert torch.equal(plain.net[2].weight, judged.net[2].weight)  # type: ignore[arg-type]
+
+
+def test_every_second_epoch_under_another_name(images: ImageSet) -> None:
+    judge = RetrievalCallback(images, PREPROCESSING, CONFIG, every_n_epochs=2, prefix="unseen ")
+    assert not fit(Module(), images, judge, epochs=1).callback_metrics
+    assert judge.latest is None
+    assert "unseen map@r" in fit(Module(), images, judge, epochs=2).callback_metrics
+    with pytest.raises(ValueError, match="every_n_epochs is 0"):
+        RetrievalCallback(images, PREPROCESSING, every_n_epochs=0)
+
+
+def test_embeddings_that_are_not_finite_stop_the_run(images: ImageSet) -> None:
+    with pytest.raises(TrainingDiverged, match="held-out images are no longer finite in epoch 1"):
+        fit(Module(factor=float("nan")), images, RetrievalCallback(images, PREPROCESSING, CONFIG))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_processes_judge_as_one(together: list[dict[str, Any]], rank: int) -> None:
+    found = together[rank]["training"]
+    assert len(found["judged"]) == 2
+    assert found["judged"] == found["alone"]
+    assert found["judged"][0] != found["judged"][1]
+    assert found["logged"] == {
+        f"validation/{name}": torch.tensor(value).item() for name, value in found["judged"][1].items()
+    }
+    best = max(values["map@r"] for values in found["judged"])
+    assert found["best"] == found["stopping"] == torch.tensor(best).item()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lightnings_own_validation_with_a_sample_that_comes_twice(together: list[dict[str, Any]], rank: int) -> None:
+    found = together[rank]["training"]
+    assert found["validated"] == found["validated alone"]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 9])
+def test_shares_are_the_batches_of_one_process(images: ImageSet, world: int) -> None:
+    module = Module()
+    whole, found = embed_images(module, images, PREPROCESSING, batch_size=8), torch.full((50, 4), torch.nan)
+    for rank in range(world):
+        mine = embed_images(module, images, PREPROCESSING, batch_size=8, rank=rank, world=world)
+        share = share_of(50, 8, rank, world)
+        assert len(mine) == len(share)
+        if len(share):
+            found[share] = mine
+    assert torch.equal(found, whole)
+    assert module.net.training
+    assert not module.frozen.training

@@ -1,0 +1,199 @@
+import copy
+import pickle
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+
+from proxemic.metrics import retrieval_metrics
+from proxemic.training import RetrievalMetric
+from proxemic.training.retrieval_metric import split_roles
+
+PROGRAM = runpy.run_path(str(Path(__file__).parent / "gathering.py"))
+SETTINGS: dict[str, Any] = PROGRAM["SETTINGS"]
+EMBEDDINGS, LABELS, IS_QUERY, IS_GALLERY = PROGRAM["samples"]()
+
+
+def alone(*flags: Tensor) -> dict[str, float]:
+    roles = split_roles(EMBEDDINGS.float(), LABELS, *(flags or (None, None)))
+    return dict(retrieval_metrics(**roles, **SETTINGS))
+
+
+def as_floats(values: dict[str, Tensor]) -> dict[str, float]:
+    assert all(value.dtype == torch.float64 and value.shape == () for value in values.values())
+    return {name: value.item() for name, value in values.items()}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "uneven", "after reset", "numbered", "on the CPU", "flags", "none on the second",
+        "an empty batch on the first", "padded",
+    ],
+)  # fmt: skip
+def test_two_processes_find_what_one_finds(together: list[dict[str, Any]], rank: int, case: str) -> None:
+    assert together[rank]["metric"][case] == alone(*((IS_QUERY, IS_GALLERY) if case == "flags" else ()))
+
+
+def test_the_padding_is_there_and_would_count(together: list[dict[str, Any]]) -> None:
+    assert sum(found["metric"]["padded rows"] for found in together) == len(LABELS) + 1
+    assert together[0]["metric"]["padded, not numbered"] != alone()
+
+
+def test_gathering_leaves_each_process_its_rows_and_fails_on_all_alike(together: list[dict[str, Any]]) -> None:
+    assert [found["metric"]["rows left"] for found in together] == [70, 31]
+    for found in together:
+        assert found["metric"]["of different shapes"] == "the processes hold rows of different shapes, (4, 3), (4, 4)"
+        assert "nothing to judge" in found["metric"]["nothing to judge"]
+
+
+def collect(metric: RetrievalMetric, size: int = 16) -> RetrievalMetric:
+    for batch in torch.arange(len(LABELS)).split(size):
+        metric.update(EMBEDDINGS[batch], LABELS[batch])
+    return metric
+
+
+def test_batches_copies_and_resets() -> None:
+    metric = collect(RetrievalMetric(**SETTINGS))
+    for same in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric)), metric.clone()):
+        assert as_floats(same.compute()) == alone()
+    assert metric.latest is not None
+    assert dict(metric.latest) == alone()
+    assert (metric.latest.queries, metric.latest.left_out) == (len(LABELS), 0)
+    assert metric.state_dict() == {}
+    copied = copy.deepcopy(metric)
+    metric.reset()
+    assert as_floats(copied.compute()) == alone()
+    with pytest.raises(ValueError, match="nothing to judge"), pytest.warns(UserWarning, match="before the ``update``"):
+        metric.compute()
+    metric.update(torch.eye(2)[[0, 0]], torch.tensor([3, 3]))
+    assert as_floats(metric.compute())["map@r"] == 1.0
+
+
+def test_numbered_samples_may_come_in_any_order_and_again() -> None:
+    metric = RetrievalMetric(**SETTINGS)
+    order = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(1))
+    for batch in (order[:60], order[40:], order[:3]):
+        metric.update(EMBEDDINGS[batch], LABELS[batch], batch.int(), IS_QUERY[batch], IS_GALLERY[batch])
+    assert as_floats(metric.compute()) == alone(IS_QUERY, IS_GALLERY)
+    assert metric.latest is not None
+    # In the order of their numbers, like one call with all: also what is known query by query.
+    assert torch.equal(metric.latest.labels, LABELS[IS_QUERY])
+
+
+def test_no_conversion_loses_digits_or_labels() -> None:
+    rows, labels = torch.tensor([[1 + k / 4096, 0.0] for k in (0, 3, 7, 8)]), torch.tensor([0, 0, 1, 1]) + 2**40
+    expected = dict(retrieval_metrics(rows, labels, distance="euclidean"))
+    for kind in (torch.float16, torch.bfloat16):
+        assert dict(retrieval_metrics(rows.to(kind).float(), labels, distance="euclidean")) != expected
+    metric = RetrievalMetric(distance="euclidean")
+    inside = nn.ModuleList([metric])
+    for convert in (metric.half, metric.bfloat16, inside.half, lambda: inside.to(torch.bfloat16)):
+        metric.reset()
+        metric.update(rows, labels)
+        convert()
+        assert as_floats(metric.compute()) == expected
+    metric.reset()
+    metric.update(rows, labels)
+    metric.set_dtype(torch.float16)
+    assert as_floats(metric.compute()) == expected
+
+
+def test_what_is_collected_is_a_copy_without_a_graph() -> None:
+    metric = RetrievalMetric(**SETTINGS)
+    buffer = EMBEDDINGS.float().requires_grad_()
+    labels = LABELS.clone()
+    metric.update(buffer, labels)
+    with torch.no_grad():
+        buffer.zero_()
+        labels.zero_()
+    assert as_floats(metric.compute()) == alone()
+    assert not metric.embeddings[0].requires_grad
+
+
+def test_states_move_with_the_module() -> None:
+    metric = collect(RetrievalMetric()).to("meta")
+    assert {part.device.type for name in ("embeddings", "labels", "is_query") for part in getattr(metric, name)} == {
+        "meta"
+    }
+
+
+def test_calling_it_judges_the_batch_and_collects_it() -> None:
+    metric = RetrievalMetric(**SETTINGS)
+    first = metric(EMBEDDINGS[:60], LABELS[:60])
+    assert as_floats(first) == dict(retrieval_metrics(EMBEDDINGS[:60].float(), LABELS[:60], **SETTINGS))
+    metric(EMBEDDINGS[60:], LABELS[60:])
+    assert as_floats(metric.compute()) == alone()
+
+
+def test_in_a_collection() -> None:
+    metrics = {
+        "cosine": RetrievalMetric(recall_at=(1,)),
+        "euclidean": RetrievalMetric(recall_at=(1,), distance="euclidean"),
+    }
+    collection = MetricCollection(metrics)  # type: ignore[arg-type]
+    collection.update(EMBEDDINGS, LABELS)
+    collection.update(EMBEDDINGS[:5] + 1, LABELS[:5])
+    rows, labels = torch.cat([EMBEDDINGS, EMBEDDINGS[:5] + 1]).float(), torch.cat([LABELS, LABELS[:5]])
+    found = as_floats(collection.compute())
+    for name in ("cosine", "euclidean"):
+        expected = retrieval_metrics(rows, labels, recall_at=(1,), distance=name)
+        assert {key: found[f"{name}_{key}"] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"recall_at": (0,)}, "recall_at"), ({"ndcg_at": (-3,)}, "ndcg_at")],
+)
+def test_settings_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RetrievalMetric(**settings)
+
+
+ROWS, IDS = torch.eye(3), torch.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ((ROWS[0], IDS), r"shape \[3\], but must be floats \[batch, dim\]"),
+        ((ROWS.long(), IDS), "torch.int64 .* must be floats"),
+        ((ROWS, IDS.float()), r"labels has torch.float32 and shape \[3\], but must be integers \[3\]"),
+        ((ROWS, IDS[:2]), r"labels has torch.int64 and shape \[2\]"),
+        ((ROWS, IDS, IDS[:2]), "indexes has torch.int64"),
+        ((ROWS, IDS, IDS - 1), "indexes holds numbers below 0"),
+        ((ROWS, IDS, None, IDS, IDS), r"is_query has torch.int64 and shape \[3\], not bool \[3\]"),
+        ((ROWS[:, :2], IDS), "2 dimensions, but earlier batches 3"),
+    ],
+)
+def test_batches_that_do_not_fit(batch: tuple[Any, ...], words: str) -> None:
+    metric = RetrievalMetric()
+    metric.update(ROWS[:1], IDS[:1])
+    with pytest.raises(ValueError, match=words):
+        metric.update(*batch)
+    assert {len(getattr(metric, name)) for name in ("embeddings", "labels", "indexes", "is_query", "is_gallery")} == {1}
+
+
+def test_numbers_that_do_not_fit() -> None:
+    metric = RetrievalMetric()
+    metric.update(ROWS, IDS, IDS)
+    metric.update(ROWS, IDS + 1, IDS)
+    with pytest.raises(ValueError, match="an index came with two labels"):
+        metric.compute()
+    metric.reset()
+    metric.update(ROWS, IDS, IDS)
+    metric.update(ROWS, IDS)
+    with pytest.raises(ValueError, match="with some batches but not with all"):
+        metric.compute()
+
+
+def test_the_errors_of_the_metrics_come_through() -> None:
+    metric = RetrievalMetric()
+    metric.update(ROWS * torch.nan, IDS)
+    with pytest.raises(ValueError, match="queries"):
+        metric.compute()
