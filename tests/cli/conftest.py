@@ -1,8 +1,24 @@
+from pathlib import Path
+
 import pytest
 
-from command_line import Here
+from command_line import Here, proxemic
+from images import write_folder, write_recipe
 
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
     return Here(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("commands") / "images")
+
+
+@pytest.fixture(scope="session")
+def run(folder: Path) -> Path:
+    recipe = write_recipe(folder.parent / "tiny.yaml", folder)
+    result = proxemic("train", "--recipe", recipe, "--out", folder.parent / "run", "--training.epochs", "2")
+    assert result.returncode == 0, result.stderr
+    return folder.parent / "run"

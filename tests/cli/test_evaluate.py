@@ -1,0 +1,296 @@
+"""``proxemic evaluate``: models on images, embeddings from files, two of either."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from command_line import Here, assert_refused, proxemic
+from images import write_folder, write_recipe
+from proxemic.data import read_embeddings
+from proxemic.metrics import paired_differences, retrieval_metrics
+
+
+def test_evaluate_repeats_the_run_s_own_test(run: Path, tmp_path: Path) -> None:
+    table = proxemic("evaluate", run)
+    assert table.returncode == 0, table.stderr
+    assert "recall@1" in table.stdout
+    out = tmp_path / "metrics.json"
+    result = proxemic("evaluate", run, "--json", "--out", out)
+    found = json.loads(result.stdout)
+    assert found == json.loads(out.read_text())
+    assert found["test"] == json.loads((run / "metrics.json").read_text())["test"]
+
+
+def test_evaluate_takes_other_metrics_and_splits(run: Path, here: Here) -> None:
+    result = here(
+        "evaluate", run, "--json", "--split", "train", "--evaluation.recall_at", "[1,3]",
+        "--evaluation.precision_at", "[3]", "--evaluation.ndcg_at", "[]", "--evaluation.distance", "euclidean",
+    )  # fmt: skip
+    found = json.loads(result.stdout)
+    assert set(found["train"]) == {"recall@1", "recall@3", "precision@3", "map@r", "r_precision"}
+
+
+@pytest.mark.parametrize("which", ["run", "file"])
+def test_evaluate_judges_another_folder_whole(run: Path, which: str, tmp_path: Path, here: Here) -> None:
+    other = write_folder(tmp_path / "other", classes=3, images=4)
+    model = run if which == "run" else run / "model.safetensors"
+    found = json.loads(here("evaluate", model, "--data.root", other, "--json").stdout)
+    assert (found["classes"], found["images"], found["queries"]) == (3, 12, 12)
+    assert 0 <= found["all"]["recall@1"] <= 1
+
+
+def test_evaluate_searches_the_gallery_of_a_table(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    lines = ["path,label,is_query,is_gallery"]
+    for name in ("class 00", "class 01"):
+        for number in range(4):
+            flags = [("true", "true"), ("true", "false"), ("false", "true"), ("false", "true")][number]
+            lines.append(f"{folder / name / f'{number}.png'},{name},{','.join(flags)}")
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(lines))
+    found = json.loads(here("evaluate", run, "--data.root", table, "--json").stdout)
+    assert (found["images"], found["queries"]) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["nowhere"], ["nowhere does not exist"]),
+        (["{folder}"], ["holds no run"]),
+        (["{run}/model.safetensors"], ["--data.root is missing"]),
+        (["{run}", "--data.root", "nowhere"], ["nowhere does not exist"]),
+        (["{run}/recipe.yaml", "--data.root", "{folder}"], ["recipe.yaml"]),
+        (["{run}", "--evaluation.recal_at", "[1]"], ["did you mean", "evaluation.recall_at"]),
+        (["{run}", "--evaluation.recall_at", "[0]"], ["recall_at", "1 or more"]),
+    ],
+)
+def test_evaluate_refuses(flags: list[str], words: list[str], run: Path, folder: Path, here: Here) -> None:
+    assert_refused(here("evaluate", *(flag.format(run=run, folder=folder) for flag in flags)), words)
+
+
+def test_evaluate_refuses_a_folder_that_has_changed(folder: Path, tmp_path: Path, here: Here) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(folder, images)
+    recipe, run = write_recipe(tmp_path / "tiny.yaml", images), tmp_path / "run"
+    assert here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1").returncode == 0
+    shutil.copytree(images / "class 00", images / "another class")
+    # Split anew, classes of the training would be in the test.
+    assert_refused(here("evaluate", run), ["images are not those", "--data.root"])
+    assert here("evaluate", run, "--split", "all").returncode == 0
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models' embeddings of 40 rows of 8 classes, and their labels."""
+    folder = tmp_path_factory.mktemp("embeddings")
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 8
+    centers = rng.normal(size=(8, 16))
+    for name, noise in (("a", 0.8), ("b", 2.0)):
+        np.save(folder / f"{name}.npy", (centers[labels] + noise * rng.normal(size=(40, 16))).astype(np.float32))
+    (folder / "labels.csv").write_text("\n".join(["label", *(f"kind {label}" for label in labels)]))
+    np.save(folder / "labels.npy", labels + 2**40)
+    return folder
+
+
+def test_embeddings_made_elsewhere_are_judged(files: Path, here: Here) -> None:
+    result = proxemic("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 8
+    metrics = retrieval_metrics(embeddings, labels, ndcg_at=(8,))
+    assert found["all"] == metrics
+    assert found["intervals"] == {name: [each.low, each.high] for name, each in metrics.intervals().items()}
+    numbered = here("evaluate", files / "a.npy", "--labels", files / "labels.npy", "--json")
+    assert json.loads(numbered.stdout) == found
+
+
+def test_settings_reach_the_metrics(files: Path, here: Here) -> None:
+    flags = ["--labels", files / "labels.csv", "--json", "--evaluation.nmi", "true", "--evaluation.average", "classes"]
+    flags += ["--evaluation.distance", "euclidean", "--evaluation.recall_at", "[3]", "--resamples", "50"]
+    found = json.loads(here("evaluate", files / "a.npy", *flags).stdout)
+    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 8
+    expected = retrieval_metrics(
+        embeddings, labels, recall_at=(3,), ndcg_at=(8,), nmi=True, average="classes", distance="euclidean"
+    )
+    assert found["all"] == expected
+    assert found["intervals"].keys() == expected.keys()
+
+
+def test_two_models_are_compared_on_the_same_queries(files: Path, here: Here) -> None:
+    flags = ["--labels", files / "labels.csv"]
+    found = json.loads(here("evaluate", files / "a.npy", files / "b.npy", *flags, "--json").stdout)
+    labels = torch.arange(40) % 8
+    both = [retrieval_metrics(torch.from_numpy(np.load(files / f"{name}.npy")), labels, ndcg_at=(8,)) for name in "ab"]
+    expected = paired_differences(both[0].per_query, both[1].per_query, labels)
+    assert [model["all"] for model in found["models"]] == both
+    assert found["differences"] == {name: vars(each) for name, each in expected.items()}
+    table = here("evaluate", files / "a.npy", files / "b.npy", *flags).stdout
+    assert f"{100 * expected['map@r'].difference:+.2f}" in table
+    assert f"A: {files / 'a.npy'}" in table
+
+
+def test_two_runs_are_compared(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    other = tmp_path / "other"
+    recipe = write_recipe(tmp_path / "tiny.yaml", folder)
+    assert here("train", "--recipe", recipe, "--out", other, "--training.epochs", "1", "--seed", "1").returncode == 0
+    found = json.loads(here("evaluate", run, other, "--json").stdout)
+    tests = [json.loads((path / "metrics.json").read_text())["test"] for path in (run, other)]
+    assert [model["test"] for model in found["models"]] == tests
+    assert here("evaluate", run, run, "--format", "csv").stdout.splitlines()[1].split(",")[3:] == ["0.0"] * 3 + ["1.0"]
+    # A run that was trained on what the other keeps for its test.
+    third = tmp_path / "third"
+    flags = ["--training.epochs", "1", "--data.split_seed", "1"]
+    assert here("train", "--recipe", recipe, "--out", third, *flags).returncode == 0
+    assert_refused(here("evaluate", run, third), ["third", "split"])
+
+
+def test_reports_are_written_in_the_format_of_their_name(files: Path, tmp_path: Path, here: Here) -> None:
+    base = ["evaluate", files / "a.npy", "--labels", files / "labels.csv"]
+    outs = {ending: tmp_path / "new" / f"out{ending}" for ending in (".json", ".csv", ".md")}
+    for out in outs.values():
+        assert here(*base, "--out", out).returncode == 0
+    content = json.loads(outs[".json"].read_text())
+    rows = read_csv(outs[".csv"])
+    assert {row["metric"]: float(row["value"]) for row in rows} == content["all"]
+    assert [[float(row["low"]), float(row["high"])] for row in rows] == list(content["intervals"].values())
+    line = next(line for line in outs[".md"].read_text().splitlines() if "map@r" in line)
+    low, high = content["intervals"]["map@r"]
+    assert line == f"| map@r | {100 * content['all']['map@r']:.2f} | {100 * low:.2f} … {100 * high:.2f} |"
+    assert here(*base, "--format", "markdown").stdout == outs[".md"].read_text()
+
+
+def test_worst_classes_and_queries(files: Path, tmp_path: Path, here: Here) -> None:
+    per_class, per_query = tmp_path / "classes.csv", tmp_path / "queries.csv"
+    base = ["evaluate", files / "b.npy", "--labels", files / "labels.csv"]
+    shown = here(*base, "--per-class", per_class, "--per-query", per_query, "--worst", "2").stdout
+    metrics = retrieval_metrics(torch.from_numpy(np.load(files / "b.npy")), torch.arange(40) % 8)
+    classes = read_csv(per_class)
+    assert {row["label"]: float(row["map@r"]) for row in classes} == {
+        f"kind {label}": each["map@r"] for label, each in metrics.per_class().items()
+    }
+    values = [float(row["map@r"]) for row in classes]
+    assert values == sorted(values)
+    assert {row["queries"] for row in classes} == {"5"}
+    queries = read_csv(per_query)
+    assert {int(row["query"]): float(row["map@r"]) for row in queries} == {
+        row + 1: value for row, value in enumerate(metrics.per_query["map@r"].tolist())
+    }
+    assert f"{classes[1]['label']} " in shown
+    assert shown.index("Worst classes") < shown.index(classes[0]["label"]) < shown.index("Hardest queries")
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "parquet"])
+def test_kept_embeddings_give_the_same_metrics(run: Path, ending: str, tmp_path: Path, here: Here) -> None:
+    kept = tmp_path / f"test.{ending}"
+    first = json.loads(here("evaluate", run, "--save-embeddings", kept, "--json").stdout)
+    again = json.loads(
+        here("evaluate", kept, "--json", "--evaluation.recall_at", "[1,2]", "--evaluation.ndcg_at", "[2]").stdout
+    )
+    assert again["all"] == first["test"]
+    assert again["intervals"] == first["intervals"]
+    assert (read_embeddings(kept).rows.paths or ("",))[0].endswith(".png")
+
+
+def test_query_and_gallery_folders(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    query, gallery = tmp_path / "query", tmp_path / "gallery"
+    for name in ("class 00", "class 01", "class 02"):
+        for place, numbers in ((query, (0,)), (gallery, (1, 2, 3))):
+            (place / name).mkdir(parents=True)
+            for number in numbers:
+                shutil.copy(folder / name / f"{number}.png", place / name)
+    shutil.copytree(folder / "class 05", gallery / "class 05")
+    kept = tmp_path / "kept.safetensors"
+    flags = ["--query", query, "--gallery", gallery]
+    found = json.loads(here("evaluate", run, *flags, "--save-embeddings", kept, "--json").stdout)
+    assert (found["images"], found["queries"], found["classes"]) == (18, 3, 4)
+    content = read_embeddings(kept)
+    asked = content.rows.is_query
+    assert asked is not None
+    assert content.rows.labels is not None
+    parts = [part[flags] for flags in (asked, ~asked) for part in (content.embeddings, content.rows.labels)]
+    assert found["all"] == retrieval_metrics(*parts, recall_at=(1, 2), ndcg_at=(2,))
+    # The same in two tables with one image in both, which must not find itself.
+    rows = [f"{folder}/class 0{label}/{number}.png,{label}" for label in range(2) for number in range(3)]
+    for name, part in (("query.csv", rows[:4]), ("gallery.csv", rows)):
+        (tmp_path / name).write_text("\n".join(["path,label", *part]))
+    flags = [
+        "--query",
+        tmp_path / "query.csv",
+        "--gallery",
+        tmp_path / "gallery.csv",
+        "--per-query",
+        tmp_path / "q.csv",
+    ]
+    found = json.loads(here("evaluate", run, *flags, "--evaluation.recall_at", "[1,6]", "--json").stdout)
+    assert (found["images"], found["queries"]) == (6, 4)
+    assert found["all"]["recall@6"] == 1.0
+    assert found["all"]["r_precision"] < 1.0 or found["all"]["recall@1"] == 1.0
+    assert len(read_csv(tmp_path / "q.csv")) == 4
+
+
+def test_embeddings_search_a_gallery_in_another_file(files: Path, tmp_path: Path, here: Here) -> None:
+    labels = files / "labels.npy"
+    flags = ["--labels", labels, "--gallery", files / "b.npy", "--gallery-labels", files / "labels.npy", "--json"]
+    found = json.loads(here("evaluate", files / "a.npy", *flags).stdout)
+    numbers = torch.arange(40) % 8
+    sets = [torch.from_numpy(np.load(files / f"{name}.npy")) for name in "ab"]
+    assert found["all"] == retrieval_metrics(sets[0], numbers, sets[1], numbers, ndcg_at=(8,))
+    assert (found["images"], found["queries"]) == (80, 40)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.npy"], ["no labels", "--labels"]),
+        (["a.npy", "--labels", "short.csv"], ["37", "40"]),
+        (["nan.npy", "--labels", "labels.csv"], ["NaN or infinite values in 2 of 40 rows"]),
+        (["lone.npy", "--labels", "lone.csv"], ["none of the 3 queries"]),
+        (["labels.csv"], ["labels.csv", ".npy"]),
+        (["a.npy", "wide.npy", "b.npy"], ["b.npy"]),
+        (["a.npy", "short.npy", "--labels", "labels.csv"], ["37", "40"]),
+        (["a.npy", "{run}", "--labels", "labels.csv"], ["model and embeddings"]),
+        (["a.npy", "--labels", "labels.csv", "--data.root", "x"], ["--data.root is for models"]),
+        (["a.npy", "--labels", "labels.csv", "--split", "test"], ["--split is for models"]),
+        (["a.npy", "--labels", "labels.csv", "--query", "x"], ["--query is for models"]),
+        (["a.npy", "--labels", "labels.csv", "--gallery", "wide.npy", "--gallery-labels", "labels.csv"], ["16", "17"]),
+        (["a.npy", "--labels", "labels.csv", "--gallery-labels", "labels.csv"], ["without --gallery"]),
+        (["a.npy", "--labels", "labels.csv", "--level", "95"], ["--level is 95"]),
+        (["a.npy", "--labels", "labels.csv", "--resamples", "-1"], ["--resamples is -1"]),
+        (["a.npy", "--labels", "labels.csv", "--out", "out.txt"], ["out.txt", ".json, .csv or .md"]),
+        (["a.npy", "--labels", "labels.csv", "--per-class", "out.md"], ["out.md", ".csv"]),
+        (["a.npy", "b.npy", "--labels", "labels.csv", "--worst", "3"], ["--worst is for one model"]),
+        (["a.npy", "--labels", "labels.csv", "--evaluation.recal_at", "[1]"], ["did you mean --evaluation.recall_at"]),
+        (["{run}", "--labels", "labels.csv"], ["--labels is for embeddings"]),
+        (["{run}", "--query", "x"], ["go together"]),
+        (["{run}", "--query", "{folder}", "--gallery", "nowhere"], ["nowhere does not exist"]),
+        (["{run}", "--query", "{folder}", "--gallery", "{folder}", "--data.root", "x"], ["--data.root"]),
+        (["{run}", "--save-embeddings", "x.pt"], ["x.pt", "pickle"]),
+    ],
+)
+def test_evaluate_says_what_is_wrong(
+    words: list[str], said: list[str], files: Path, run: Path, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    lines = (files / "labels.csv").read_text().splitlines()
+    (tmp_path / "short.csv").write_text("\n".join(lines[:-3]))
+    points = np.load(files / "a.npy")
+    np.save(tmp_path / "short.npy", points[:-3])
+    np.save(tmp_path / "wide.npy", np.concatenate([points, points[:, :1]], 1))
+    np.save(tmp_path / "lone.npy", points[:3])
+    (tmp_path / "lone.csv").write_text("label\na\nb\nc")
+    points[3], points[5, 1] = np.nan, np.inf
+    np.save(tmp_path / "nan.npy", points)
+    before = sorted(tmp_path.iterdir())
+    result = here("evaluate", *(word.format(run=run, folder=folder) for word in words), cwd=tmp_path)
+    assert_refused(result, said)
+    assert sorted(tmp_path.iterdir()) == before
