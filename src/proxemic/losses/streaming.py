@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.scoring import Elementwise, Scoring, dense_scores
+from proxemic.precision import full_precision
 
 __all__ = ["Plan", "streamed_scores"]
 

@@ -93,10 +93,7 @@ class RetrievalCallback(Callback):
         if len(mine):
             flags = (self.images.is_query, self.images.is_gallery)
             metric.update(
-                embeddings,
-                self.images.labels[mine.flip(0)],
-                mine,
-                *(flag if flag is None else flag[mine] for flag in flags),
+                embeddings, self.images.labels[mine], mine, *(flag if flag is None else flag[mine] for flag in flags)
             )
         metric.compute()
         assert metric.latest is not None
