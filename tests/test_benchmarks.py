@@ -38,3 +38,13 @@ def test_memory_is_counted() -> None:
     assert words[0] == "MultiProxyAnchorLoss"
     tensors, allowed = (float(words[words.index(name) + 1]) for name in ("tensors", "allowed"))
     assert 0 < tensors < 1.5 * allowed  # of all classes in one chunk, which has more than its two buffers
+
+
+def test_the_tables_of_the_metrics() -> None:
+    (line,) = run("metrics.py", "--smoke").splitlines()[2:]
+    assert line.split()[0] == "1200"
+    assert min(map(float, line.split()[1:])) > 0
+    lines = run("metrics.py", "--smoke", "--memory").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["N=1200, k=100", "N=1200, k=300"]
+    lines = run("metrics.py", "--smoke", "--peers").splitlines()
+    assert [line.split()[1] for line in lines[2::3]] == ["pytorch-metric-learning", "torchmetrics"]

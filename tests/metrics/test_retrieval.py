@@ -189,3 +189,96 @@ def test_a_wrong_exclusion_is_refused(exclude: list[int], words: str) -> None:
     points, labels, asked = torch.randn(12, 3), torch.arange(12) % 3, torch.tensor([4, 0, 7])
     with pytest.raises(ValueError, match=words):
         retrieval_metrics(points[asked], labels[asked], points, labels, exclude=torch.tensor(exclude))
+
+
+def test_one_class_finds_nothing_wrong() -> None:
+    points = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    found = retrieval_metrics(points, torch.zeros(5, dtype=torch.int64), ndcg_at=(8,), precision_at=(8,), nmi=True)
+    assert found.pop("precision@8") == pytest.approx(4 / 8)
+    assert set(found.values()) == {1.0}
+
+
+def test_negative_cosines_rank_as_well_as_positive_ones() -> None:
+    # All cosines of different rows are negative: -1/3 within a pair moved together, less between pairs.
+    points = torch.eye(4) - 0.25
+    points[1] += 0.2 * points[0]
+    points[3] += 0.2 * points[2]
+    cosines = torch.nn.functional.normalize(points, dim=1)
+    assert (cosines @ cosines.T - 2 * torch.eye(4)).max() < 0
+    found = retrieval_metrics(points, torch.tensor([0, 0, 1, 1]), recall_at=(1,))
+    assert found == {"recall@1": 1.0, "map@r": 1.0, "r_precision": 1.0}
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_equals_a_full_sort_at_size(distance: Distance) -> None:
+    """Many classes of very different sizes, a list of a thousand, several chunks."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.cat([torch.zeros(400, dtype=torch.int64), torch.randint(1, 300, (1600,), generator=generator)])
+    points = torch.randn(300, 24, generator=generator)[labels] + 2 * torch.randn(2000, 24, generator=generator)
+    points = (points * 2**10).round() / 2**10  # few digits: float64 holds the products
+    exact = points.double()
+    if distance == "cosine":
+        norms = exact.norm(dim=1)
+        distances = 1 - exact @ exact.T / norms / norms[:, None]
+    else:
+        distances = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist")
+    distances.fill_diagonal_(torch.inf)
+    same = labels == labels[:, None]
+    distances = distances.float().double()
+    order = distances.where(~same, distances * (1 + 1e-9)).argsort(1)  # ties: the irrelevant first
+    hits = same.gather(1, order)[:, :-1].double()
+    counts = hits.sum(1)
+    precision = hits.cumsum(1) / torch.arange(1, 2000)
+    expected = {f"recall@{k}": hits[:, :k].amax(1) for k in (1, 10, 1000)}
+    inside = hits * (torch.arange(1, 2000) <= counts[:, None])
+    expected |= {"map@r": (inside * precision).sum(1) / counts, "r_precision": inside.sum(1) / counts}
+    found = retrieval_metrics(points, labels, distance=distance, recall_at=(1, 10, 1000), chunk_size=300)
+    for name, values in expected.items():
+        torch.testing.assert_close(found.per_query[name], values.where(counts > 0, torch.nan), equal_nan=True)
+        assert found[name] == pytest.approx(float(values[counts > 0].mean()), abs=1e-12)
+    assert found.left_out == int((counts == 0).sum())
+
+
+def test_equals_pytorch_metric_learning_where_that_is_right() -> None:
+    pytest.importorskip("pytorch_metric_learning")
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import CustomKNN
+
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 40
+    points = torch.randn(40, 16, generator=generator)[labels] + torch.randn(300, 16, generator=generator)
+    names = {
+        "precision_at_1": "recall@1", "r_precision": "r_precision", "mean_average_precision_at_r": "map@r",
+    }  # fmt: skip
+    calculator = AccuracyCalculator(include=tuple(names), k="max_bin_count", knn_func=CustomKNN(CosineSimilarity()))
+    theirs = calculator.get_accuracy(points, labels)
+    ours = retrieval_metrics(points, labels)
+    for their_name, name in names.items():
+        assert ours[name] == pytest.approx(theirs[their_name], abs=1e-6)
+
+
+def test_averages_over_classes_and_what_they_are_made_of() -> None:
+    points = torch.tensor([[0.0], [0.1], [0.25], [5.0], [0.3], [20.0]])
+    labels = torch.tensor([3, 3, 3, 8, 8, 2**40])
+    found = retrieval_metrics(points, labels, distance="euclidean", recall_at=(1,))
+    assert found.per_query["recall@1"].tolist() == pytest.approx([1, 1, 0, 1, 0, math.nan], nan_ok=True)
+    assert found.per_class().keys() == {3, 8}
+    assert found.per_class()[3]["recall@1"] == pytest.approx(2 / 3)
+    assert found["recall@1"] == pytest.approx(3 / 5)
+    macro = retrieval_metrics(points, labels, distance="euclidean", recall_at=(1,), average="classes")
+    assert macro["recall@1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert macro.per_class() == found.per_class()
+
+
+@pytest.mark.parametrize("average", ["queries", "classes"])
+def test_every_value_has_an_interval_about_it(average) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 20
+    points = torch.randn(20, 8, generator=generator)[labels] + torch.randn(120, 8, generator=generator)
+    found = retrieval_metrics(points, labels, ndcg_at=(4,), nmi=True, average=average)
+    intervals = found.intervals(resamples=200)
+    assert intervals.keys() == found.keys()
+    for name, interval in intervals.items():
+        assert interval.value == pytest.approx(found[name], abs=1e-12)
+        assert interval.low < found[name] < interval.high
