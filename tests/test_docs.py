@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 import proxemic.losses
+import proxemic.metrics
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"
@@ -142,3 +144,30 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, (
             link
         )
+
+
+def test_the_page_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = FOLDER.parent / "metrics.md"
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
+    text = page.read_text()
+    for target in re.findall(r"\]\(([\w./-]+)\)", text):
+        assert (page.parent / target).exists(), target
+    # Verification, with one pair a fold and pictures of one colour each.
+    lines = ["2\t1"]
+    for fold in range(2):
+        for person in (f"A{fold}", f"B{fold}"):
+            for number in (1, 2):
+                path = tmp_path / "lfw" / person / f"{person}_{number:04d}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8), (200, 0, 0) if person[0] == "A" else (0, 0, 200)).save(path)
+        lines += [f"A{fold}\t1\t2", f"A{fold}\t1\tB{fold}\t2"]
+    (tmp_path / "pairs.txt").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+
+    def embed(images: Any) -> torch.Tensor:
+        return torch.tensor([images.pixels[place].getpixel((4, 4)) for place in range(len(images))]).float()
+
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_lfw_pairs" in block)
+    names: dict[str, Any] = {"embed": embed}
+    exec(code.replace("verification_metrics(d", "found = verification_metrics(d"), names)
+    assert names["found"].accuracy.mean == 1.0

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -294,3 +295,22 @@ def test_evaluate_says_what_is_wrong(
     result = here("evaluate", *(word.format(run=run, folder=folder) for word in words), cwd=tmp_path)
     assert_refused(result, said)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_commands_of_the_page(run: Path, folder: Path, files: Path, tmp_path: Path, here: Here) -> None:
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    commands = re.findall(r"^proxemic (evaluate .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
+    assert len(commands) == 6
+    (tmp_path / "runs").mkdir()
+    for name in ("photos", "photos-2"):
+        (tmp_path / "runs" / name).symlink_to(run)
+    for name in ("other-photos", "shop/query", "shop/gallery"):
+        shutil.copytree(folder, tmp_path / name)
+    for name in ("embeddings.npy", "queries.npy", "gallery.npy"):
+        shutil.copy(files / "a.npy", tmp_path / name)
+    for name in ("labels.csv", "q.csv", "g.csv"):
+        shutil.copy(files / "labels.csv", tmp_path / name)
+    for words in commands:
+        result = here(*words.split(), cwd=tmp_path)
+        assert result.returncode == 0, (words, result.stderr)
+        assert "map@r" in result.stdout

@@ -47,7 +47,7 @@ class LabelledEmbeddings:
         return cls(embeddings, rows)
 
 
-def write_embeddings(path: Path, content: LabelledEmbeddings) -> None:
+def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
     """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
 
     ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query`` and ``is_gallery`` and, as bytes of
@@ -70,6 +70,7 @@ def write_embeddings(path: Path, content: LabelledEmbeddings) -> None:
     >>> birds.embeddings.tolist(), birds.rows.labels.tolist(), birds.rows.class_names
     ([[1.0, 0.0], [0.0, 1.0]], [1, 0], ('jay', 'owl'))
     """
+    path = Path(path)
     suffix = check_embedding_name(path)
     if suffix == ".npy" and content.rows.count is not None:
         raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
@@ -84,7 +85,7 @@ def write_embeddings(path: Path, content: LabelledEmbeddings) -> None:
                 np.save(file, embeddings.numpy(), allow_pickle=False)
 
 
-def read_embeddings(path: Path, labels: Path | None = None) -> LabelledEmbeddings:
+def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
     r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
 
     Floats may have any width, and a ``.safetensors`` file one two-dimensional tensor of any name. Numbers that are
@@ -106,6 +107,7 @@ def read_embeddings(path: Path, labels: Path | None = None) -> LabelledEmbedding
     >>> birds.embeddings.dtype, birds.rows.labels.tolist(), birds.rows.class_names
     (torch.float32, [1, 0], ('jay', 'owl'))
     """
+    path, labels = Path(path), None if labels is None else Path(labels)
     suffix = check_embedding_name(path)
     if not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of embeddings.")

@@ -58,7 +58,7 @@ class EncodedPixels(Pixels):
         return EncodedPixels([self.encoded[index] for index in indices], [self.names[index] for index in indices])
 
 
-def read_face_pack(path: Path) -> FacePairs:
+def read_face_pack(path: str | Path) -> FacePairs:
     """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
 
     A pack is a pickle of `(images, same)`: encoded images, two a pair, and a bool a pair; its folds are ten blocks of
@@ -78,6 +78,7 @@ def read_face_pack(path: Path) -> FacePairs:
         >>> len(pairs), pairs.same.tolist(), pairs.second.tolist()
         (2, [True, False], [1, 3])
     """
+    path = Path(path)
     try:
         size = path.stat().st_size
         if size > _LARGEST:

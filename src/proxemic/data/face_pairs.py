@@ -52,7 +52,7 @@ class FacePairs:
         return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 
-def read_lfw_pairs(path: Path, root: Path | None = None, *, suffix: str = ".jpg") -> FacePairs:
+def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: str = ".jpg") -> FacePairs:
     r"""Read `pairs.txt`, `pairsDevTrain.txt` or `pairsDevTest.txt` of Labeled Faces in the Wild.
 
     The first line is `folds count`, or `count` alone for one fold. Each fold has `count` lines `name n1 n2` (one
@@ -79,6 +79,7 @@ def read_lfw_pairs(path: Path, root: Path | None = None, *, suffix: str = ".jpg"
         >>> pairs.first.tolist(), pairs.second.tolist(), pairs.same.tolist()
         ([0, 1], [1, 2], [True, False])
     """
+    path, root = Path(path), None if root is None else Path(root)
     lines = _lines(path)
     number, header = next(lines, (1, ""))
     if not re.fullmatch(r"([1-9][0-9]{0,8}\s+)?[1-9][0-9]{0,8}", header):

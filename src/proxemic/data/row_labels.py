@@ -74,7 +74,7 @@ class RowLabels:
         return replace(other, **known)
 
 
-def read_labels(path: Path) -> RowLabels:
+def read_labels(path: str | Path) -> RowLabels:
     """Read the labels of rows of embeddings, in their order.
 
     Args:
@@ -91,6 +91,7 @@ def read_labels(path: Path) -> RowLabels:
     >>> read_labels(path).labels.tolist(), read_labels(path).class_names
     ([0, 1, 1], ('1099511627776', '7'))
     """
+    path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet", ".npy"):
         raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
