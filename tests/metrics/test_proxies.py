@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyAnchorLoss
-from proxemic.metrics.neighbours import Distance
+from proxemic.metrics.exact import Distance
 from proxemic.metrics.proxies import (
     average_distance_to_proxy,
     class_distances_to_proxy,

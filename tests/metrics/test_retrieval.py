@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.metrics.neighbours import Distance
+from proxemic.metrics.exact import Distance
 
 
 def oracle(

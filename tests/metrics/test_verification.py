@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.metrics.neighbours import Distance, nearest_neighbours
+from proxemic.metrics.exact import Distance
+from proxemic.metrics.neighbours import nearest_neighbours
 from proxemic.metrics.verification import (
     best_threshold,
     equal_error_rate,

@@ -9,94 +9,13 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from proxemic.metrics.clustering import ClusteringMetrics, clustering_metrics
-from proxemic.metrics.confidence import Average, Interval, bootstrap_intervals, bootstrap_statistic
-from proxemic.metrics.contingency import weighted_ami, weighted_nmi
+from proxemic.metrics.clustering import clustering_metrics
+from proxemic.metrics.confidence import Average
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, relevance_of
 from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, r_precision, recall_at_k
 from proxemic.metrics.relevance import ranked_relevance
-
-
-class RetrievalMetrics(dict[str, float]):
-    """Metric values in [0, 1] by name, and what they are made of.
-
-    Args:
-        values: the averages.
-        per_query: value of each query by metric, NaN where it was left out, having no relevant item.
-        labels: class of each query.
-        average: what the values are averages over.
-        clustering: where k-means was asked for, what it found.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, float],
-        *,
-        per_query: Mapping[str, Float64[Tensor, "queries"]],
-        labels: Int64[Tensor, "queries"],
-        average: Average = "queries",
-        clustering: ClusteringMetrics | None = None,
-    ) -> None:
-        super().__init__(values)
-        self.per_query = dict(per_query)
-        self.labels = labels
-        self.average: Average = average
-        self.clustering = clustering
-
-    @property
-    def judged(self) -> Bool[Tensor, "queries"]:
-        """Which queries have a relevant item, and so a value."""
-        return ~next(iter(self.per_query.values())).isnan()
-
-    @property
-    def queries(self) -> int:
-        """Number of queries that were judged."""
-        return int(self.judged.sum())
-
-    @property
-    def left_out(self) -> int:
-        """Number of queries without a relevant item."""
-        return len(self.labels) - self.queries
-
-    def per_class(self) -> dict[int, dict[str, float]]:
-        """Means over the queries of each class that has any judged, by label in ascending order.
-
-        >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
-        >>> {label: metrics["recall@1"] for label, metrics in found.per_class().items()}
-        {5: 1.0, 7: 0.0}
-        """
-        return {label: _means(values) for label, values in self._by_class().items()}
-
-    def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Confidence intervals of all values: what other classes might have given.
-
-        See `bootstrap_intervals`; for NMI and AMI `bootstrap_statistic`, with the same clusters. AMI is slow and has
-        a tenth of the resamples.
-        """
-        found = bootstrap_intervals(
-            self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
-        )
-        if self.clustering is None:
-            return found
-        table = self.clustering.table
-        statistics = {
-            "nmi": (partial(weighted_nmi, table), resamples),
-            "nmi_geometric": (partial(weighted_nmi, table, average="geometric"), resamples),
-            "ami": (partial(weighted_ami, table), -(-resamples // 10)),
-        }
-        return found | {
-            name: bootstrap_statistic(statistic, len(table), level=level, resamples=times, seed=seed)
-            for name, (statistic, times) in statistics.items()
-        }
-
-    def _by_class(self) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
-        labels, order = self.labels[self.judged].sort(stable=True)
-        classes, counts = labels.unique_consecutive(return_counts=True)
-        parts = {name: each[self.judged][order].split(counts.tolist()) for name, each in self.per_query.items()}
-        return {
-            label: {name: each[place] for name, each in parts.items()} for place, label in enumerate(classes.tolist())
-        }
+from proxemic.metrics.results import RetrievalMetrics, means
 
 
 @torch.no_grad()
@@ -118,10 +37,10 @@ def retrieval_metrics(
 ) -> RetrievalMetrics:
     """Judge embeddings by how well each query finds the gallery items of its class.
 
-    The formulas are those of `proxemic.metrics.ranking`. Without a gallery each query
-    searches all other queries; it is left out of its own search by index, so duplicates of it still count. Of items
-    at the same distance (to a relative 1.2e-7) the irrelevant ones come first: a pessimistic rule, which makes the
-    values independent of the order of the rows, of `chunk_size` and of the device.
+    The formulas are those of `proxemic.metrics.ranking`. Without a gallery each query searches all other queries; it
+    is left out of its own search by index, so duplicates of it still count. Of items at the same distance, as float32
+    holds it, the irrelevant ones come first: a pessimistic rule, which makes the values independent of the order of
+    the rows, of `chunk_size` and of the device.
 
     A query without relevant items in the gallery has no defined value: it is left out and counted.
 
@@ -149,7 +68,7 @@ def retrieval_metrics(
 
     Raises:
         ValueError: where an argument is out of its range, or no query has a relevant item.
-        ImportError: for NMI without scikit-learn.
+        ModuleNotFoundError: for NMI without scikit-learn, of the extra `train`.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
     >>> found = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), recall_at=(1, 2))
@@ -190,7 +109,7 @@ def retrieval_metrics(
         points = normalize(gallery.float(), dim=1) if distance == "cosine" else gallery
         clustering = clustering_metrics(points, gallery_labels)
     result = RetrievalMetrics({}, per_query=values, labels=query_labels.cpu(), average=average, clustering=clustering)
-    parts = [_means(each) for each in (result._by_class().values() if average == "classes" else [values])]
+    parts = [means(each) for each in (result.by_class().values() if average == "classes" else [values])]
     result |= {name: math.fsum(part[name] for part in parts) / len(parts) for name in metrics}
     if clustering is not None:
         result |= {"nmi": clustering.nmi, "nmi_geometric": clustering.nmi_geometric, "ami": clustering.ami}
@@ -254,12 +173,6 @@ def _values(
             keys = search.compare_with_all(rows, places(rows), (query_labels, gallery_labels))
             measure(rows, relevance_of(keys))
     return values
-
-
-def _means(values: Mapping[str, Float64[Tensor, "some"]]) -> dict[str, float]:
-    # fsum rounds once, so the mean does not depend on the order of the queries.
-    known = {name: each[~each.isnan()].tolist() for name, each in values.items()}
-    return {name: math.fsum(each) / len(each) for name, each in known.items()}
 
 
 def _excluded(

@@ -10,8 +10,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.metrics.neighbours import Distance
-from proxemic.metrics.retrieval import Average
+from proxemic.metrics.confidence import Average
+from proxemic.metrics.exact import Distance
 
 __all__ = ["RetrievalMetric", "gather_rows", "split_roles"]
 

@@ -1,0 +1,102 @@
+"""What a set of embeddings was found to be worth, query by query."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from proxemic.metrics.clustering import ClusteringMetrics
+from proxemic.metrics.confidence import Average, Interval, bootstrap_intervals, bootstrap_statistic
+from proxemic.metrics.contingency import weighted_ami, weighted_nmi
+
+
+class RetrievalMetrics(dict[str, float]):
+    """Metric values in [0, 1] by name, and what they are made of.
+
+    Args:
+        values: the averages.
+        per_query: value of each query by metric, NaN where it was left out, having no relevant item.
+        labels: class of each query.
+        average: what the values are averages over.
+        clustering: where k-means was asked for, what it found.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, float],
+        *,
+        per_query: Mapping[str, Float64[Tensor, "queries"]],
+        labels: Int64[Tensor, "queries"],
+        average: Average = "queries",
+        clustering: ClusteringMetrics | None = None,
+    ) -> None:
+        super().__init__(values)
+        self.per_query = dict(per_query)
+        self.labels = labels
+        self.average: Average = average
+        self.clustering = clustering
+
+    @property
+    def judged(self) -> Bool[Tensor, "queries"]:
+        """Which queries have a relevant item, and so a value."""
+        return ~next(iter(self.per_query.values())).isnan()
+
+    @property
+    def queries(self) -> int:
+        """Number of queries that were judged."""
+        return int(self.judged.sum())
+
+    @property
+    def left_out(self) -> int:
+        """Number of queries without a relevant item."""
+        return len(self.labels) - self.queries
+
+    def per_class(self) -> dict[int, dict[str, float]]:
+        """Means over the queries of each class that has any judged, by label in ascending order.
+
+        >>> from proxemic.metrics import retrieval_metrics
+        >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
+        >>> {label: metrics["recall@1"] for label, metrics in found.per_class().items()}
+        {5: 1.0, 7: 0.0}
+        """
+        return {label: means(values) for label, values in self.by_class().items()}
+
+    def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
+        """Confidence intervals of all values: what other classes might have given.
+
+        See `bootstrap_intervals`; for NMI and AMI `bootstrap_statistic`, with the same clusters. AMI is slow and has
+        a tenth of the resamples.
+        """
+        found = bootstrap_intervals(
+            self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
+        )
+        if self.clustering is None:
+            return found
+        table = self.clustering.table
+        statistics = {
+            "nmi": (partial(weighted_nmi, table), resamples),
+            "nmi_geometric": (partial(weighted_nmi, table, average="geometric"), resamples),
+            "ami": (partial(weighted_ami, table), -(-resamples // 10)),
+        }
+        return found | {
+            name: bootstrap_statistic(statistic, len(table), level=level, resamples=times, seed=seed)
+            for name, (statistic, times) in statistics.items()
+        }
+
+    def by_class(self) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
+        """The values of each class's queries."""
+        labels, order = self.labels[self.judged].sort(stable=True)
+        classes, counts = labels.unique_consecutive(return_counts=True)
+        parts = {name: each[self.judged][order].split(counts.tolist()) for name, each in self.per_query.items()}
+        return {
+            label: {name: each[place] for name, each in parts.items()} for place, label in enumerate(classes.tolist())
+        }
+
+
+def means(values: Mapping[str, Float64[Tensor, "some"]]) -> dict[str, float]:
+    """Mean of each metric over the queries that have a value."""
+    # fsum rounds once, so the mean does not depend on the order of the queries.
+    known = {name: each[~each.isnan()].tolist() for name, each in values.items()}
+    return {name: math.fsum(each) / len(each) for name, each in known.items()}
