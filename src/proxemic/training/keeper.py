@@ -75,6 +75,10 @@ class RunKeeper(Checkpoint):
             self._write_best(pl_module)
         if self.rows:
             self.run.write_history(self.rows)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word,
+        # and would put ours back after the training.
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._stop)
 
