@@ -172,13 +172,18 @@ def test_autocast_does_not_reach_the_products() -> None:
     assert torch.equal(found[1], expected[1])
 
 
-@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1))
-def test_largest_are_the_largest(width: int, k: int, seed: int) -> None:
-    values = torch.randint(-20, 20, (4, width), generator=torch.Generator().manual_seed(seed))
-    found, places = largest(values, k)
-    assert torch.equal(found.sort(1).values, values.sort(1).values[:, -k:])
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1), st.booleans())
+def test_largest_are_the_largest(width: int, k: int, seed: int, floored: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(-20, 20, (4, width), generator=generator)
+    floor = torch.randint(-25, 25, (4,), generator=generator) if floored else None
+    found, places = largest(values, k, floor)
     assert torch.equal(values.gather(1, places), found)
-    assert all(row.unique().numel() == min(k, width) for row in places)
+    for row, (mine, those) in enumerate(zip(found, places, strict=True)):
+        assert those.unique().numel() == len(those)
+        least = -100 if floor is None else int(floor[row])
+        expected = [value for value in values[row].sort(descending=True).values[:k].tolist() if value > least]
+        assert sorted(mine[mine > least].tolist(), reverse=True) == expected
 
 
 def test_exclude_leaves_out_by_index_only() -> None:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics.exact import Distance, ExactRows
@@ -87,12 +87,8 @@ class ShortlistSearch:
                 torch.addmm(self._bias[part], flat, self._flat[part].T, out=tile)
                 if own is not None:
                     _remove(tile, own - start)
-                wanted = k
-                if scores.shape[1] == k:  # what is no better than the list need not be looked for
-                    wanted = int((tile > scores.amin(1, keepdim=True)).sum(1).max())
-                    if wanted == 0:
-                        continue
-                found, places = largest(tile, wanted)
+                # What is no better than a full list need not be looked for.
+                found, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
                 scores, indices = torch.cat([scores, found], 1), torch.cat([indices, places + start], 1)
                 if scores.shape[1] > k:
                     scores, chosen = scores.topk(k, sorted=False)
@@ -144,26 +140,32 @@ class ShortlistSearch:
         return math.sqrt(float(torch.stack(norms).max()))
 
 
-def largest(values: Tensor, k: int) -> tuple[Tensor, Int64[Tensor, "rows k"]]:
+def largest(
+    values: Shaped[Tensor, "rows columns"], k: int, floor: Shaped[Tensor, "rows"] | None = None
+) -> tuple[Shaped[Tensor, "rows found"], Int64[Tensor, "rows found"]]:
     """The k largest of each row, or all where there are fewer, in no order, with their places.
 
-    The k groups with the largest maxima hold the k largest values; finding these first is quicker than `topk`.
+    Values up to the row's `floor` may be missing. The k groups with the largest maxima hold the k largest values, and
+    only groups whose maximum is above the floor any other: finding these first is quicker than `topk`.
 
     >>> values, places = largest(torch.arange(100.0).view(1, -1), 2)
     >>> values.sort().values, places.sort().values
     (tensor([[98., 99.]]), tensor([[98, 99]]))
     """
     width = values.shape[1]
-    group = math.isqrt(width // k)
-    if group < 4:
+    size = max(1, math.isqrt(width // k)) if floor is None else 8
+    count = width // size
+    if size < 4 or count == 0:
         return values.topk(min(k, width), sorted=False)
-    count = width // group
-    maxima = values[:, : group * count].unflatten(1, (group, count)).amax(1)
-    members = torch.arange(group, device=values.device)[:, None] * count
-    places = (maxima.topk(k, sorted=False).indices[:, None] + members).flatten(1)
-    rest = torch.arange(group * count, width, device=values.device)
+    maxima = values[:, : size * count].unflatten(1, (size, count)).amax(1)
+    groups = min(k, count) if floor is None else min(k, int((maxima > floor[:, None]).sum(1).max()))
+    if 2 * groups > count:
+        return values.topk(min(k, width), sorted=False)
+    members = torch.arange(size, device=values.device)[:, None] * count
+    places = (maxima.topk(groups, sorted=False).indices[:, None] + members).flatten(1)
+    rest = torch.arange(size * count, width, device=values.device)
     places = torch.cat([places, rest.expand(len(values), -1)], 1)
-    found, chosen = values.gather(1, places).topk(k, sorted=False)
+    found, chosen = values.gather(1, places).topk(min(k, places.shape[1]), sorted=False)
     return found, places.gather(1, chosen)
 
 
