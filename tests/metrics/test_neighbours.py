@@ -203,6 +203,11 @@ def test_half_precision_is_read_as_float32() -> None:
     assert torch.equal(nearest_neighbours(points, points, k=4)[1], nearest_neighbours(points.float(), points, k=4)[1])
 
 
+def test_no_queries_find_nothing() -> None:
+    distances, indices = nearest_neighbours(sample(0, 3), sample(5, 3), k=2)
+    assert distances.shape == indices.shape == (0, 2)
+
+
 def test_refuses() -> None:
     points = sample(5, 3)
     own = torch.arange(5)

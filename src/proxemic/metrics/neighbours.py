@@ -55,9 +55,12 @@ def nearest_neighbours(
     limit = len(gallery) - (exclude is not None)
     if not 1 <= k <= limit:
         raise ValueError(f"k is {k} but must be from 1 to {limit}, the gallery rows that a query may have")
-    search = NeighbourSearch(queries, gallery, distance, exclude)
-    distances = torch.empty(len(queries), k, dtype=torch.float32, device=search.device)
+    distances = torch.empty(len(queries), k, dtype=torch.float32, device=queries.device)
     indices = torch.empty_like(distances, dtype=torch.int64)
+    if len(queries) == 0:
+        return distances, indices
+    search = NeighbourSearch(queries, gallery, distance, exclude)
+    distances, indices = distances.to(search.device), indices.to(search.device)
     left = []
     for rows in search.chunks(torch.arange(len(queries), device=search.device), chunk_size):
         listed = search.shortlist(rows, k)

@@ -148,7 +148,7 @@ def _images(
     targets: list[Path], arguments: argparse.Namespace, flags: list[str]
 ) -> tuple[ImageSet, str, Sequence[str], EvaluationConfig]:
     """The images to judge, what they are, what the user should know of them, and how to judge."""
-    recipe = _recipe(targets[0])
+    recipe, *_ = [_recipe(path) for path in targets]
     if (arguments.query is None) != (arguments.gallery is None):
         raise UserError("--query and --gallery are folders or tables of images, and go together: give both.")
     if arguments.query is not None:
@@ -165,6 +165,7 @@ def _images(
 
 
 def _recipe(path: Path) -> Path | None:
+    """The recipe of a finished run; None for a model without one."""
     if not path.is_dir():
         return None
     run = RunDirectory(path)
@@ -192,7 +193,7 @@ def _choose(
     splits = source.load()
     for path in targets:
         # Split anew, other images may put classes of the training into the test.
-        if same and _recipe(path) is not None:
+        if same and path.is_dir():
             RunDirectory(path).check_images(fingerprint(splits))
     images = {"train": splits.train, "validation": splits.validation, "test": splits.test}[split]
     if images is None:
