@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 
 from command_line import Here, assert_refused, proxemic
 from images import write_folder, write_recipe
-from proxemic.data import read_embeddings
+from proxemic.data import LabelledEmbeddings, read_embeddings, write_embeddings
+from proxemic.data.row_labels import number_labels
 from proxemic.metrics import paired_differences, retrieval_metrics
 
 
@@ -115,6 +117,37 @@ def test_embeddings_made_elsewhere_are_judged(files: Path, here: Here) -> None:
     assert json.loads(numbered.stdout) == found
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--evaluation.nmi true a.npy b.npy --labels labels.csv",
+        "a.npy --evaluation.nmi true b.npy --labels labels.csv",
+        "a.npy --labels labels.csv --evaluation.nmi=true b.npy",
+        "--labels labels.csv a.npy b.npy --evaluation.nmi true",
+    ],
+)
+def test_flags_stand_anywhere(words: str, files: Path, here: Here) -> None:
+    found = json.loads(here("evaluate", *words.split(), "--json", "--resamples", "0", cwd=files).stdout)
+    assert [model["model"] for model in found["models"]] == ["a.npy", "b.npy"]
+    assert all("nmi" in model["all"] for model in found["models"])
+
+
+def test_names_are_no_markup(tmp_path: Path, files: Path, here: Here) -> None:
+    names = ["k[/0]", "bird[red] :cat:"]
+    (tmp_path / "labels.csv").write_text("\n".join(["label", *(names[row % 2] for row in range(40))]))
+    result = here("evaluate", files / "a.npy", "--labels", tmp_path / "labels.csv", "--worst", "2")
+    assert all(name in result.stdout for name in names)
+
+
+def test_rows_are_named_by_their_place_in_the_file(tmp_path: Path, files: Path, here: Here) -> None:
+    lines = [f"kind {row % 8},{row >= 20},{row < 20}" for row in range(40)]
+    (tmp_path / "labels.csv").write_text("\n".join(["label,is_query,is_gallery", *lines]))
+    queries = tmp_path / "queries.csv"
+    flags = ["--labels", tmp_path / "labels.csv", "--per-query", queries]
+    assert here("evaluate", files / "a.npy", *flags).returncode == 0
+    assert sorted(int(row["query"]) for row in read_csv(queries)) == list(range(21, 41))
+
+
 def test_settings_reach_the_metrics(files: Path, here: Here) -> None:
     flags = ["--labels", files / "labels.csv", "--json", "--evaluation.nmi", "true", "--evaluation.average", "classes"]
     flags += ["--evaluation.distance", "euclidean", "--evaluation.recall_at", "[3]", "--resamples", "50"]
@@ -190,6 +223,13 @@ def test_worst_classes_and_queries(files: Path, tmp_path: Path, here: Here) -> N
     assert shown.index("Worst classes") < shown.index(classes[0]["label"]) < shown.index("Hardest queries")
 
 
+def test_npy_keeps_embeddings_alone(run: Path, tmp_path: Path, here: Here) -> None:
+    kept = tmp_path / "test.npy"
+    found = json.loads(here("evaluate", run, "--save-embeddings", kept, "--json").stdout)
+    assert read_embeddings(kept).embeddings.shape == (found["images"], 16)
+    assert read_embeddings(kept).rows.labels is None
+
+
 @pytest.mark.parametrize("ending", ["safetensors", "parquet"])
 def test_kept_embeddings_give_the_same_metrics(run: Path, ending: str, tmp_path: Path, here: Here) -> None:
     kept = tmp_path / f"test.{ending}"
@@ -231,11 +271,18 @@ def test_query_and_gallery_folders(run: Path, folder: Path, tmp_path: Path, here
         tmp_path / "gallery.csv",
         "--per-query",
         tmp_path / "q.csv",
+        "--save-embeddings",
+        kept,
     ]
     found = json.loads(here("evaluate", run, *flags, "--evaluation.recall_at", "[1,6]", "--json").stdout)
     assert (found["images"], found["queries"]) == (6, 4)
-    assert found["all"]["recall@6"] == 1.0
-    assert found["all"]["r_precision"] < 1.0 or found["all"]["recall@1"] == 1.0
+    content = read_embeddings(kept)
+    points, labels, asked = content.embeddings, content.rows.labels, content.rows.is_query
+    assert labels is not None
+    assert asked is not None
+    sets, at = (points[asked], labels[asked], points, labels), {"recall_at": (1, 6), "ndcg_at": (2,)}
+    assert found["all"] == retrieval_metrics(*sets, exclude=torch.arange(6)[asked], **at)
+    assert found["all"] != retrieval_metrics(*sets, **at)
     assert len(read_csv(tmp_path / "q.csv")) == 4
 
 
@@ -257,7 +304,13 @@ def test_embeddings_search_a_gallery_in_another_file(files: Path, tmp_path: Path
         (["nan.npy", "--labels", "labels.csv"], ["NaN or infinite values in 2 of 40 rows"]),
         (["lone.npy", "--labels", "lone.csv"], ["none of the 3 queries"]),
         (["labels.csv"], ["labels.csv", ".npy"]),
-        (["a.npy", "wide.npy", "b.npy"], ["b.npy"]),
+        (["a.npy", "wide.npy", "b.npy"], ["3 runs or files", "b.npy"]),
+        (["a.npy", "--labels", "labels.csv", "--json", "--worst", "2"], ["--worst is for the table"]),
+        (["a.npy", "--labels", "labels.csv", "--out", "labels.csv"], ["labels.csv", "another name"]),
+        (["a.npy", "--labels", "labels.csv", "--out", "x.csv", "--per-class", "./x.csv"], ["x.csv", "another name"]),
+        (["{run}", "--save-embeddings", "{run}/model.safetensors"], ["model.safetensors", "another name"]),
+        (["all.safetensors", "asked.safetensors"], ["is_query or is_gallery"]),
+        (["renamed.safetensors", "--labels", "labels.csv"], ["--labels is for embeddings"]),
         (["a.npy", "short.npy", "--labels", "labels.csv"], ["37", "40"]),
         (["a.npy", "{run}", "--labels", "labels.csv"], ["model and embeddings"]),
         (["a.npy", "--labels", "labels.csv", "--data.root", "x"], ["--data.root is for models"]),
@@ -291,6 +344,12 @@ def test_evaluate_says_what_is_wrong(
     (tmp_path / "lone.csv").write_text("label\na\nb\nc")
     points[3], points[5, 1] = np.nan, np.inf
     np.save(tmp_path / "nan.npy", points)
+    rows = number_labels([str(row % 8) for row in range(40)])
+    asked = torch.arange(40) < 20
+    for name, part in (("all", rows), ("asked", replace(rows, is_query=asked, is_gallery=~asked))):
+        content = LabelledEmbeddings(torch.from_numpy(np.load(files / "a.npy")), part)
+        write_embeddings(tmp_path / f"{name}.safetensors", content)
+    shutil.copy(run / "model.safetensors", tmp_path / "renamed.safetensors")
     before = sorted(tmp_path.iterdir())
     result = here("evaluate", *(word.format(run=run, folder=folder) for word in words), cwd=tmp_path)
     assert_refused(result, said)

@@ -116,6 +116,11 @@ def test_parquet_made_elsewhere(tmp_path: Path, kind: pa.DataType) -> None:
     assert found.rows.labels.tolist() == [1, 0, 1]
 
 
+def test_other_columns_of_a_parquet_file_may_share_a_name(tmp_path: Path) -> None:
+    (tmp_path / "e.parquet").write_bytes(parquet_of(("note", ["x"]), ONE, ("note", ["y"])))
+    assert read_embeddings(tmp_path / "e.parquet").embeddings.tolist() == [[1.0]]
+
+
 def test_what_float32_cannot_hold_becomes_infinite(tmp_path: Path) -> None:
     np.save(tmp_path / "e.npy", [[1e300, 1.0]])
     pyarrow.parquet.write_table(pa.table({"embedding": [[1e300, 1.0]]}), tmp_path / "e.parquet")
@@ -244,7 +249,15 @@ def as_json(content: Any) -> torch.Tensor:
     return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
 
 
+def parquet_of(*columns: tuple[str, list[Any]]) -> bytes:
+    file = io.BytesIO()
+    names, values = zip(*columns, strict=True)
+    pyarrow.parquet.write_table(pa.Table.from_arrays([pa.array(value) for value in values], names=list(names)), file)
+    return file.getvalue()
+
+
 EYE = torch.eye(2)
+ONE = ("embedding", [[1.0]])
 
 
 @pytest.mark.parametrize(
@@ -289,6 +302,9 @@ EYE = torch.eye(2)
         ("e.parquet", parquet([[1.0], [2.0]], label=["x", ""]), "row 2: label is empty"),
         ("e.parquet", parquet(pa.array([], pa.list_(pa.float32()))), r"shape \[0, 0\]"),
         ("e.parquet", parquet([[1.0]]).replace(b"embedding", b"embeddigs"), "no column embedding: its columns are"),
+        ("e.parquet", parquet_of(ONE, ONE), "has the column embedding more than once: keep one of them"),
+        ("e.parquet", parquet_of(ONE, ("label", ["x"]), ("label", ["y"])), "has the column label more than once"),
+        ("e.parquet", parquet_of(("path", ["x"]), ONE, ("path", ["x"])), "has the column path more than once"),
         ("e.npz", npz(), "no format of embeddings here: use .safetensors"),
         ("e.pt", pickle.dumps(Bomb()), "opening one may run code: use .safetensors"),
         ("e.PKL", pickle.dumps(Bomb()), "opening one may run code: use .safetensors"),

@@ -11,6 +11,7 @@ from proxemic.metrics.clustering import (
     clustering_metrics,
     kmeans_clusters,
     normalized_mutual_information,
+    unit_rows,
 )
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
@@ -92,6 +93,29 @@ def test_more_clusters_than_different_rows() -> None:
     # Different, but not once their mean is subtracted in float32.
     near = torch.tensor([[1e-30], [2e-30], [3e-30], [1e8], [2e8], [3e8]])
     assert kmeans_clusters(near, 6).shape == (6,)
+
+
+@pytest.mark.parametrize("factor", [2.0**60, 2.0**120, 2.0**-60, 2.0**-120, 1e19, 1e-30])
+def test_the_scale_does_not_matter(factor: float) -> None:
+    points, labels = blobs()
+    expected, found = clustering_metrics(points, labels), clustering_metrics(points * factor, labels)
+    assert expected.nmi > 0.5
+    # A power of two changes no digit; another factor rounds.
+    exact = factor not in (1e19, 1e-30)
+    assert found.nmi == pytest.approx(expected.nmi, abs=0 if exact else 1e-2)
+    assert found.ami == pytest.approx(expected.ami, abs=0 if exact else 1e-2)
+
+
+def test_unit_rows_of_every_size() -> None:
+    points, _ = blobs()
+    plain = torch.nn.functional.normalize(points, dim=1)
+    assert torch.equal(unit_rows(points), plain)
+    for factor in (2.0**123, 2.0**-100, 2.0 ** -torch.arange(240)[:, None].clamp(max=110)):
+        assert torch.equal(unit_rows(points * factor), plain)
+    for value in (torch.finfo(torch.float32).max, 2.0**-149):
+        assert unit_rows(torch.tensor([[value, -value, 0.0]])).tolist() == [pytest.approx([0.5**0.5, -(0.5**0.5), 0.0])]
+    assert torch.equal(unit_rows(torch.tensor([[0.0, 0.0], [0.0, -2.0]])), torch.tensor([[0.0, 0.0], [0.0, -1.0]]))
+    assert unit_rows(points.bfloat16()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

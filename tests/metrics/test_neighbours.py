@@ -164,12 +164,15 @@ def test_the_search_does_not_care_for_the_tiles(monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(found[1], expected[1])
 
 
-def test_autocast_does_not_reach_the_products() -> None:
-    points = sample(300, 32)
-    expected = nearest_neighbours(points, points, k=5)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = nearest_neighbours(points, points, k=5)
-    assert torch.equal(found[1], expected[1])
+@pytest.mark.parametrize("far", [1e18, 3e20, 1e30])
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_one_query_far_away_does_not_blur_the_others(distance: Distance, far: float) -> None:
+    gallery = sample(1000, 64)
+    queries = torch.cat([sample(20, 64, seed=1), far * sample(1, 64, seed=2)])
+    found = nearest_neighbours(queries, gallery, k=10, distance=distance)
+    alone = nearest_neighbours(queries[:20], gallery, k=10, distance=distance)
+    assert torch.equal(found[1][:20], alone[1])
+    assert torch.equal(found[0][:20], alone[0])
 
 
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1), st.booleans())
@@ -214,6 +217,14 @@ def test_refuses() -> None:
     for k, exclude in ((0, None), (6, None), (5, own)):
         with pytest.raises(ValueError, match=f"k is {k} but must be from 1 to"):
             nearest_neighbours(points, points, k=k, exclude=exclude)
+    wrong = ((own[:3], "one a query"), (own.float(), "int64"), (own + 1, "outside -1 to 4"), (own - 2, "outside"))
+    for bad, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            nearest_neighbours(points, points, k=1, exclude=bad)
+    with pytest.raises(ValueError, match="dimensions a row"):
+        nearest_neighbours(points, points[:, :2], k=1)
+    with pytest.raises(ValueError, match="queries has shape"):
+        nearest_neighbours(points[0], points, k=1)
     with pytest.raises(ValueError, match="chunk_size is 0"):
         nearest_neighbours(points, points, k=1, chunk_size=0)
     broken = points.clone()

@@ -133,3 +133,30 @@ def test_shares_are_the_batches_of_one_process(images: ImageSet, world: int) -> 
     assert torch.equal(found, whole)
     assert module.net.training
     assert not module.frozen.training
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_modules_of_other_precisions_embed(images: ImageSet, kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = Module()
+    expected = embed_images(module, images, PREPROCESSING)
+    found = embed_images(module.to(kind), images, PREPROCESSING)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=0.05 if kind == torch.bfloat16 else 1e-5, rtol=0.0)
+
+
+class Ranks(nn.Module):
+    """Integers in front of, or instead of, the numbers that say the precision."""
+
+    def __init__(self, *after: nn.Module) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.arange(3), requires_grad=False)
+        self.after = nn.Sequential(nn.Flatten(), *after)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.after(images)
+
+
+def test_the_precision_is_that_of_the_first_floats(images: ImageSet) -> None:
+    assert embed_images(Ranks(nn.Linear(64, 4).double()), images, PREPROCESSING).shape == (50, 4)
+    assert embed_images(Ranks(), images, PREPROCESSING).unique().numel() > 2

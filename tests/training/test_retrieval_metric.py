@@ -123,12 +123,21 @@ def test_states_move_with_the_module() -> None:
     }
 
 
-def test_calling_it_judges_the_batch_and_collects_it() -> None:
+def test_calling_it_only_collects() -> None:
     metric = RetrievalMetric(**SETTINGS)
-    first = metric(EMBEDDINGS[:60], LABELS[:60])
-    assert as_floats(first) == dict(retrieval_metrics(EMBEDDINGS[:60].float(), LABELS[:60], **SETTINGS))
-    metric(EMBEDDINGS[60:], LABELS[60:])
-    assert as_floats(metric.compute()) == alone()
+    # The second batch, of classes with one image each, has nothing to find.
+    alone_in_class = torch.stack([(label == LABELS).nonzero()[0, 0] for label in LABELS.unique()])
+    rest = torch.ones(len(LABELS), dtype=torch.bool).index_fill_(0, alone_in_class, False).nonzero()[:, 0]
+    for batch in (rest, alone_in_class):
+        assert metric(EMBEDDINGS[batch], LABELS[batch], batch, IS_QUERY[batch], is_gallery=IS_GALLERY[batch]) is None
+    assert as_floats(metric.compute()) == alone(IS_QUERY, IS_GALLERY)
+
+
+def test_reset_forgets_what_was_found() -> None:
+    metric = collect(RetrievalMetric(**SETTINGS))
+    metric.compute()
+    metric.reset()
+    assert metric.latest is None
 
 
 def test_in_a_collection() -> None:
@@ -138,8 +147,10 @@ def test_in_a_collection() -> None:
     }
     collection = MetricCollection(metrics)  # type: ignore[arg-type]
     collection.update(EMBEDDINGS, LABELS)
-    collection.update(EMBEDDINGS[:5] + 1, LABELS[:5])
-    rows, labels = torch.cat([EMBEDDINGS, EMBEDDINGS[:5] + 1]).float(), torch.cat([LABELS, LABELS[:5]])
+    collection(EMBEDDINGS[:5] + 1, LABELS[:5])  # called, not updated: each metric by itself
+    collection.update(EMBEDDINGS[:3] - 1, LABELS[:3])
+    rows = torch.cat([EMBEDDINGS, EMBEDDINGS[:5] + 1, EMBEDDINGS[:3] - 1]).float()
+    labels = torch.cat([LABELS, LABELS[:5], LABELS[:3]])
     found = as_floats(collection.compute())
     for name in ("cosine", "euclidean"):
         expected = retrieval_metrics(rows, labels, recall_at=(1,), distance=name)

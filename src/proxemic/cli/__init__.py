@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -27,13 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_parser(commands)
-    arguments, rest = parser.parse_known_args(argv)
+    words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    arguments, rest = parser.parse_known_args(words)
+    # A class that a flag names comes before the values that other flags give it.
+    rest += flags
     if rest and not arguments.takes_flags:
         parser.error(f"{rest[0]} is not known here: see proxemic {arguments.command} --help.")
     try:
         arguments.run(arguments, rest)
     except KeyboardInterrupt:
-        return _fail("Stopped at once; nothing since the last checkpoint is kept.", arguments)
+        return _fail("Stopped at once; what was not yet saved is lost.", arguments)
     except ModuleNotFoundError as error:
         if "pip install" not in str(error):  # not one of ours, see `proxemic.extras`
             raise
@@ -45,6 +49,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, ValueError, OSError) as error:
         return _fail(str(error), arguments)
     return 0
+
+
+def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part the flags of recipes, as ``--data.root photos``, from the words that argparse knows.
+
+    It would take the value of a flag that it does not know for a word of the command's own.
+    """
+    own: list[str] = []
+    flags: list[str] = []
+    wants_value = False
+    for word in words:
+        is_flag = re.match(r"--[A-Za-z_]\w*\.", word) is not None
+        is_value = wants_value and not word.startswith("--")
+        (flags if is_flag or is_value else own).append(word)
+        wants_value = is_flag and "=" not in word
+    return own, flags
 
 
 class _Parser(argparse.ArgumentParser):

@@ -42,7 +42,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    # What users call their classes is no markup.
+    console = Console(markup=False, emoji=False, highlight=False)
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")

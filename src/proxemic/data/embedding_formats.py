@@ -18,6 +18,7 @@ from proxemic.data.tables import read_notes
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
 
 _TENSORS = ("labels", "class_names", "paths", "is_query", "is_gallery")
+_COLUMNS = ("embedding", "path", "label", "is_query", "is_gallery")
 
 
 def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
@@ -112,6 +113,9 @@ def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels
             names = file.schema_arrow.names
             if "embedding" not in names:
                 raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
+            twice = next((name for name in _COLUMNS if names.count(name) > 1), None)
+            if twice:
+                raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
             kind = file.schema_arrow.field("embedding").type
             lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]
             if not any(test(kind) for test in lists) or not pyarrow.types.is_floating(kind.value_type):

@@ -1,5 +1,7 @@
 """Queries from one place that search a gallery in another."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,14 +26,17 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
         strict: refuse unreadable images.
 
     Raises:
-        ValueError: nothing can be read, or no query has another image of its class in the gallery.
+        ValueError: nothing can be read, no query has another image of its class in the gallery, or a file that is in
+            both places is named several times in one, or has another class in the other.
     """
     asked, asked_notes = read_images(query, strict)
     searched, searched_notes = read_images(gallery, strict)
-    places = {row.path.resolve() for row in searched}
-    rows = [replace(row, is_query=True, is_gallery=row.path.resolve() in places) for row in asked]
-    known = {row.path.resolve() for row in asked}
-    rows += [replace(row, is_query=False, is_gallery=True) for row in searched if row.path.resolve() not in known]
+    files, places = ([str(row.path.resolve()) for row in rows] for rows in (asked, searched))
+    _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
+    known, found = set(files), set(places)
+    rows = [replace(row, is_query=True, is_gallery=file in found) for row, file in zip(asked, files, strict=True)]
+    new = [row for row, place in zip(searched, places, strict=True) if place not in known]
+    rows += [replace(row, is_query=False, is_gallery=True) for row in new]
     images = image_set(rows)
     if not anything_to_find(images):
         raise ValueError(
@@ -47,7 +52,8 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     Classes go by the text of their names. A row of the gallery whose path is that of a query is the query itself.
 
     Raises:
-        ValueError: one of the two has no labels, or they differ in dimension.
+        ValueError: one of the two has no labels, they differ in dimension, or a path of both comes several times in
+            one, or has another label in the other.
 
     >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))
     >>> gallery = LabelledEmbeddings(torch.ones(2, 2), number_labels(["jay", "jay"]))
@@ -59,6 +65,9 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     if dims[0] != dims[1]:
         raise ValueError(f"the queries have {dims[0]} dimensions but the gallery {dims[1]}: embed both with one model.")
     paths = query.rows.paths, gallery.rows.paths
+    asked, searched = _names("the queries", query.rows), _names("the gallery", gallery.rows)
+    if None not in paths:
+        _check_shared(paths[0] or (), asked, paths[1] or (), searched)
     known = {} if None in paths else {path: place for place, path in enumerate(paths[0] or ())}
     itself = [known.get(path, -1) for path in paths[1] or ()] if known else [-1] * len(gallery.embeddings)
     new = torch.tensor([place < 0 for place in itself])
@@ -66,9 +75,8 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     is_query = torch.arange(total) < count
     is_gallery = ~is_query
     is_gallery[[place for place in itself if place >= 0]] = True
-    names = _names("the queries", query.rows) + _names("the gallery", gallery.rows, new)
     rows = replace(
-        number_labels(names),
+        number_labels(asked + [name for name, place in zip(searched, itself, strict=True) if place < 0]),
         paths=None if None in paths else (*(paths[0] or ()), *(path for path in paths[1] or () if path not in known)),
         is_query=is_query,
         is_gallery=is_gallery,
@@ -76,7 +84,28 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     return LabelledEmbeddings(torch.cat([query.embeddings, gallery.embeddings[new]]), rows)
 
 
-def _names(of: str, rows: RowLabels, kept: torch.Tensor | None = None) -> list[str]:
+def _check_shared(
+    query_paths: Sequence[str], query_names: Sequence[str], gallery_paths: Sequence[str], gallery_names: Sequence[str]
+) -> None:
+    """Refuse a path of both that is not one row of each, with one label: it could not be told to be the query."""
+    asked = dict(zip(query_paths, query_names, strict=True))
+    searched = dict(zip(gallery_paths, gallery_names, strict=True))
+    counts = {"among the queries": Counter(query_paths), "in the gallery": Counter(gallery_paths)}
+    for path in asked:
+        if path not in searched:
+            continue
+        for where, count in counts.items():
+            if count[path] > 1:
+                raise ValueError(
+                    f"{path} is a query and in the gallery, but {count[path]} times {where}: name it once in each."
+                )
+        if asked[path] != searched[path]:
+            raise ValueError(
+                f"{path} is {asked[path]!r} among the queries but {searched[path]!r} in the gallery: give it one label."
+            )
+
+
+def _names(of: str, rows: RowLabels) -> list[str]:
     if rows.labels is None or rows.class_names is None:
         raise ValueError(f"{of} have no labels: give them with --labels FILE and --gallery-labels FILE.")
-    return [rows.class_names[label] for label in (rows.labels if kept is None else rows.labels[kept]).tolist()]
+    return [rows.class_names[label] for label in rows.labels.tolist()]

@@ -132,4 +132,7 @@ def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], nee
         )
     if ("is_query" in names) != ("is_gallery" in names):
         raise ValueError(f"{table} has only one of the columns is_query and is_gallery: give both or neither.")
+    twice = [column for column in wanted if list(names).count(column) > 1]
+    if twice:
+        raise ValueError(f"{table} has more than one column {twice[0]}: keep one.")
     return tuple(column for column in wanted if column in names)

@@ -11,7 +11,9 @@ from proxemic.metrics.confidence import bootstrap_statistic as bootstrap_statist
 from proxemic.metrics.confidence import paired_differences as paired_differences
 from proxemic.metrics.neighbours import nearest_neighbours as nearest_neighbours
 from proxemic.metrics.proxies import average_distance_to_proxy as average_distance_to_proxy
+from proxemic.metrics.proxies import class_distances_to_proxy as class_distances_to_proxy
 from proxemic.metrics.proxies import proxy_accuracy as proxy_accuracy
+from proxemic.metrics.proxies import proxy_hits as proxy_hits
 from proxemic.metrics.results import RetrievalMetrics as RetrievalMetrics
 from proxemic.metrics.retrieval import retrieval_metrics as retrieval_metrics
 from proxemic.metrics.verification import OperatingPoint as OperatingPoint

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 Distance = Literal["cosine", "euclidean"]
-_ROWS = 4096  # rows turned into float64 at a time
+_ROWS = 1024  # rows turned into float64 at a time
 
 
 class ExactRows:

@@ -5,29 +5,33 @@ A float32 product finds a few more neighbours than are wanted. Their distances a
 """
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int, Int64
+from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
-EXACT_ROWS, _COLUMNS = 1024, 4096  # of a float64 tile: 32 MB
+EXACT_ROWS, _COLUMNS = 512, 4096  # of a float64 tile: 16 MB
 
 
 @torch.no_grad()
 def nearest_neighbours(
-    queries: Float[Tensor, "queries dim"],
-    gallery: Float[Tensor, "gallery dim"],
+    queries: Float[Tensor, "queries ..."],
+    gallery: Float[Tensor, "gallery ..."],
     *,
     k: int,
     distance: Distance = "cosine",
-    exclude: Int[Tensor, "queries"] | None = None,
+    exclude: Shaped[Tensor, "..."] | None = None,
     chunk_size: int | None = None,
 ) -> tuple[Float32[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
     r"""Find the k rows of the gallery nearest to each query, nearest first.
 
     The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Of rows at the same distance the
-    one with the smaller index comes first.
+    one with the smaller index comes first. Each row is read to 20 to 24 bits below its largest coordinate, fewer the
+    more dimensions there are: finer differences than these are ties.
+
+    Beside the results it holds a float32 copy of the gallery, 64 MB of scores and some 100 bytes times k for each
+    query of a chunk.
 
     Args:
         queries: finite.
@@ -35,8 +39,8 @@ def nearest_neighbours(
         k: from 1 to the number of gallery rows, less one where `exclude` is given.
         distance: which distance.
         exclude: index of the gallery row that is the query itself, or -1 where there is none.
-        chunk_size: queries compared with the gallery at once; None takes 2,048. The result is the same for every
-            value; the working memory, near 64 MB and 100 bytes times k a query, is not.
+        chunk_size: queries compared with the gallery at once; None takes 1,024. The result is the same for every
+            value.
 
     Returns:
         distances and indices.
@@ -52,7 +56,12 @@ def nearest_neighbours(
             [2, 0],
             [0, 1]]))
     """
+    for name, rows in (("queries", queries), ("gallery", gallery)):
+        if rows.ndim != 2:
+            raise ValueError(f"{name} has shape {tuple(rows.shape)} but must be [rows, dim]")
     limit = len(gallery) - (exclude is not None)
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise ValueError(f"k is {k!r} but must be an integer")
     if not 1 <= k <= limit:
         raise ValueError(f"k is {k} but must be from 1 to {limit}, the gallery rows that a query may have")
     distances = torch.empty(len(queries), k, dtype=torch.float32, device=queries.device)
@@ -91,17 +100,21 @@ class NeighbourSearch:
 
     def __init__(
         self,
-        queries: Float[Tensor, "queries dim"],
-        gallery: Float[Tensor, "gallery dim"],
+        queries: Float[Tensor, "queries ..."],
+        gallery: Float[Tensor, "gallery ..."],
         distance: Distance,
-        exclude: Int[Tensor, "queries"] | None,
+        exclude: Shaped[Tensor, "..."] | None,
     ) -> None:
         if distance not in ("cosine", "euclidean"):
             raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
+        if queries.shape[1] != gallery.shape[1]:
+            raise ValueError(
+                f"gallery has {gallery.shape[1]} dimensions a row but queries {queries.shape[1]}; they must agree"
+            )
         self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
         self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
         self.distance: Distance = distance
-        self.exclude = None if exclude is None else exclude.to(self.device, torch.int64)
+        self.exclude = None if exclude is None else check_exclude(exclude, len(queries), len(gallery)).to(self.device)
         self.near = ShortlistSearch(self.queries, self.gallery, distance)
 
     @property
@@ -113,7 +126,7 @@ class NeighbourSearch:
         """Queries that are searched for at once."""
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size} but must be at least 1, or None to have it chosen")
-        return rows.split(chunk_size or 2048)
+        return rows.split(chunk_size or 1024)
 
     def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
         """List the k nearest rows of the gallery and some more, for rounding to have its way with."""
@@ -132,7 +145,7 @@ class NeighbourSearch:
         """Compare exactly with the whole gallery: the k smallest keys of each query, in order.
 
         Args:
-            rows: which queries, 1,024 at most.
+            rows: which queries, `EXACT_ROWS` at most.
             k: how many.
             labels: of all queries and of the gallery: of rows at the same distance the irrelevant come first.
         """
@@ -151,6 +164,18 @@ class NeighbourSearch:
 
     def _own(self, rows: Int64[Tensor, "queries"]) -> Int64[Tensor, "queries"] | None:
         return None if self.exclude is None else self.exclude[rows]
+
+
+def check_exclude(exclude: Shaped[Tensor, "..."], queries: int, gallery: int) -> Int64[Tensor, "queries"]:
+    """Indices of gallery rows, or -1, one a query; `ValueError` for anything else."""
+    if exclude.shape != (queries,) or exclude.is_floating_point() or exclude.dtype == torch.bool:
+        raise ValueError(
+            f"exclude has {exclude.dtype} and shape {tuple(exclude.shape)} but must be int64 and [{queries}], one a "
+            "query"
+        )
+    if bool(((exclude < -1) | (exclude >= gallery)).any()):
+        raise ValueError(f"exclude holds an index outside -1 to {gallery - 1}, the rows of the gallery")
+    return exclude.long()
 
 
 # A key sorts by distance, then the irrelevant first, then by index: the bits of a float >= 0 sort as it does.

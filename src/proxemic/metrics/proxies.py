@@ -46,11 +46,17 @@ def class_distances_to_proxy(
 ) -> Float64[Tensor, "classes"]:
     """Mean Euclidean distance of each class's samples to the nearest of its proxies; NaN for a class without samples.
 
+    For an interval of AvgDTP each class is one value of its own, and one without samples is left out.
+
     Arguments and errors: as `average_distance_to_proxy`.
 
     >>> proxies = torch.tensor([[[0.0], [5.0]], [[0.0], [0.0]], [[9.0], [9.0]]])
-    >>> class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
+    >>> means = class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
+    >>> means
     tensor([1., nan, 3.], dtype=torch.float64)
+    >>> from proxemic.metrics.confidence import bootstrap_intervals
+    >>> bootstrap_intervals({"avg_dtp": means}, torch.arange(len(means)))
+    {'avg_dtp': Interval(value=2.0, low=1.0, high=3.0)}
     """
     embeddings, labels, proxies = _checked(embeddings, labels, proxies)
     distances = torch.empty(len(labels), dtype=torch.float64, device=embeddings.device)
@@ -97,6 +103,8 @@ def proxy_hits(
     the same. Memory does not grow with rows times classes: neighbours are searched as `nearest_neighbours` does,
     and the result is the same for every order of the rows and of the classes.
 
+    For an interval of `proxy_accuracy` each sample is a value, and whole classes are drawn.
+
     Args:
         embeddings: finite.
         labels: class of each row, from 0 to classes - 1.
@@ -107,8 +115,13 @@ def proxy_hits(
         ValueError: where an argument is out of its range or of a wrong shape.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
-    >>> proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0]]), torch.tensor([0, 0]), proxies)
-    tensor([ True, False])
+    >>> labels = torch.tensor([0, 0, 1])
+    >>> hits = proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), labels, proxies)
+    >>> hits
+    tensor([ True, False,  True])
+    >>> from proxemic.metrics.confidence import bootstrap_intervals
+    >>> bootstrap_intervals({"proxy_accuracy": hits}, labels)
+    {'proxy_accuracy': Interval(value=0.6666666666666666, low=0.5, high=1.0)}
     """
     embeddings, labels, proxies = _checked(embeddings, labels, proxies)
     classes, each = proxies.shape[:2]

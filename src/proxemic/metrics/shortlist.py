@@ -15,7 +15,6 @@ from proxemic.metrics.exact import Distance, ExactRows
 from proxemic.precision import full_precision
 
 _TILE = 2**24  # scores held at once: 64 MB
-_QUERIES = 2048  # rows of a tile: the product of tall and narrow ones is slower
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,7 @@ class ShortlistSearch:
             self._buffer = flat.new_empty(len(rows) * width)
         scores = flat.new_empty(len(rows), 0)
         indices = torch.empty_like(scores, dtype=torch.int64)
-        # Autocast would halve the precision that the bound counts on.
-        with full_precision(), torch.autocast(flat.device.type, enabled=False):
+        with full_precision():
             for start in range(0, len(self._flat), width):
                 part = slice(start, min(start + width, len(self._flat)))
                 tile = self._buffer[: len(rows) * (part.stop - start)].view(len(rows), -1)
@@ -113,6 +111,8 @@ class ShortlistSearch:
         length, height = heights.mul(2.0).sqrt_(), float(self._heights.max())
         error = 2.0 * terms / (1.0 - terms) * (length * self._reach + height)
         error += 5.0 * unit * length * self._reach + 2.0 * unit * height  # of rounding points and heights to float32
+        # Products and points too small for float32 may be lost, where one point is far from all others.
+        error += 4.0 * self._flat.shape[1] * 2.0**-126 * (1.0 + length + self._reach)
         if self.distance == "cosine":
             error += 64.0 * 2.0**-53 * self._scale**2  # of dividing by the norms
         return 2.0 * error + 2.0**-20 * (length + math.sqrt(2.0 * height)).square()

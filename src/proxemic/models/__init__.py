@@ -8,6 +8,7 @@ from proxemic.models.pooling import AvgMaxPool as AvgMaxPool
 from proxemic.models.pooling import AvgPool as AvgPool
 from proxemic.models.pooling import GeM as GeM
 from proxemic.models.pooling import MaxPool as MaxPool
+from proxemic.models.saving import is_model as is_model
 from proxemic.models.saving import load_model as load_model
 from proxemic.models.saving import save_model as save_model
 from proxemic.models.timm_models import TimmBackbone as TimmBackbone

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
@@ -59,6 +60,21 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     for name, content in ((WEIGHTS, weights), (DESCRIPTION, text.encode())):
         with write_atomically(Path(directory) / name) as temporary:
             temporary.write_bytes(content)
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file holds weights, by its tensors: embeddings are one of floats, or named so.
+
+    A file that cannot be opened is what its name says.
+    """
+    if path.suffix.lower() != ".safetensors":
+        return False
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return path.name == WEIGHTS
+    return "embeddings" not in kinds and sum(kind.startswith(("F", "BF")) for kind in kinds.values()) > 1
 
 
 def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:

@@ -26,7 +26,7 @@ with extra("train"):
     import yaml
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-__all__ = ["Evaluation", "ReadRecipe", "read_evaluation", "read_recipe"]
+__all__ = ["Evaluation", "ReadRecipe", "read_evaluation", "read_evaluation_config", "read_recipe"]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def embed_images(
     """Embed every image in order, in evaluation mode, on the model's device; the modes of its parts are put back.
 
     Args:
-        model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``.
+        model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
+            floating-point parameter.
         images: N images.
         preprocessing: What each goes through.
         batch_size: Images a batch; does not change the result beyond rounding.
@@ -53,12 +54,13 @@ def embed_images(
         generator=torch.Generator(),  # the loader draws a seed: not from the generator that training draws from
     )
     device = next(model.parameters()).device
+    dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     modes = [(part, part.training) for part in model.modules()]
     embeddings = []
     model.eval()
     try:
         for batch, _ in tqdm(loader, description, leave=False, disable=True if rank else None):
-            embeddings.append(model(batch.to(device)).float().cpu())
+            embeddings.append(model(batch.to(device, dtype)).float().cpu())
     finally:
         for part, mode in modes:
             part.training = mode

@@ -26,7 +26,7 @@ class RetrievalMetric(Metric):
     none. Samplers that hand out whole rounds, as `torch.utils.data.DistributedSampler` and so Lightning's validation
     do, repeat some samples: give ``indexes``, by which repeats are dropped.
 
-    Call ``update``, not the metric itself: that would also judge each batch alone, which rarely means anything.
+    Calling the metric is calling ``update``: no batch is judged alone.
 
     Args:
         distance: As in `retrieval_metrics`, like all up to ``average``.
@@ -40,7 +40,8 @@ class RetrievalMetric(Metric):
         process_group: The processes to gather from; None is all.
 
     Attributes:
-        latest: What ``compute`` found last, as `RetrievalMetrics`, with the number of queries judged and left out.
+        latest: What ``compute`` found last, as `RetrievalMetrics`, with the number of queries judged and left out;
+            None before, and after ``reset``.
 
     Raises:
         ValueError: If a setting is not allowed.
@@ -140,6 +141,31 @@ class RetrievalMetric(Metric):
         self.embeddings.append(embeddings.detach().to(torch.float32, copy=True))
         for name, part in parts.items():
             getattr(self, name).append(part.to(device, copy=True))
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Shaped[Tensor, " batch"],
+        indexes: Shaped[Tensor, " batch"] | None = None,
+        is_query: Bool[Tensor, " batch"] | None = None,
+        is_gallery: Bool[Tensor, " batch"] | None = None,
+    ) -> None:
+        """Collect a batch, as ``update`` does, and give no value for it.
+
+        torchmetrics' own ``forward`` judges the batch alone, with everything else set aside. That means little, as a
+        batch rarely holds the images to find, and where it holds none of them the error would lose what was set aside.
+
+        Arguments and errors: As ``update``.
+        """
+        # The metrics of a collection that have collected the same share their lists, and each of them is called.
+        for name in _STATES:
+            setattr(self, name, list(getattr(self, name)))
+        self.update(embeddings, labels, indexes, is_query, is_gallery)
+
+    def reset(self) -> None:
+        """Forget what was collected, and what was found in it."""
+        super().reset()
+        self.latest = None
 
     def compute(self) -> dict[str, Tensor]:
         """Judge all that was collected, on all processes.

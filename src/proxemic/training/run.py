@@ -66,6 +66,11 @@ class RunDirectory:
         """What ``--resume`` starts from."""
         return self.path / "checkpoints" / "last.ckpt"
 
+    def files(self) -> tuple[Path, ...]:
+        """All of these, with the model's description."""
+        weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
+        return (self.recipe, self.environment, self.metrics, self.history, *weights)
+
     def check_new(self) -> None:
         """Raise `UserError` unless the directory is absent or empty."""
         if self.path.exists() and not self.path.is_dir():

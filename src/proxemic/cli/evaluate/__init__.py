@@ -1,6 +1,8 @@
 """``proxemic evaluate``."""
 
 import argparse
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 __all__ = ["add_parser", "run"]
@@ -19,12 +21,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         allow_abbrev=False,
     )
     parser.add_argument(
-        "first",
-        type=Path,
+        "targets",
+        nargs="+",
         metavar="RUN|FILE",
-        help="a run directory, a model.safetensors, or embeddings in .safetensors, .npy or .parquet",
+        help="one or two of: a run directory, a model.safetensors, embeddings in .safetensors, .npy or .parquet",
     )
-    parser.add_argument("second", type=Path, nargs="?", metavar="RUN|FILE", help="what to compare it with, likewise")
     parser.add_argument(
         "--split",
         choices=("train", "validation", "test", "all"),
@@ -41,7 +42,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--gallery-labels", type=Path, metavar="FILE", help="labels of the embeddings of --gallery")
     parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
     parser.add_argument(
-        "--save-embeddings", type=Path, metavar="FILE", help="keep the embeddings (.safetensors, .parquet, .npy)"
+        "--save-embeddings",
+        type=Path,
+        metavar="FILE",
+        help="keep the embeddings, with labels and paths (.safetensors, .parquet) or without (.npy)",
     )
     parser.add_argument(
         "--format", choices=("table", "json", "csv", "markdown"), default="table", help="of what is printed"
@@ -65,21 +69,30 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.data import check_embedding_name
     from proxemic.errors import UserError
 
+    # argparse leaves what comes after its own options to us: a second target, perhaps.
+    words, flags = _more_words(flags)
+    targets = [Path(word) for word in (*arguments.targets, *words)]
+    if len(targets) > 2:
+        raise UserError(f"{len(targets)} runs or files are given, {targets[2]} the third: judge one, or compare two.")
     # What can be refused is refused before the work.
     if not 0 < arguments.level < 1:
         raise UserError(f"--level is {arguments.level}, but must be between 0 and 1, as 0.95 is.")
     for name in ("resamples", "worst"):
         if getattr(arguments, name) < 0:
             raise UserError(f"--{name} is {getattr(arguments, name)}, but must be 0 or more.")
-    two = arguments.second is not None
     for name in ("per_class", "per_query", "worst", "save_embeddings"):
-        if two and getattr(arguments, name):
+        if len(targets) > 1 and getattr(arguments, name):
             raise UserError(f"--{name.replace('_', '-')} is for one model: leave it out, or judge the two one by one.")
+    if arguments.worst and arguments.format != "table":
+        raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
     if arguments.save_embeddings is not None:
         check_embedding_name(arguments.save_embeddings)
-    report.check_names(arguments.out, arguments.per_class, arguments.per_query)
+    tables = (arguments.per_class, arguments.per_query)
+    report.check_names(arguments.out, *tables)
+    sources = (arguments.labels, arguments.gallery_labels, arguments.query, arguments.gallery)
+    _check_places([arguments.out, *tables, arguments.save_embeddings], [*targets, *sources])
 
-    judged = judge(arguments, flags)
+    judged = judge(targets, arguments, flags)
     found = report.Report(judged, arguments.level, arguments.resamples)
     if arguments.out is not None:
         found.write(arguments.out)
@@ -90,3 +103,29 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print(found.text(arguments.format))
     if arguments.worst:
         report.print_worst(judged[0], arguments.worst)
+
+
+def _more_words(flags: list[str]) -> tuple[list[str], list[str]]:
+    """The words that are neither flags nor their values, and the others."""
+    words: list[str] = []
+    others: list[str] = []
+    for before, word in pairwise(["", *flags]):
+        is_value = before.startswith("--") and "=" not in before
+        (others if word.startswith("-") or is_value else words).append(word)
+    return words, others
+
+
+def _check_places(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
+    """Raise `UserError` where a file would be written over another one of this command, or over one of a run."""
+    from proxemic.errors import UserError
+    from proxemic.training import RunDirectory
+
+    taken = {path.resolve() for path in read if path is not None}
+    for path in read:
+        if path is not None and path.is_dir():
+            taken |= {file.resolve() for file in RunDirectory(path).files()}
+    for path in written:
+        if path is not None and path.resolve() in taken:
+            raise UserError(f"{path} is read by this command, or written by it twice: choose another name.")
+        if path is not None:
+            taken.add(path.resolve())

@@ -120,7 +120,8 @@ class Report:
     def _title(self) -> str:
         judged = self.judged[0]
         classes = len(set(judged.rows.labels.tolist())) if judged.rows.labels is not None else 0
-        title = f"{classes:,} classes, {judged.metrics.queries:,} queries, {judged.split} images"
+        title = f"{_count(classes, 'class', 'classes')}, {_count(judged.metrics.queries, 'query', 'queries')}"
+        title += f", {judged.split} images"
         if judged.metrics.average == "classes":
             title += ", averages over classes"
         if len(self.judged) == 1:
@@ -131,7 +132,8 @@ class Report:
         left_out = self.judged[0].metrics.left_out
         remarks = []
         if left_out:
-            remarks.append(f"{left_out} queries have no other image of their class and are left out.")
+            have = "has" if left_out == 1 else "have"
+            remarks.append(f"{_count(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
         if self.differences and "nmi" in self.judged[0].metrics:
             remarks.append("Clustering has no value of each query to test; compare its intervals model by model.")
         return remarks
@@ -150,15 +152,16 @@ def class_rows(judged: Judged) -> list[Record]:
 
 def query_rows(judged: Judged) -> list[Record]:
     """The metrics of each judged query, worst first; named by its path, or else by its row from 1."""
-    queries, names = judged.queries, judged.rows.class_names or ()
+    rows, names = judged.rows, judged.rows.class_names or ()
+    asked = range(len(judged.metrics.labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
     labels = judged.metrics.labels.tolist()
     values = {name: each.tolist() for name, each in judged.metrics.per_query.items()}
-    rows = [
-        {"query": queries.paths[place] if queries.paths else place + 1, "label": names[labels[place]]}
+    found = [
+        {"query": rows.paths[asked[place]] if rows.paths else asked[place] + 1, "label": names[labels[place]]}
         | {name: each[place] for name, each in values.items()}
         for place in judged.metrics.judged.nonzero().squeeze(1).tolist()
     ]
-    return sorted(rows, key=lambda row: row[judged.metric])
+    return sorted(found, key=lambda row: row[judged.metric])
 
 
 def write_table(path: Path, rows: Sequence[Record]) -> None:
@@ -203,6 +206,10 @@ def _number(value: float) -> float | None:
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _percent(value: float) -> str:

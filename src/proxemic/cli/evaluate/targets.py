@@ -23,7 +23,7 @@ from proxemic.data import (
 )
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
-from proxemic.models import load_model
+from proxemic.models import is_model, load_model
 from proxemic.recipes.reader import read_evaluation, read_evaluation_config
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, evaluate_embeddings
@@ -50,19 +50,13 @@ class Judged:
     metrics: RetrievalMetrics
     metric: str
 
-    @property
-    def queries(self) -> RowLabels:
-        """What is known of the rows that ask."""
-        return self.rows if self.rows.is_query is None else self.rows.take(self.rows.is_query.nonzero().squeeze(1))
 
-
-def judge(arguments: argparse.Namespace, flags: list[str]) -> list[Judged]:
+def judge(targets: list[Path], arguments: argparse.Namespace, flags: list[str]) -> list[Judged]:
     """Judge one or two targets, the second as the first."""
-    targets = [path for path in (arguments.first, arguments.second) if path is not None]
     for path in targets:
         if not path.exists():
             raise UserError(f"{path} does not exist: give a run directory, a model.safetensors or embeddings.")
-    models = [path.is_dir() or path.name == "model.safetensors" for path in targets]
+    models = [path.is_dir() or is_model(path) for path in targets]
     if all(models):
         return _judge_models(targets, arguments, flags)
     if any(models):
@@ -94,12 +88,12 @@ def _check_same_rows(targets: list[Path], contents: list[LabelledEmbeddings]) ->
     if len(contents) == 1:
         return
     one, other = contents
+    one_flags, other_flags = (_flags(content) for content in contents)
     for name, mine, theirs in (
         ("number of rows", len(one.embeddings), len(other.embeddings)),
         ("paths", one.rows.paths, other.rows.paths),
         ("labels", _names(one.rows), _names(other.rows)),
-        ("is_query", _list(one.rows.is_query), _list(other.rows.is_query)),
-        ("is_gallery", _list(one.rows.is_gallery), _list(other.rows.is_gallery)),
+        ("is_query or is_gallery", one_flags, other_flags),
     ):
         if mine is not None and theirs is not None and mine != theirs:
             raise UserError(
@@ -114,8 +108,11 @@ def _names(rows: RowLabels) -> list[str] | None:
     return [rows.class_names[label] for label in rows.labels.tolist()]
 
 
-def _list(flags: torch.Tensor | None) -> list[bool] | None:
-    return None if flags is None else flags.tolist()
+def _flags(content: LabelledEmbeddings) -> list[list[bool]]:
+    """Whether each row asks, and whether it answers; without flags all do both."""
+    everyone = [True] * len(content.embeddings)
+    flags = (content.rows.is_query, content.rows.is_gallery)
+    return [everyone if each is None else each.tolist() for each in flags]
 
 
 def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: list[str]) -> list[Judged]:
@@ -134,7 +131,8 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if arguments.save_embeddings is not None:
-            write_embeddings(arguments.save_embeddings, content)
+            bare = arguments.save_embeddings.suffix.lower() == ".npy"
+            write_embeddings(arguments.save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
         judged.append(_judged(path, split, content, config))
     return judged
 
