@@ -149,6 +149,7 @@ class NeighbourSearch:
             k: how many.
             labels: of all queries and of the gallery: of rows at the same distance the irrelevant come first.
         """
+        self.near.free()
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
         own = self._own(rows)
         for start in range(0, len(self.gallery), _COLUMNS):

@@ -95,6 +95,10 @@ class ShortlistSearch:
         values = heights[:, None].mul(2.0) - 2.0 * scores.double()
         return Shortlist(values, indices.gather(1, order), self._doubt(heights))
 
+    def free(self) -> None:
+        """Give the memory of the scores back; the next search takes it again."""
+        self._buffer = self._buffer.new_empty(0)
+
     def distances(self, values: Float64[Tensor, "*rows"]) -> Float64[Tensor, "*rows"]:
         """The distances that v stands for."""
         values = values / self._scale**2
