@@ -210,12 +210,15 @@ def test_negative_cosines_rank_as_well_as_positive_ones() -> None:
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-def test_equals_a_full_sort_at_size(distance: Distance) -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_equals_a_full_sort_at_size(distance: Distance, tied: bool) -> None:
     """Many classes of very different sizes, a list of a thousand, several chunks."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.cat([torch.zeros(400, dtype=torch.int64), torch.randint(1, 300, (1600,), generator=generator)])
     points = torch.randn(300, 24, generator=generator)[labels] + 2 * torch.randn(2000, 24, generator=generator)
     points = (points * 2**10).round() / 2**10  # few digits: float64 holds the products
+    if tied:  # binary codes: only the exact search can tell
+        points = points.sign()
     exact = points.double()
     if distance == "cosine":
         norms = exact.norm(dim=1)
@@ -228,11 +231,12 @@ def test_equals_a_full_sort_at_size(distance: Distance) -> None:
     order = distances.where(~same, distances * (1 + 1e-9)).argsort(1)  # ties: the irrelevant first
     hits = same.gather(1, order)[:, :-1].double()
     counts = hits.sum(1)
+    at = (1, 10, 300) if tied else (1, 10, 1000)
     precision = hits.cumsum(1) / torch.arange(1, 2000)
-    expected = {f"recall@{k}": hits[:, :k].amax(1) for k in (1, 10, 1000)}
+    expected = {f"recall@{k}": hits[:, :k].amax(1) for k in at}
     inside = hits * (torch.arange(1, 2000) <= counts[:, None])
     expected |= {"map@r": (inside * precision).sum(1) / counts, "r_precision": inside.sum(1) / counts}
-    found = retrieval_metrics(points, labels, distance=distance, recall_at=(1, 10, 1000), chunk_size=300)
+    found = retrieval_metrics(points, labels, distance=distance, recall_at=at, chunk_size=300)
     for name, values in expected.items():
         torch.testing.assert_close(found.per_query[name], values.where(counts > 0, torch.nan), equal_nan=True)
         assert found[name] == pytest.approx(float(values[counts > 0].mean()), abs=1e-12)
