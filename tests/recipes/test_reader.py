@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from pytorch_metric_learning import distances, losses, miners
 from torch import nn
 
@@ -151,3 +152,13 @@ def test_functions_of_the_warping_papers_table_3_by_flag() -> None:
     flags = ["--loss", "WarpedSoftmaxLoss", "--loss.f1=torch.sqrt", "--loss.f2=torch.square"]
     loss = read_recipe(find_recipe("glyphs-small"), flags).recipe.loss(5, 6)
     assert loss(torch.randn(3, 6), torch.tensor([0, 1, 4])).isfinite()
+
+
+def test_an_optimiser_that_a_flag_names_has_its_own_defaults() -> None:
+    # AdamW, which the recipe has, decays weights by 0.01; SGD by 0.
+    flags = ["--optim.optimizer", "torch.optim.SGD", "--optim.optimizer.momentum", "0.9"]
+    flags += ["--optim.schedule", "torch.optim.lr_scheduler.MultiStepLR", "--optim.schedule.milestones", "[3, 5]"]
+    content = yaml.safe_load(read_recipe(find_recipe("glyphs-small"), flags).yaml)["optim"]
+    assert content["optimizer"]["init_args"]["weight_decay"] == 0
+    assert content["optimizer"]["init_args"]["momentum"] == 0.9
+    assert content["schedule"]["init_args"] == {"milestones": [3, 5], "gamma": 0.1, "last_epoch": -1}

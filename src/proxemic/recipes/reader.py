@@ -20,6 +20,8 @@ from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.recipes.pairs import PLACES, make_inside
+from proxemic.recipes.second_phase import merge, part_flags, read_changes
+from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import EvaluationConfig, Recipe
 
 with extra("train"):
@@ -63,14 +65,33 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
         ValueError: If a value is out of its range.
     """
     parser = ArgumentParser(exit_on_error=False, prog="proxemic train")
-    parser.add_class_arguments(Recipe)
+    parser.add_class_arguments(Recipe, skip={"second_phase"})  # its keys are those of the recipe itself
     # The network takes what the transforms make: one place to say it.
     parser.link_arguments("images.channels", "model.in_channels")
-    config = _parse(parser, _content(path), str(path), flags)
+    content, (own, later) = _content(path), part_flags(flags)
+    second = read_changes(content.pop("second_phase", None), later)
+    config = _parse(parser, content, str(path), own)
+    full = _spelt_out(parser, config)
     # What is made here, such as the pair loss in a PairwiseLoss, may have parameters that are drawn at random.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return ReadRecipe(Recipe(**_instantiate(parser, make_inside(config))), parser.dump(config, skip_unset=False))
+        values = _instantiate(parser, make_inside(config))
+        if second is None:
+            return ReadRecipe(Recipe(**values), yaml.safe_dump(full | {"second_phase": None}, sort_keys=False))
+        epochs, changes, rest = second
+        try:
+            changed = _parse(parser, merge(full, changes), str(path), rest)
+        except UserError as error:
+            raise UserError(f"second_phase: {error}") from error
+        new = _instantiate(parser, make_inside(changed))
+        phase = SecondPhase(epochs, new["loss"], new["optim"])
+        kept = {key: value for key, value in _spelt_out(parser, changed).items() if key in ("loss", "optim")}
+        full["second_phase"] = {"epochs": epochs} | kept
+        return ReadRecipe(Recipe(**values, second_phase=phase), yaml.safe_dump(full, sort_keys=False))
+
+
+def _spelt_out(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
+    return yaml.safe_load(parser.dump(config, skip_unset=False))
 
 
 def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
@@ -143,12 +164,13 @@ def _without_replaced(content: dict[str, Any], flags: Sequence[str]) -> dict[str
     A loss that took over the number of proxies, or the scale, of the loss before would not be the one that was named.
     """
     kept = copy.deepcopy(content)
-    for key in (*_CLASSES, *PLACES):
+    for key in (*_CLASSES, *PLACES, "optim.optimizer", "optim.schedule"):
         *outer, name = key.split(".")
         holder = _entry(outer, kept)
         given, now = _given(key, {}, flags), _given(key, kept, ())
         if given and name in holder and given.rpartition(".")[2] != now.rpartition(".")[2]:
-            holder[name] = _named(key, flags)
+            # A schedule may need arguments that are in other flags: there the parser finds class and arguments alike.
+            holder[name] = None if key == "optim.schedule" else _named(key, flags)
     return kept
 
 

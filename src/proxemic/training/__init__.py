@@ -4,6 +4,7 @@ from proxemic.extras import extra
 
 with extra("train"):
     from proxemic.training.optim import Optimization, parameter_groups
+    from proxemic.training.phases import SecondPhase
     from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
     from proxemic.training.retrieval_callback import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric
@@ -18,6 +19,7 @@ __all__ = [
     "RetrievalCallback",
     "RetrievalMetric",
     "RunDirectory",
+    "SecondPhase",
     "TrainingConfig",
     "parameter_groups",
     "train",

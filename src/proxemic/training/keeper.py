@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -39,6 +39,7 @@ class RunKeeper(Checkpoint):
             takes the last epoch.
         preprocessing: As `save_model` takes it.
         report: Is given a line for the user after each epoch.
+        on_epoch: Is given the epoch's row of the history, once all is saved.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class RunKeeper(Checkpoint):
         judge: RetrievalCallback | None,
         preprocessing: dict[str, Any],
         report: Callable[[str], object],
+        on_epoch: Callable[[Mapping[str, float]], object] | None,
     ) -> None:
+        self.on_epoch = on_epoch
         self.run, self.recipe, self.judge = run, recipe, judge
         self.preprocessing, self.report = preprocessing, report
         self.rows: list[dict[str, float]] = []
@@ -117,6 +120,8 @@ class RunKeeper(Checkpoint):
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
         value = row.get(self.recipe.evaluation.metric)
+        if value is not None:
+            task.step_plateau(value)
         better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
         self.best = row if better else self.best
         self._save(trainer)
@@ -126,6 +131,8 @@ class RunKeeper(Checkpoint):
         self.report(self._line(row, seconds, trainer))
         if self.stopping:
             self._leave(f"after epoch {trainer.current_epoch + 1}")
+        if self.on_epoch is not None:
+            self.on_epoch(row)
 
     def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
         images = trainer.num_training_batches * self.recipe.batches.size

@@ -1,16 +1,21 @@
 """The network and its loss as Lightning trains them."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel
 from proxemic.training.optim import Optimization
+from proxemic.training.phases import Phase, continue_optimizer, take_over
 
 __all__ = ["EmbeddingTask", "TrainingDiverged"]
 
@@ -30,17 +35,47 @@ class EmbeddingTask(LightningModule):
         loss: From embeddings and labels to a scalar.
         optim: Optimiser, learning rates and schedule.
         seed: Of the randomness inside the network.
+        warmup_epochs: In the first of these the backbone stands still: head and proxies are trained alone.
+        second: What takes the place of ``loss`` and ``optim`` from an epoch on.
+
+    Raises:
+        ValueError: If the second loss has other parameters than the first.
     """
 
-    def __init__(self, model: EmbeddingModel, loss: ProxyLoss | PairwiseLoss, optim: Optimization, seed: int) -> None:
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        loss: ProxyLoss | PairwiseLoss,
+        optim: Optimization,
+        seed: int,
+        *,
+        warmup_epochs: int = 0,
+        second: Phase | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
         self.optim = optim
         self.seed = seed
+        self.warmup_epochs = warmup_epochs
+        self.second = second
+        self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
+        self._plateau: ReduceLROnPlateau | None = None
+        self._kept_plateau: dict[str, Any] | None = None
+        if second is not None:
+            take_over(second.loss, loss)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         return self.model(images)
+
+    def on_train_epoch_start(self) -> None:
+        if self.second is not None and not self.in_second_phase and self.current_epoch >= self.second.begins:
+            (earlier,) = self.trainer.optimizers
+            self._begin_second_phase()
+            self.trainer.strategy.setup_optimizers(self.trainer)
+            continue_optimizer(self.trainer.optimizers[0], earlier)
+        for parameter in self._trained:
+            parameter.requires_grad_(self.current_epoch >= self.warmup_epochs)
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         torch.manual_seed(derive_seed(self.seed, self.global_step))
@@ -58,7 +93,54 @@ class EmbeddingTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer, schedule = self.optim.build(self.model, self.loss)
-        return {"optimizer": optimizer, "lr_scheduler": schedule} if schedule else optimizer  # type: ignore[return-value]
+        self._plateau = schedule if isinstance(schedule, ReduceLROnPlateau) else None
+        if schedule is None or self._plateau is not None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        # Not the trainer's, which is the same from the first to the last epoch.
+        for limit, algorithm in ((self.optim.clip_value, "value"), (self.optim.clip_norm, "norm")):
+            if limit is not None:
+                self.clip_gradients(optimizer, gradient_clip_val=limit, gradient_clip_algorithm=algorithm)
+
+    def step_plateau(self, value: float) -> None:
+        """Tell a schedule that waits for a plateau how held-out images were judged after this epoch.
+
+        Lightning would do so after the checkpoint of the epoch, which would then lack it.
+        """
+        if self._plateau is not None:
+            self._plateau.step(value)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        plateau = None if self._plateau is None else self._plateau.state_dict()
+        checkpoint["proxemic"] = {"in_second_phase": self.in_second_phase, "plateau": plateau}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        kept = checkpoint["proxemic"]
+        if kept["in_second_phase"]:
+            self._begin_second_phase()
+        self._kept_plateau = kept["plateau"]
+
+    def on_train_start(self) -> None:
+        if self._plateau is not None and self._kept_plateau is not None:
+            self._plateau.load_state_dict(self._kept_plateau)
+
+    @property
+    def in_second_phase(self) -> bool:
+        """Whether loss and optimiser are those of the second phase."""
+        return self.second is not None and self.loss is self.second.loss
+
+    def _begin_second_phase(self) -> None:
+        assert self.second is not None
+        # Again, as buffers may have been replaced, on their way to a GPU for one.
+        take_over(self.second.loss, self.loss)
+        self.loss, self.optim = self.second.loss, self.second.optim
 
     def check_weights(self) -> None:
         """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""

@@ -1,4 +1,4 @@
-"""Which parameter is stepped by what: the model's and the loss's, each with its own learning rate."""
+"""Which parameter is stepped by what: four groups, each with its own learning rate."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,22 +9,54 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from proxemic.models import EmbeddingModel
+
 __all__ = ["Optimization", "parameter_groups"]
 
 
-def parameter_groups(model: nn.Module, loss: nn.Module, *, lr: float, loss_lr: float) -> list[dict[str, Any]]:
-    """Groups for any torch optimiser: every trained parameter of the model at ``lr``, of the loss at ``loss_lr``.
+def parameter_groups(
+    model: nn.Module,
+    loss: nn.Module,
+    *,
+    lr: float,
+    loss_lr: float,
+    head_lr: float | None = None,
+    graph_lr: float | None = None,
+    loss_weight_decay: float | None = None,
+) -> list[dict[str, Any]]:
+    """Groups for any torch optimiser: backbone, head, proxies, and the networks inside a loss.
+
+    Args:
+        model: An `EmbeddingModel`; of any other module all is backbone.
+        loss: What it owns itself are proxies; what its submodules own is the graph network (HIST's).
+        lr: Learning rate of the backbone.
+        loss_lr: Of the proxies.
+        head_lr: Of pooling and head; None takes ``lr``.
+        graph_lr: Of networks inside the loss; None takes ``loss_lr``.
+        loss_weight_decay: Of all that the loss owns; None leaves it to the optimiser.
 
     >>> from proxemic.losses import ProxyAnchorLoss
     >>> groups = parameter_groups(nn.Linear(4, 2), ProxyAnchorLoss(10, 2), lr=1e-3, loss_lr=1e-1)
     >>> [(group["name"], group["lr"], len(group["params"])) for group in groups]
-    [('model', 0.001, 2), ('loss', 0.1, 1)]
+    [('backbone', 0.001, 2), ('proxies', 0.1, 1)]
     """
+    decay = {} if loss_weight_decay is None else {"weight_decay": loss_weight_decay}
+    backbone = list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
+    proxies = list(loss.parameters(recurse=False))
     groups = [
-        {"name": "model", "lr": lr, "params": [p for p in model.parameters() if p.requires_grad]},
-        {"name": "loss", "lr": loss_lr, "params": [p for p in loss.parameters() if p.requires_grad]},
+        {"name": "backbone", "lr": lr, "params": backbone},
+        {"name": "head", "lr": lr if head_lr is None else head_lr, "params": _others(model, backbone)},
+        {"name": "proxies", "lr": loss_lr, "params": proxies, **decay},
+        {"name": "graph", "lr": loss_lr if graph_lr is None else graph_lr, "params": _others(loss, proxies), **decay},
     ]
+    for group in groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
     return [group for group in groups if group["params"]]
+
+
+def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    ids = {id(parameter) for parameter in known}
+    return [parameter for parameter in module.parameters() if id(parameter) not in ids]
 
 
 @dataclass(frozen=True)
@@ -32,33 +64,59 @@ class Optimization:
     """How the weights are moved.
 
     Args:
-        optimizer: Any torch optimiser; its learning rates are ``lr`` and ``loss_lr``.
-        lr: Learning rate of the model, above 0.
-        loss_lr: Learning rate of the loss's own parameters, the proxies, above 0; 10 to 1,000 times ``lr`` is usual.
-        schedule: Any torch scheduler but ReduceLROnPlateau, stepped once an epoch; null keeps the rates.
+        optimizer: Any torch optimiser, with its own arguments (eps, momentum, nesterov, weight_decay); its learning
+            rates are those below.
+        lr: Learning rate of the backbone, above 0.
+        loss_lr: Learning rate of the proxies, above 0; 10 to 1,000 times ``lr`` is usual.
+        head_lr: Of pooling and head; null takes ``lr``.
+        graph_lr: Of the networks inside a loss, HIST's hypergraph network; null takes ``loss_lr``.
+        loss_weight_decay: Weight decay of all that the loss owns, 0 or more; null takes the optimiser's.
+        schedule: Any torch scheduler, stepped once an epoch (ReduceLROnPlateau with evaluation.metric on the held-out
+            classes, where larger is better); null keeps the rates.
         clip_value: Largest absolute value of a gradient's entry; null does not clip.
+        clip_norm: Largest norm of the whole gradient; null does not clip.
 
     Raises:
-        ValueError: If a rate is not above 0.
+        ValueError: If a rate is not above 0, or both clips are given.
     """
 
     optimizer: Callable[[Iterable[Any], float], Optimizer]
     lr: float
     loss_lr: float
+    head_lr: float | None = None
+    graph_lr: float | None = None
+    loss_weight_decay: float | None = None
     schedule: Callable[[Optimizer], LRScheduler] | None = None
     clip_value: float | None = None
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("lr", self.lr), ("loss_lr", self.loss_lr), ("clip_value", self.clip_value)):
+        for name in ("lr", "loss_lr", "head_lr", "graph_lr", "clip_value", "clip_norm"):
+            value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"optim.{name} is {value}, but must be a number above 0, for example 0.001.")
+        decay = self.loss_weight_decay
+        if decay is not None and not (decay >= 0 and math.isfinite(decay)):
+            raise ValueError(f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.")
+        if self.clip_value is not None and self.clip_norm is not None:
+            raise ValueError("optim.clip_value and optim.clip_norm are both given: leave one of them out (null).")
 
     def build(self, model: nn.Module, loss: nn.Module) -> tuple[Optimizer, LRScheduler | None]:
         """The optimiser of all trained parameters, and its schedule."""
-        optimizer = self.optimizer(parameter_groups(model, loss, lr=self.lr, loss_lr=self.loss_lr), self.lr)
+        groups = parameter_groups(
+            model,
+            loss,
+            lr=self.lr,
+            loss_lr=self.loss_lr,
+            head_lr=self.head_lr,
+            graph_lr=self.graph_lr,
+            loss_weight_decay=self.loss_weight_decay,
+        )
+        optimizer = self.optimizer(groups, self.lr)
         schedule = self.schedule(optimizer) if self.schedule else None
-        if isinstance(schedule, ReduceLROnPlateau):
+        if isinstance(schedule, ReduceLROnPlateau) and schedule.mode != "max":
             raise ValueError(
-                "optim.schedule is ReduceLROnPlateau, but must not wait for a metric: take StepLR or another."
+                "optim.schedule is ReduceLROnPlateau with mode min, but evaluation.metric is better when larger: set "
+                "its mode to max."
             )
         return optimizer, schedule

@@ -1,7 +1,8 @@
 """A recipe: every value that a training run depends on, typed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from lightning.pytorch.loggers import Logger
@@ -10,6 +11,7 @@ from proxemic.data import Augmentation, ImageSource, Preprocessing
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import ModelConfig
 from proxemic.training.optim import Optimization
+from proxemic.training.phases import SecondPhase
 
 __all__ = ["BatchConfig", "EvaluationConfig", "Recipe", "TrainingConfig"]
 
@@ -50,16 +52,23 @@ class TrainingConfig:
 
     Args:
         epochs: Passes over the training images, at least 1.
+        warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
+        start_from: A run whose chosen weights, of the network and the loss, this one begins with.
+        start_phase: 2 begins with the second phase: only its epochs are trained, usually with ``start_from`` set to a
+            run of the first.
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
-        ValueError: If ``epochs`` is below 1.
+        ValueError: If ``epochs`` is below 1, or ``warmup_epochs`` below 0.
     """
 
     epochs: int = 10
+    warmup_epochs: int = 0
+    start_from: Path | None = None
+    start_phase: Literal[1, 2] = 1
     checkpoint_minutes: float = 10.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -68,6 +77,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise ValueError(f"training.epochs is {self.epochs}, but must be at least 1.")
+        if self.warmup_epochs < 0:
+            raise ValueError(f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,11 @@ class Recipe:
         batches: How images are gathered into batches.
         training: How long and on what.
         evaluation: How embeddings are judged.
+        second_phase: What changes for the last epochs; null for nothing.
         seed: Of initial weights, order of images and augmentation.
+
+    Raises:
+        ValueError: If the second phase takes all epochs or more, or is asked for and not there.
     """
 
     data: ImageSource
@@ -148,4 +163,25 @@ class Recipe:
     batches: BatchConfig = field(default_factory=BatchConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    second_phase: SecondPhase | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.second_phase is None:
+            if self.training.start_phase == 2:
+                raise ValueError(
+                    "training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1."
+                )
+        elif self.training.start_phase == 1 and self.second_phase.epochs >= self.training.epochs:
+            raise ValueError(
+                f"second_phase.epochs is {self.second_phase.epochs}, but must be less than training.epochs, which is "
+                f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
+            )
+
+    def from_its_first_phase(self) -> "Recipe":
+        """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""
+        second = self.second_phase
+        if second is None or self.training.start_phase == 1:
+            return self
+        training = replace(self.training, epochs=second.epochs, start_phase=1)
+        return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,24 @@ from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import embed_images, evaluate_embeddings
 from proxemic.training.keeper import RunKeeper
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.phases import Phase
 from proxemic.training.pictures import draw_curves, draw_gallery
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory, fingerprint
+from proxemic.training.starting import start_from
 
 __all__ = ["train"]
+
+
+@dataclass(frozen=True)
+class _Show:
+    """Who is told what on the way."""
+
+    report: Callable[[str], object]
+    bars: bool
+    on_epoch: Callable[[Mapping[str, float]], object] | None
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,9 @@ def train(
     *,
     resume: bool = False,
     report: Callable[[str], object] = tqdm.write,
+    progress: bool = True,
+    test: bool = True,
+    on_epoch: Callable[[Mapping[str, float]], object] | None = None,
 ) -> dict[str, Any]:
     """Train, choose the epoch on held-out classes, judge once on the test classes, write everything to ``out``.
 
@@ -57,6 +71,9 @@ def train(
         out: The run directory; new, or that of the run to resume.
         resume: Continue the run in ``out`` from its last checkpoint.
         report: Is given lines for the user; by default they are printed above the progress bar.
+        progress: Show progress bars, on a terminal.
+        test: Judge on the test classes; without, they are not looked at, as a search for hyper-parameters must not.
+        on_epoch: Is given each new row of the history; what it raises ends the training, which can be resumed.
 
     Returns:
         The content of ``metrics.json``.
@@ -71,16 +88,18 @@ def train(
         report(f"{out} is finished; these are its results.")
         return json.loads(run.metrics.read_text())
     _check_accelerator(recipe)
-    parts = _build(recipe)
+    recipe = recipe.from_its_first_phase()
+    parts = _build(recipe, run)
     held_out, selected_on = _held_out(recipe, parts.splits)
     _introduce(parts.splits, selected_on, report)
     if resume:
         run.check_images(fingerprint(parts.splits))
     else:
         run.create(recipe_yaml, fingerprint(parts.splits))
-    best = _fit(recipe, parts, held_out, run, report)
+    show = _Show(report, progress and os.isatty(2), on_epoch)
+    best = _fit(recipe, parts, held_out, run, show)
     try:
-        return _finish(recipe, parts.splits, best, selected_on, run, report)
+        return _finish(recipe, parts.splits, best, selected_on, run, show, test)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
@@ -94,14 +113,29 @@ def _check_accelerator(recipe: Recipe) -> None:
         raise UserError(f"training.accelerator is {wanted}, but this machine has none: take cpu, or auto.")
 
 
-def _build(recipe: Recipe) -> _Parts:
+def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
     splits = recipe.data.load()
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
     recipe.optim.build(model, loss)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
-    return _Parts(splits, EmbeddingTask(model, loss, recipe.optim, recipe.seed), TrainingData(splits.train, recipe))
+    second = _second_phase(recipe, model, splits)
+    if recipe.training.start_from is not None and not run.checkpoint.exists():
+        start_from(RunDirectory(recipe.training.start_from), model, loss, fingerprint(splits))
+    warmup = recipe.training.warmup_epochs
+    task = EmbeddingTask(model, loss, recipe.optim, recipe.seed, warmup_epochs=warmup, second=second)
+    return _Parts(splits, task, TrainingData(splits.train, recipe))
+
+
+def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phase | None:
+    second = recipe.second_phase
+    if second is None:
+        return None
+    with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
+        loss = second.loss(splits.train.num_classes, recipe.model.embedding_size)
+    second.optim.build(model, loss)
+    return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
 
 
 def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss | PairwiseLoss]:
@@ -136,15 +170,12 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
         report("WARNING: the epoch is chosen on the test classes; the results are marked so and are too good.")
 
 
-def _fit(
-    recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, report: Callable[[str], object]
-) -> dict[str, float]:
+def _fit(recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, show: _Show) -> dict[str, float]:
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), report)
+    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
-    terminal = os.isatty(2)
     _quiet()
     with warnings.catch_warnings():
         _ignore_what_is_meant()
@@ -153,12 +184,10 @@ def _fit(
             devices=1,
             precision=recipe.training.precision,
             max_epochs=recipe.training.epochs,
-            gradient_clip_val=recipe.optim.clip_value,
-            gradient_clip_algorithm="value",
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=[*([judge] if judge else []), keeper, EpochOrder(parts.data), *([bar] if terminal else [])],
-            enable_progress_bar=terminal,
+            callbacks=[*([judge] if judge else []), keeper, EpochOrder(parts.data), *([bar] if show.bars else [])],
+            enable_progress_bar=show.bars,
             enable_model_summary=False,
             logger=_loggers(recipe, run),
             plugins=[AtomicCheckpointIO()],
@@ -189,8 +218,21 @@ def _finish(
     best: dict[str, float],
     selected_on: str,
     run: RunDirectory,
-    report: Callable[[str], object],
+    show: _Show,
+    look_at_test: bool,
 ) -> dict[str, Any]:
+    validation = {name: value for name, value in best.items() if name not in ("epoch", "step", "loss", "seconds")}
+    result = _test(recipe, splits, run) if look_at_test else {}
+    result |= {"epoch": int(best["epoch"]), "selected_on": selected_on, "seed": recipe.seed}
+    if selected_on == "validation":
+        result["validation"] = validation
+    draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
+    run.write_json(run.metrics, result)
+    show.report(f"Wrote {run.path}")
+    return result
+
+
+def _test(recipe: Recipe, splits: Splits, run: RunDirectory) -> dict[str, Any]:
     model, _ = load_model(run.path)
     device = _device(recipe)
 
@@ -206,22 +248,15 @@ def _finish(
         return embeddings, evaluate_embeddings(embeddings, splits.test, recipe.evaluation)
 
     embeddings, test = judge(model, "test")
+    draw_gallery(embeddings, splits.test, run.path / "gallery.png", distance=recipe.evaluation.distance)
     result: dict[str, Any] = {"test": dict(test)}
     if recipe.evaluation.untrained:
         result["untrained"] = dict(judge(_networks(recipe, splits)[0], "untrained")[1])
-    result |= {
-        "epoch": int(best["epoch"]),
-        "selected_on": selected_on,
-        "seed": recipe.seed,
+    return result | {
         "test_classes": splits.test.num_classes,
         "test_queries": test.queries,
         "test_queries_left_out": test.left_out,
     }
-    draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
-    draw_gallery(embeddings, splits.test, run.path / "gallery.png", distance=recipe.evaluation.distance)
-    run.write_json(run.metrics, result)
-    report(f"Wrote {run.path}")
-    return result
 
 
 def _device(recipe: Recipe) -> torch.device:

@@ -1,0 +1,1 @@
+"""Comparisons, tuning and the papers' protocols."""

@@ -1,0 +1,94 @@
+"""Two phases: other hyper-parameters of loss and optimiser from some epoch on, the weights carried over."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.training.optim import Optimization
+
+__all__ = ["Phase", "SecondPhase", "continue_optimizer", "take_over"]
+
+
+@dataclass(frozen=True)
+class SecondPhase:
+    """What changes for the last epochs, as in the warped softmax's two-phase training.
+
+    In a recipe, ``loss`` and ``optim`` hold what differs from the first phase; the rest is taken over. Weights, proxies
+    and, for an optimiser of the same class, its state (momentum) are carried on; the schedule begins anew.
+
+    Args:
+        epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1.
+        loss: The loss of the second phase, with the same parameters as the first's.
+        optim: How the weights are moved in it.
+
+    Raises:
+        ValueError: If ``epochs`` is below 1.
+
+    Source: realigned softmax warping, section on two-phase training.
+    """
+
+    epochs: int
+    loss: Callable[[int, int], ProxyLoss | PairwiseLoss]
+    optim: Optimization
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"second_phase.epochs is {self.epochs}, but must be at least 1 of training.epochs.")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A loss and an optimisation from an epoch on.
+
+    Args:
+        begins: The first epoch, counted from 0.
+        loss: From embeddings and labels to a scalar.
+        optim: How the weights are moved.
+    """
+
+    begins: int
+    loss: ProxyLoss | PairwiseLoss
+    optim: Optimization
+
+
+def take_over(loss: nn.Module, earlier: nn.Module) -> None:
+    """Make ``loss`` use the very parameters and buffers of an ``earlier`` one.
+
+    Raises:
+        ValueError: If they have not the same ones.
+
+    >>> from proxemic.losses import WarpedSoftmaxLoss
+    >>> one = WarpedSoftmaxLoss(5, 4, alpha=4.0, k1=0.9, k2=1.2)
+    >>> two = WarpedSoftmaxLoss(5, 4, alpha=3.0, k1=0.9, k2=1.2)
+    >>> take_over(two, one)
+    >>> two.proxies is one.proxies
+    True
+    """
+    theirs = dict(chain(earlier.named_parameters(), earlier.named_buffers()))
+    mine = dict(chain(loss.named_parameters(), loss.named_buffers()))
+    if {name: each.shape for name, each in mine.items()} != {name: each.shape for name, each in theirs.items()}:
+        raise ValueError(
+            f"second_phase.loss has the parameters {_shapes(mine)}, but those of the first phase, which are carried "
+            f"on, are {_shapes(theirs)}: change hyper-parameters that leave them as they are."
+        )
+    for name, value in theirs.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(loss.get_submodule(owner), leaf, value)
+
+
+def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
+    """Carry the state of an ``earlier`` optimiser on, where it is of the same class."""
+    if type(optimizer) is type(earlier):
+        known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for parameter, state in earlier.state.items():
+            if id(parameter) in known:
+                optimizer.state[parameter] = state
+
+
+def _shapes(tensors: dict[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name} {list(each.shape)}" for name, each in tensors.items())

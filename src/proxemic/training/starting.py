@@ -1,0 +1,44 @@
+"""Begin with the weights of an earlier run."""
+
+import json
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from proxemic.errors import UserError
+from proxemic.models import EmbeddingModel, load_model
+from proxemic.training.run import RunDirectory
+
+__all__ = ["start_from"]
+
+
+def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, images: str) -> None:
+    """Load the chosen weights of the network and of the loss of a run.
+
+    Args:
+        run: An earlier run.
+        model: To fill; of the same shape as the run's.
+        loss: To fill; with the same parameters as the run's, of any hyper-parameters.
+        images: Fingerprint of the images to train on, which must be the run's: proxies belong to classes.
+
+    Raises:
+        UserError: If the run is not there, is of other images, or its weights do not fit.
+    """
+    run.check_run()
+    if not run.loss.exists():
+        raise UserError(
+            f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
+        )
+    if json.loads(run.environment.read_text(encoding="utf-8"))["images"] != images:
+        raise UserError(
+            f"The images are not those of {run.path}, from which this run is to start (classes, labels or the split "
+            "differ), so its proxies do not fit: give both the same data."
+        )
+    try:
+        model.load_state_dict(load_model(run.path)[0].state_dict())
+        loss.load_state_dict(load_file(run.loss))
+    except (RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"The weights of {run.path} do not fit this recipe's model and loss: {' '.join(str(error).split())[:200]}"
+        ) from error

@@ -1,0 +1,215 @@
+"""Two phases, warm-up, starting from a run, plateaus and clipping: what a recipe says happens, also when resumed."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.losses import HISTLoss, ProxyAnchorLoss
+from proxemic.models import ModelConfig, build_model
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import Optimization, parameter_groups, train
+
+WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
+SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
+LAST = ["--evaluation.select_on", "last", "--evaluation.untrained", "false"]
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phases")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = None, resume: bool = False) -> Path:
+    def on_epoch(row: Mapping[str, float]) -> None:
+        if row["epoch"] == stop_after:
+            raise Stopped
+
+    read = read_recipe(out / "recipe.yaml" if resume else recipe, [str(flag) for flag in flags])
+    train(read.recipe, read.yaml, out, resume=resume, report=[].append, on_epoch=on_epoch)
+    return out
+
+
+def losses(run: Path) -> list[float]:
+    with (run / "history.csv").open(newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def optimizer_state(run: Path) -> dict[str, Any]:
+    (state,) = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["optimizer_states"]
+    return state
+
+
+def assert_same_optimizer(one: Path, other: Path) -> None:
+    found, expected = optimizer_state(one), optimizer_state(other)
+    torch.testing.assert_close(found["state"], expected["state"], rtol=0, atol=0)
+    assert found["param_groups"] == expected["param_groups"]
+
+
+@pytest.fixture(scope="module")
+def two_phases(recipe: Path) -> Path:
+    return run(recipe, recipe.parent / "two", *WARPED, *SECOND, *LAST, "--training.epochs", "4")
+
+
+def test_the_second_phase_changes_its_epochs_and_no_other(recipe: Path, two_phases: Path, tmp_path: Path) -> None:
+    one = losses(run(recipe, tmp_path / "one", *WARPED, *LAST, "--training.epochs", "4"))
+    two = losses(two_phases)
+    assert two[:2] == one[:2]
+    assert two[2] != one[2]
+    group = optimizer_state(two_phases)["param_groups"][0]
+    assert group["initial_lr"] == 0.0005
+    assert group["lr"] == pytest.approx(0.00005)  # StepLR of two epochs, begun anew
+    steps = {float(state["step"]) for state in optimizer_state(two_phases)["state"].values()}
+    total = torch.load(two_phases / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    assert steps == {total}  # the moments are carried on
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_resuming_on_either_side_of_the_boundary(
+    recipe: Path, two_phases: Path, tmp_path: Path, stop_after: int
+) -> None:
+    flags = [*WARPED, *SECOND, *LAST, "--training.epochs", "4"]
+    with pytest.raises(Stopped):
+        run(recipe, tmp_path / "run", *flags, stop_after=stop_after)
+    resumed = run(recipe, tmp_path / "run", resume=True)
+    for name in ("model.safetensors", "loss.safetensors", "metrics.json"):
+        assert (resumed / name).read_bytes() == (two_phases / name).read_bytes()
+    assert_same_optimizer(resumed, two_phases)
+
+
+def test_a_recipe_with_a_second_phase_reads_back_as_it_was_written(two_phases: Path) -> None:
+    text = (two_phases / "recipe.yaml").read_text()
+    assert read_recipe(two_phases / "recipe.yaml").yaml == text
+
+
+def test_the_second_phase_from_a_saved_first_one(recipe: Path, tmp_path: Path) -> None:
+    first = run(recipe, tmp_path / "first", *WARPED, *LAST, "--training.epochs", "2")
+    still = ["--optim.lr", "1e-12", "--optim.loss_lr", "1e-12", "--second_phase.optim.lr", "1e-12"]
+    flags = [*WARPED, *SECOND, *still, *LAST, "--training.start_from", first, "--training.start_phase", "2"]
+    second = run(recipe, tmp_path / "second", *flags)
+    assert len(losses(second)) == 2
+    for name in ("model.safetensors", "loss.safetensors"):
+        found, expected = load_file(second / name), load_file(first / name)
+        for key in expected:
+            if "running" not in key and "num_batches" not in key:
+                torch.testing.assert_close(found[key], expected[key], rtol=0, atol=1e-6)
+
+
+def test_a_start_that_does_not_fit_is_refused(recipe: Path, two_phases: Path, tmp_path: Path) -> None:
+    start = ["--training.start_from", two_phases]
+    with pytest.raises(UserError, match="do not fit"):
+        run(recipe, tmp_path / "other", *start, "--loss", "HISTLoss")
+    with pytest.raises(UserError, match="The images are not those"):
+        run(recipe, tmp_path / "images", *WARPED, *start, "--data.split_seed", "1")
+    with pytest.raises(UserError, match="holds no run"):
+        run(recipe, tmp_path / "none", "--training.start_from", tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"second_phase\.loss has the parameters"):
+        run(recipe, tmp_path / "more", *SECOND, "--second_phase.loss.proxies_per_class", "3")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--second_phase.epochs", "5"], "second_phase.epochs is 5, but must be less than training.epochs"),
+        (["--second_phase.optim.lr", "1"], "second_phase.epochs is missing"),
+        (["--second_phase.epochs", "2", "--second_phase.loss.alhpa", "1"], "did you mean loss.alpha"),
+        (["--second_phase.epochs", "2", "--second_phase.seed", "1"], "There is no key second_phase.seed"),
+        (["--second_phase.epochs", "two"], "second_phase.epochs is two"),
+        (["--training.start_phase", "2"], "has no second_phase"),
+    ],
+)
+def test_what_is_wrong_with_a_second_phase_is_said(recipe: Path, flags: list[str], words: str) -> None:
+    with pytest.raises((UserError, ValueError), match=words):
+        read_recipe(recipe, flags)
+
+
+def test_the_second_phase_can_be_left_out(two_phases: Path) -> None:
+    assert read_recipe(two_phases / "recipe.yaml", ["--second_phase", "null"]).recipe.second_phase is None
+
+
+def test_warm_up_trains_head_and_proxies_only(recipe: Path, tmp_path: Path) -> None:
+    flags = [*LAST, "--training.epochs", "2", "--training.warmup_epochs"]
+    warm = load_file(run(recipe, tmp_path / "warm", *flags, "2") / "model.safetensors")
+    thawed = load_file(run(recipe, tmp_path / "thawed", *flags, "1") / "model.safetensors")
+    read = read_recipe(recipe)
+    torch.manual_seed(read.recipe.seed)
+    initial = build_model(read.recipe.model)
+    for name, parameter in initial.named_parameters():
+        stood_still = torch.equal(warm[name], parameter)
+        assert stood_still == name.startswith("backbone."), name
+        assert not torch.equal(thawed[name], parameter), name
+
+
+def test_a_plateau_lowers_the_rates_and_resumes(recipe: Path, tmp_path: Path) -> None:
+    plateau = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+    flags = ["--optim.schedule", plateau, "--optim.schedule.mode", "max", "--optim.schedule.patience", "0"]
+    flags += ["--optim.schedule.threshold", "1", "--evaluation.untrained", "false"]  # nothing is ever better enough
+    whole = run(recipe, tmp_path / "whole", *flags)
+    assert optimizer_state(whole)["param_groups"][0]["lr"] == pytest.approx(0.002 * 0.1**4)
+    with pytest.raises(Stopped):
+        run(recipe, tmp_path / "run", *flags, stop_after=3)
+    resumed = run(recipe, tmp_path / "run", resume=True)
+    assert_same_optimizer(resumed, whole)
+    with pytest.raises(ValueError, match="set its mode to max"):
+        run(recipe, tmp_path / "min", "--optim.schedule", plateau)
+
+
+@pytest.mark.parametrize("clip", ["clip_value", "clip_norm"])
+def test_gradients_are_clipped(recipe: Path, tmp_path: Path, clip: str) -> None:
+    flags = [*LAST, "--training.epochs", "1", "--optim.optimizer", "torch.optim.SGD", f"--optim.{clip}", "1e-6"]
+    out = run(recipe, tmp_path / "run", *flags, "--optim.lr", "1", "--optim.loss_lr", "1")
+    read = read_recipe(recipe)
+    torch.manual_seed(read.recipe.seed)
+    initial = dict(build_model(read.recipe.model).named_parameters())
+    steps = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    trained = load_file(out / "model.safetensors")
+    moved = torch.stack([(trained[name] - value).abs().max() for name, value in initial.items()]).max()
+    assert 0 < moved <= 1.2e-6 * steps
+
+
+def test_a_search_does_not_look_at_the_test_classes(recipe: Path, tmp_path: Path) -> None:
+    read = read_recipe(recipe, ["--training.epochs", "1"])
+    rows: list[Mapping[str, float]] = []
+    result = train(read.recipe, read.yaml, tmp_path / "run", report=[].append, test=False, on_epoch=rows.append)
+    assert result == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert set(result) == {"validation", "epoch", "selected_on", "seed"}
+    assert result["validation"]["map@r"] == rows[0]["map@r"]
+    assert not (tmp_path / "run" / "gallery.png").exists()
+
+
+def test_four_groups_have_their_own_rates() -> None:
+    model = build_model(ModelConfig(embedding_size=8, width=4))
+    groups = parameter_groups(
+        model, HISTLoss(5, 8, hidden=4), lr=1.0, loss_lr=2.0, head_lr=3.0, graph_lr=4.0, loss_weight_decay=0.5
+    )
+    assert {group["name"]: group["lr"] for group in groups} == {"backbone": 1, "head": 3, "proxies": 2, "graph": 4}
+    assert [group.get("weight_decay") for group in groups] == [None, None, 0.5, 0.5]
+    names = {id(each): name for name, each in HISTLoss(5, 8, hidden=4).named_parameters()}
+    assert len(groups[2]["params"]) == 2  # means and variances
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters())) + len(names)
+
+
+def test_an_optimization_refuses_what_makes_no_sense() -> None:
+    for wrong in (
+        {"head_lr": 0.0},
+        {"clip_norm": -1.0},
+        {"loss_weight_decay": -1.0},
+        {"clip_value": 1, "clip_norm": 1},
+    ):
+        with pytest.raises(ValueError, match=r"optim\."):
+            Optimization(torch.optim.SGD, lr=0.1, loss_lr=0.1, **wrong)
+    default = parameter_groups(torch.nn.Linear(2, 2), ProxyAnchorLoss(3, 2), lr=1.0, loss_lr=2.0)
+    assert [group["name"] for group in default] == ["backbone", "proxies"]
