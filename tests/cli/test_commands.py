@@ -79,7 +79,7 @@ def test_pair_losses_without_their_extra_are_one_sentence(tmp_path: Path) -> Non
 def test_every_recipe_is_listed_read_and_shown_in_full(here: Here) -> None:
     result = here("recipes", "list")
     assert [line.split()[0] for line in result.stdout.splitlines()] == list_recipes()
-    assert {"glyphs", "glyphs-small", "omniglot/all-pair-mpa", "own"} <= set(list_recipes())
+    assert {"glyphs", "glyphs-small", "omniglot/mpa-ap", "own"} <= set(list_recipes())
     for name in list_recipes():
         first = read_recipe(find_recipe(name))
         assert "resize:" in first.yaml

@@ -1,23 +1,40 @@
-"""The recipes that come with the package, by name, as ``glyphs`` or ``omniglot/all-pair-mpa``."""
+"""The recipes that come with the package, by name, as ``glyphs`` or ``omniglot/mpa-ap``."""
 
 import difflib
 from pathlib import Path
 
 from proxemic.errors import UserError
 
-__all__ = ["find_recipe", "list_recipes", "recipe_summary"]
+__all__ = ["find_recipe", "list_recipes", "recipe_summary", "resolve_extended"]
 
 FOLDER = Path(__file__).parent
 
 
 def list_recipes() -> list[str]:
-    """Names of all recipes in the package, sorted."""
-    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
+    """Names of all recipes in the package, sorted; files with a leading underscore are what others extend."""
+    paths = [path for path in FOLDER.rglob("*.yaml") if not path.name.startswith("_")]
+    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths)
 
 
 def recipe_summary(name: str) -> str:
     """The recipe's own first line."""
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+
+
+def resolve_extended(name: str, path: Path) -> Path:
+    """The file that the recipe in ``path`` extends: beside it, or else of the package, as ``cub/_base``.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    files = [path.parent / name, FOLDER / f"{name}.yaml"]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise UserError(
+            f"{path} extends {name}, but there is no such recipe: give a file beside it, or a name that proxemic "
+            "recipes list prints."
+        )
+    return found
 
 
 def find_recipe(name: str) -> Path:

@@ -19,6 +19,7 @@ from proxemic.data import ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.recipes import resolve_extended
 from proxemic.recipes.pairs import PLACES, make_inside
 from proxemic.recipes.second_phase import merge, part_flags, read_changes
 from proxemic.training.phases import SecondPhase
@@ -131,7 +132,21 @@ def read_evaluation_config(path: Path | None, flags: Sequence[str] = ()) -> Eval
     return _instantiate(parser, _parse(parser, content, str(path), flags))["evaluation"]
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What a file holds, laid over the recipe that it extends."""
+    content = _read(path)
+    extended = content.pop("extends", None)
+    if extended is None:
+        return content
+    if not isinstance(extended, str):
+        raise UserError(f"{path}: extends is {extended!r}, but must be the name or the path of a recipe.")
+    base = resolve_extended(extended, path)
+    if base in (*by, path):
+        raise UserError(f"{path} extends {extended}, which extends it in turn: let one of them stand alone.")
+    return merge(_content(base, (*by, path)), content)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
