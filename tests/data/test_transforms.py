@@ -1,5 +1,6 @@
+import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,38 @@ def test_values_are_normalised() -> None:
     torch.testing.assert_close(image, torch.full((1, 32, 32), 2.0))
     coloured = Preprocessing(size=8, resize=8).evaluation()(Image.new("RGB", (8, 8), (255, 0, 0)))
     torch.testing.assert_close(coloured[:, 0, 0], torch.tensor([0.515 / 0.229, -0.456 / 0.224, -0.406 / 0.225]))
+
+
+def test_bgr_in_0_to_255_is_what_networks_from_caffe_were_trained_on() -> None:
+    caffe = Preprocessing(32, 32, channel_order="bgr", white=255, mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0))
+    image = noise_image((32, 32))
+    blue_first = np.asarray(image, np.float32)[:, :, ::-1] - np.array([104, 117, 128], np.float32)
+    for transform in (caffe.evaluation(), Augmentation().training(caffe)):
+        np.testing.assert_array_equal(transform(image).numpy(), blue_first.transpose(2, 0, 1))
+    mirrored = Augmentation(horizontal_flip=1.0).training(caffe)(image)
+    np.testing.assert_array_equal(mirrored.numpy(), blue_first.transpose(2, 0, 1)[:, :, ::-1])
+
+
+@pytest.mark.parametrize("order", ["rgb", "bgr"])
+@pytest.mark.parametrize("white", [1, 255])
+def test_order_and_range_are_those_of_the_formula(order: Any, white: Any) -> None:
+    mean, std = (0.1 * white, 0.2 * white, 0.3 * white), (0.5, 0.6, 0.7)
+    image = noise_image((32, 32))
+    pixels = np.asarray(image, np.float64)[:, :, :: -1 if order == "bgr" else 1]
+    expected = ((pixels * white / 255 - mean) / std).transpose(2, 0, 1)
+    found = Preprocessing(32, 32, 3, mean, std, order, white).evaluation()(image)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-4 * white)
+
+
+def test_models_saved_before_order_and_range_were_named_read_as_before() -> None:
+    old = {"size": 32, "resize": 32, "channels": 3, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    mean, std = (torch.tensor(old[name]).view(3, 1, 1) for name in ("mean", "std"))
+    image = noise_image((32, 32))
+    expected = torch.from_numpy(np.array(image)).permute(2, 0, 1).to(torch.float32).div(255).sub(mean).div(std)
+    assert torch.equal(Preprocessing(**old).evaluation()(image), expected)
+    new = Preprocessing(channel_order="bgr", white=255)
+    assert Preprocessing(**json.loads(json.dumps(asdict(new)))).evaluation()(image).shape == (3, 224, 224)
+    assert asdict(new)["channel_order"] == "bgr"
 
 
 def test_centre_crop_after_resizing_the_shorter_side() -> None:
@@ -53,6 +86,7 @@ def test_no_augmentation_is_evaluation() -> None:
     "augmentation",
     [
         Augmentation(random_resized_crop=(0.2, 1.0)),
+        Augmentation(random_crop=True),
         Augmentation(degrees=30.0),
         Augmentation(translate=0.3),
         Augmentation(scale=(0.5, 1.5)),
@@ -61,7 +95,7 @@ def test_no_augmentation_is_evaluation() -> None:
     ],
 )
 def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmentation) -> None:
-    transform = augmentation.training(GREY)
+    transform = augmentation.training(replace(GREY, resize=40))
     image = noise_image()
     torch.manual_seed(0)
     first = transform(image)
@@ -71,16 +105,33 @@ def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmen
     assert not torch.equal(first, second)
 
 
+def test_a_random_crop_is_a_part_of_the_resized_image() -> None:
+    whole = replace(GREY, size=40, resize=40).evaluation()(noise_image((40, 40)))
+    crop = Augmentation(random_crop=True).training(replace(GREY, resize=40))
+    torch.manual_seed(0)
+    places = set()
+    for _ in range(100):
+        found = crop(noise_image((40, 40)))
+        where = [(y, x) for y in range(9) for x in range(9) if torch.equal(whole[:, y : y + 32, x : x + 32], found)]
+        assert len(where) == 1
+        places.update(where)
+    assert {y for y, _ in places} == {x for _, x in places} == set(range(9))
+    with pytest.raises(ValueError, match="random_crop is set, but resize is null"):
+        Augmentation(random_crop=True).training(GREY)
+
+
 def test_flip() -> None:
     image = noise_image((32, 32)).convert("L")
     flipped = Augmentation(horizontal_flip=1.0).training(GREY)(image)
     torch.testing.assert_close(flipped, GREY.evaluation()(image).flip(-1))
 
 
-def test_noise_has_the_stated_deviation() -> None:
+@pytest.mark.parametrize(("white", "unit"), [(1, 1.0), (255, 255.0)])
+def test_noise_has_the_stated_deviation(white: Any, unit: float) -> None:
     torch.manual_seed(0)
-    noisy = Augmentation(noise=0.1).training(GREY)(Image.new("L", (32, 32), 128))
-    assert noisy.std().item() == pytest.approx(0.1 / 0.25, rel=0.1)
+    grey = replace(GREY, white=white)
+    noisy = Augmentation(noise=0.1).training(grey)(Image.new("L", (32, 32), 128))
+    assert noisy.std().item() == pytest.approx(unit * 0.1 / 0.25, rel=0.1)
 
 
 def test_transforms_travel_to_spawned_workers() -> None:
@@ -96,6 +147,7 @@ def test_transforms_travel_to_spawned_workers() -> None:
         ({"channels": 1}, "mean has 3 values, but channels=1 needs 1"),
         ({"std": (0.1, 0.0, 0.1)}, "std is"),
         ({"std": (0.1,)}, "std has 1 values"),
+        ({"channels": 1, "mean": (0.5,), "std": (0.5,), "channel_order": "bgr"}, "channels=1 has no colours"),
     ],
 )
 def test_preprocessing_refuses(values: dict[str, Any], message: str) -> None:
@@ -108,6 +160,7 @@ def test_preprocessing_refuses(values: dict[str, Any], message: str) -> None:
     [
         ({"random_resized_crop": (0.0, 1.0)}, "random_resized_crop"),
         ({"random_resized_crop": (0.9, 0.2)}, "random_resized_crop"),
+        ({"random_resized_crop": (0.2, 1.0), "random_crop": True}, "images are cropped once"),
         ({"scale": (1.2, 0.8)}, "scale"),
         ({"horizontal_flip": 1.5}, "horizontal_flip is 1.5, but it must be from 0 to 1"),
         ({"degrees": -1.0}, "degrees"),

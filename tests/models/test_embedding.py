@@ -80,3 +80,78 @@ def test_configuration_refuses() -> None:
         ModelConfig(backbone="resnet18", pretrained=True, weights="w.safetensors")
     with pytest.raises(ValueError, match="'convnet' has no pretrained weights"):
         ModelConfig(pretrained=True)
+
+
+def test_no_head_gives_the_pooled_features() -> None:
+    model = build_model(ModelConfig(embedding_size=64, head="none", width=8, in_channels=1, normalize=False)).eval()
+    assert list(model.head.parameters()) == []
+    assert torch.equal(model(images()), model.backbone(images()).mean((2, 3)))
+    normed = build_model(ModelConfig(embedding_size=64, head="none", width=8, in_channels=1, layer_norm=True)).eval()
+    features = layer_norm(normed.backbone(images()).mean((2, 3)), (64,))
+    torch.testing.assert_close(normed(images()), normalize(features, dim=1))
+
+
+def test_layer_norm_after_the_linear_layer() -> None:
+    model = build_model(ModelConfig(embedding_size=8, head="linear+layer_norm", in_channels=1, normalize=False)).eval()
+    features = model.backbone(images()).mean((2, 3))
+    torch.testing.assert_close(model(images()), layer_norm(model.head[1](features), (8,)))
+
+
+def test_no_head_refuses_another_size_than_the_features() -> None:
+    for backbone, features in (("convnet", 256), ("test_resnet", 96)):
+        with pytest.raises(ValueError, match=f"embedding_size is 128 but .* must be {features}, the .* {backbone}"):
+            build_model(ModelConfig(backbone=backbone, head="none"))
+
+
+class Frozen:
+    """A model with frozen batch norm after some steps of training, and what it was before."""
+
+    def __init__(self, backbone: str) -> None:
+        torch.manual_seed(0)
+        config = ModelConfig(backbone=backbone, embedding_size=8, in_channels=1, width=8, freeze_batch_norm=True)
+        self.model = build_model(config)
+        self.before = {name: value.clone() for name, value in self.model.state_dict().items()}
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        optimizer = torch.optim.SGD(trained, 0.1, weight_decay=0.1)
+        for _ in range(2):
+            self.model.eval().train()(images()).square()[:, 0].sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("backbone", ["convnet", "test_resnet"])
+def test_frozen_batch_norm_stays_as_it_was(backbone: str) -> None:
+    frozen = Frozen(backbone)
+    norms = {
+        name: layer
+        for name, layer in frozen.model.named_modules()
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+    }
+    assert norms
+    kept = {f"{name}.{key}" for name, layer in norms.items() for key in layer.state_dict()}
+    for name, value in frozen.model.state_dict().items():
+        assert torch.equal(value, frozen.before[name]) == (name in kept), name
+    for name, layer in norms.items():
+        assert not layer.training, name
+        assert layer.weight.grad is None, name
+        assert layer.bias.grad is None, name
+    assert frozen.model.training
+    assert frozen.model.head.training
+
+
+def test_without_freezing_batch_norm_learns() -> None:
+    model = build_model(ModelConfig(in_channels=1, width=8))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model(images()).square()[:, 0].sum().backward()
+    assert all(each.requires_grad for each in model.parameters())
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert all("running" in name or "num_batches" in name for name in changed)
+    assert len(changed) == 12
+
+
+@pytest.mark.filterwarnings("ignore:SyncBatchNorm")
+def test_frozen_batch_norm_survives_its_conversion_for_several_devices() -> None:
+    model = build_model(ModelConfig(in_channels=1, width=8, freeze_batch_norm=True))
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).train()
+    norms = [each for each in model.modules() if isinstance(each, torch.nn.SyncBatchNorm)]
+    assert len(norms) == 4
+    assert not any(each.training or each.weight.requires_grad for each in norms)

@@ -116,3 +116,13 @@ def test_damaged_models_are_refused(tmp_path: Path, model: EmbeddingModel) -> No
     del found["preprocessing"]
     description.write_text(json.dumps(found))
     refused("'preprocessing' is missing")
+
+
+def test_models_saved_before_there_were_heads_are_read(tmp_path: Path, model: EmbeddingModel) -> None:
+    save_model(tmp_path, model, {})
+    description = tmp_path / "model.json"
+    config = json.loads(description.read_text())["config"]
+    edit(description, config={key: value for key, value in config.items() if key not in ("head", "freeze_batch_norm")})
+    loaded, _ = load_model(tmp_path)
+    assert loaded.config == model.config
+    assert torch.equal(loaded(IMAGES), model(IMAGES))

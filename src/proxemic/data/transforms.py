@@ -19,14 +19,18 @@ _BILINEAR = v2.InterpolationMode.BILINEAR
 class Preprocessing:
     """What every image goes through: channels, size, range.
 
-    `x = (image / 255 - mean) / std`, after the shorter side is resized to `resize` and the centre is cropped.
+    `x = (image · white / 255 - mean) / std`, after the shorter side is resized to `resize` and the centre is cropped.
+    Networks converted from Caffe, as BN-Inception, want `Preprocessing(channel_order="bgr", white=255, mean=(104, 117,
+    128), std=(1, 1, 1))`.
 
     Args:
         size: side of the square that the network sees, in pixels.
         resize: the shorter side before the centre crop, at least `size`; None squeezes the whole image to the square.
-        channels: 1 for grey, 3 for RGB.
-        mean: per channel, on the scale where white is 1.
-        std: per channel, positive, on the same scale.
+        channels: 1 for grey, 3 for colour.
+        mean: per channel, in the order of `channel_order`, on the scale where white is `white`.
+        std: per channel, positive, in the same order and on the same scale.
+        channel_order: of colours; `bgr` needs 3 channels.
+        white: the value of white, 1 or 255; black is 0.
 
     Raises:
         ValueError: a value is out of its range.
@@ -42,6 +46,8 @@ class Preprocessing:
     channels: Literal[1, 3] = 3
     mean: Sequence[float] = (0.485, 0.456, 0.406)
     std: Sequence[float] = (0.229, 0.224, 0.225)
+    channel_order: Literal["rgb", "bgr"] = "rgb"
+    white: Literal[1, 255] = 1
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -49,13 +55,19 @@ class Preprocessing:
         if self.resize is not None and self.resize < self.size:
             raise ValueError(f"resize is {self.resize}, but it must be null or at least size={self.size}.")
         if self.channels not in (1, 3):
-            raise ValueError(f"channels is {self.channels}, but it must be 1 (grey) or 3 (RGB).")
+            raise ValueError(f"channels is {self.channels}, but it must be 1 (grey) or 3 (colour).")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
                 raise ValueError(
                     f"{name} has {len(values)} values, but channels={self.channels} needs {self.channels}: "
                     f"give one {name} a channel."
                 )
+        if self.channel_order not in ("rgb", "bgr"):
+            raise ValueError(f"channel_order is {self.channel_order!r}, but it must be rgb or bgr.")
+        if self.channel_order == "bgr" and self.channels != 3:
+            raise ValueError(f"channel_order is bgr, but channels={self.channels} has no colours: set channels to 3.")
+        if self.white not in (1, 255):
+            raise ValueError(f"white is {self.white}, but it must be 1 or 255.")
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
 
@@ -70,13 +82,14 @@ class Augmentation:
 
     Args:
         random_resized_crop: smallest and largest part of the image's area to crop and resize to the square, in
-            (0, 1]; None takes the crop that evaluation takes.
+            (0, 1]; its sides differ by a factor of up to 4/3. None takes the crop that evaluation takes.
+        random_crop: move the crop that evaluation takes to a random place; `Preprocessing.resize` gives the room.
         horizontal_flip: probability of a mirror image.
         degrees: largest rotation either way, 0 to 180.
         translate: largest shift either way, as a part of the side, 0 to 1.
         scale: smallest and largest zoom factor; None for none.
         shear: largest horizontal shear either way, in degrees, 0 to below 90.
-        noise: standard deviation of Gaussian noise on each pixel, on the scale where white is 1.
+        noise: standard deviation of Gaussian noise on each pixel, as a part of white.
 
     Raises:
         ValueError: a value is out of its range.
@@ -89,6 +102,7 @@ class Augmentation:
     """
 
     random_resized_crop: tuple[float, float] | None = None
+    random_crop: bool = False
     horizontal_flip: float = 0.0
     degrees: float = 0.0
     translate: float = 0.0
@@ -102,6 +116,8 @@ class Augmentation:
             raise ValueError(
                 f"random_resized_crop is {crop}, but it must be two ascending parts of the area in (0, 1]."
             )
+        if crop is not None and self.random_crop:
+            raise ValueError("random_resized_crop and random_crop are both set, but images are cropped once: drop one.")
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"scale is {self.scale}, but it must be two ascending factors above 0.")
         for name, most in (("horizontal_flip", 1), ("degrees", 180), ("translate", 1)):
@@ -113,10 +129,16 @@ class Augmentation:
             raise ValueError(f"noise is {self.noise}, but it must be at least 0.")
 
     def training(self, preprocessing: Preprocessing) -> Transform:
-        """Make the random transform; it draws from torch's generator alone."""
+        """Make the random transform; it draws from torch's generator alone.
+
+        Raises:
+            ValueError: `random_crop` is set, but preprocessing squeezes the whole image to the square.
+        """
+        if self.random_crop and preprocessing.resize is None:
+            raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
         steps: list[nn.Module] = [_ToChannels(preprocessing.channels)]
         if self.random_resized_crop is None:
-            steps += _fit(preprocessing)
+            steps += _fit(preprocessing, v2.RandomCrop if self.random_crop else v2.CenterCrop)
         else:
             steps.append(v2.RandomResizedCrop(preprocessing.size, self.random_resized_crop, interpolation=_BILINEAR))
         if self.horizontal_flip > 0:
@@ -129,10 +151,12 @@ class Augmentation:
         return v2.Compose([*steps, _ToTensor(preprocessing, self.noise)])
 
 
-def _fit(preprocessing: Preprocessing) -> list[nn.Module]:
+def _fit(
+    preprocessing: Preprocessing, crop: type[v2.CenterCrop] | type[v2.RandomCrop] = v2.CenterCrop
+) -> list[nn.Module]:
     if preprocessing.resize is None:
         return [v2.Resize((preprocessing.size, preprocessing.size), interpolation=_BILINEAR)]
-    return [v2.Resize(preprocessing.resize, interpolation=_BILINEAR), v2.CenterCrop(preprocessing.size)]
+    return [v2.Resize(preprocessing.resize, interpolation=_BILINEAR), crop(preprocessing.size)]
 
 
 class _ToChannels(nn.Module):
@@ -149,12 +173,19 @@ class _ToTensor(nn.Module):
 
     def __init__(self, preprocessing: Preprocessing, noise: float) -> None:
         super().__init__()
-        self.noise = noise
-        self.mean = torch.tensor(preprocessing.mean).view(-1, 1, 1)
-        self.std = torch.tensor(preprocessing.std).view(-1, 1, 1)
+        self.bgr = preprocessing.channel_order == "bgr"
+        self.white = preprocessing.white
+        self.noise = noise * preprocessing.white
+        self.mean = torch.tensor(preprocessing.mean, dtype=torch.float32).view(-1, 1, 1)
+        self.std = torch.tensor(preprocessing.std, dtype=torch.float32).view(-1, 1, 1)
 
     def forward(self, image: Image.Image) -> Tensor:
-        pixels = functional.pil_to_tensor(image).to(torch.float32).div_(255)
+        pixels = functional.pil_to_tensor(image)
+        if self.bgr:
+            pixels = pixels.flip(0)
+        pixels = pixels.to(torch.float32)
+        if self.white != 255:
+            pixels.div_(255)
         if self.noise > 0:
             pixels.add_(torch.randn_like(pixels), alpha=self.noise)
         return pixels.sub_(self.mean).div_(self.std)

@@ -1,8 +1,10 @@
 """Embedding networks: a backbone, pooling and a head, and how they are saved."""
 
 from proxemic.models.backbones import ConvNet as ConvNet
+from proxemic.models.bn_inception import BNInception as BNInception
+from proxemic.models.bn_inception_weights import bn_inception_backbone as bn_inception_backbone
+from proxemic.models.config import ModelConfig as ModelConfig
 from proxemic.models.embedding import EmbeddingModel as EmbeddingModel
-from proxemic.models.embedding import ModelConfig as ModelConfig
 from proxemic.models.embedding import build_model as build_model
 from proxemic.models.pooling import AvgMaxPool as AvgMaxPool
 from proxemic.models.pooling import AvgPool as AvgPool

@@ -1,77 +1,35 @@
 """The embedding network: backbone, pooling, head."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from proxemic.models.backbones import ConvNet
+from proxemic.models.bn_inception import BNInception
+from proxemic.models.bn_inception_weights import bn_inception_backbone
+from proxemic.models.config import ModelConfig
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
-
-Pooling = Literal["avg", "max", "avg+max", "gem"]
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """All that `build_model` needs to know.
-
-    Args:
-        backbone: `convnet`, the small network for images of 28 to 64 pixels, or the name of a timm model.
-        embedding_size: dimensions of the embedding, at least 1.
-        pooling: of the backbone's feature map.
-        layer_norm: normalise the pooled features, without trained weights, before the last layer.
-        normalize: scale embeddings to unit length.
-        in_channels: of the images: 1 (grey) or 3 (colour).
-        pretrained: start from timm's pretrained weights.
-        weights: start from this `.safetensors` file of backbone weights instead.
-        width: channels of the first stage of `convnet`, at least 1; timm models ignore it.
-
-    Raises:
-        ValueError: where an argument is out of its range.
-
-    >>> ModelConfig(embedding_size=64, pooling="gem").pooling
-    'gem'
-    """
-
-    backbone: str = "convnet"
-    embedding_size: int = 128
-    pooling: Pooling = "avg"
-    layer_norm: bool = False
-    normalize: bool = True
-    in_channels: Literal[1, 3] = 3
-    pretrained: bool = False
-    weights: str | None = None
-    width: int = 32
-
-    def __post_init__(self) -> None:
-        if self.embedding_size < 1:
-            raise ValueError(f"embedding_size is {self.embedding_size} but must be at least 1")
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(f"pooling is {self.pooling!r} but must be one of {', '.join(get_args(Pooling))}")
-        if self.in_channels not in (1, 3):
-            raise ValueError(f"in_channels is {self.in_channels} but must be 1 (grey) or 3 (colour)")
-        if self.width < 1:
-            raise ValueError(f"width is {self.width} but must be at least 1")
-        if self.pretrained and self.weights is not None:
-            raise ValueError("pretrained and weights are both set; choose one of them")
-        if self.pretrained and self.backbone == "convnet":
-            raise ValueError("pretrained is set but 'convnet' has no pretrained weights; choose a timm backbone")
 
 
 class EmbeddingModel(nn.Module):
     """Images to embeddings: `head(pooling(backbone(images)))`, of unit length where the configuration says so.
 
-    Embeddings are float32, also under autocast.
+    Embeddings are float32, also under autocast. What starts from pretrained weights is `backbone`; `pooling` and `head`
+    are always new.
 
     Args:
         config: what the parts were made from, kept for saving.
         backbone: gives a feature map of `backbone.num_features` channels.
+
+    Raises:
+        ValueError: without a head, for an embedding_size that is not the backbone's number of features; in `forward`,
+            for images of another number of channels.
 
     >>> import torch
     >>> model = build_model(ModelConfig(in_channels=1, embedding_size=16))
@@ -79,14 +37,29 @@ class EmbeddingModel(nn.Module):
     torch.Size([2, 16])
     """
 
-    def __init__(self, config: ModelConfig, backbone: ConvNet | TimmBackbone) -> None:
+    def __init__(self, config: ModelConfig, backbone: ConvNet | BNInception | TimmBackbone) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
         self.pooling = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM}[config.pooling]()
         features = backbone.num_features
         norm = nn.LayerNorm(features, elementwise_affine=False) if config.layer_norm else nn.Identity()
-        self.head = nn.Sequential(norm, nn.Linear(features, config.embedding_size))
+        self.head = nn.Sequential(norm, *_last_layers(config, features))
+        if config.freeze_batch_norm:
+            for layer in self._batch_norms():
+                layer.requires_grad_(False)
+            self.train()
+
+    def _batch_norms(self) -> list[_BatchNorm]:
+        return [layer for layer in self.backbone.modules() if isinstance(layer, _BatchNorm)]
+
+    def train(self, mode: bool = True) -> "EmbeddingModel":
+        """Set the mode of every part, but for frozen batch norm, which stays in evaluation mode."""
+        super().train(mode)
+        if self.config.freeze_batch_norm:
+            for layer in self._batch_norms():
+                layer.eval()
+        return self
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         if images.shape[1] != self.config.in_channels:
@@ -95,11 +68,25 @@ class EmbeddingModel(nn.Module):
         return normalize(embeddings, dim=1) if self.config.normalize else embeddings
 
 
+def _last_layers(config: ModelConfig, features: int) -> list[nn.Module]:
+    if config.head == "none":
+        if config.embedding_size != features:
+            raise ValueError(
+                f"embedding_size is {config.embedding_size} but without a head it must be {features}, the features of "
+                f"{config.backbone}; set it so, or take head 'linear'"
+            )
+        return []
+    linear = nn.Linear(features, config.embedding_size)
+    if config.head == "linear":
+        return [linear]
+    return [linear, nn.LayerNorm(config.embedding_size, elementwise_affine=False)]
+
+
 def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 
     Raises:
-        ValueError: for an unknown backbone, or a weights file that does not fit.
+        ValueError: for an unknown backbone, a weights file that does not fit, or an embedding_size that needs a head.
         UserError: where pretrained weights cannot be had.
         ImportError: for a timm backbone without timm.
 
@@ -110,6 +97,10 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         backbone = ConvNet(config.in_channels, config.width)
         if config.weights is not None:
             _load_convnet(backbone, Path(config.weights).expanduser())
+    elif config.backbone == "bn_inception":
+        backbone = bn_inception_backbone(
+            pretrained=config.pretrained, in_channels=config.in_channels, weights=config.weights
+        )
     else:
         backbone = timm_backbone(
             config.backbone,

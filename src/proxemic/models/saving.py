@@ -14,7 +14,8 @@ import torch
 from safetensors import SafetensorError
 
 from proxemic.files import write_atomically
-from proxemic.models.embedding import EmbeddingModel, ModelConfig, build_model
+from proxemic.models.config import ModelConfig
+from proxemic.models.embedding import EmbeddingModel, build_model
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"

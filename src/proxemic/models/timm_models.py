@@ -75,7 +75,8 @@ def timm_backbone(
     if name not in known and name not in timm.list_pretrained():
         near = get_close_matches(name, known, n=3) or ["resnet50"]
         raise ValueError(
-            f"backbone is {name!r} but must be 'convnet' or a timm model; did you mean {' or '.join(near)}?"
+            f"backbone is {name!r} but must be 'convnet', 'bn_inception' or a timm model; "
+            f"did you mean {' or '.join(near)}?"
         )
     file = _local_file(weights) if weights is not None else None
     if file is None and pretrained:

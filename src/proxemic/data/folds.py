@@ -1,0 +1,66 @@
+"""Class-disjoint cross-validation inside the training part of any source."""
+
+from dataclasses import dataclass
+
+import torch
+
+from proxemic.data.images import ImageSource, Splits
+
+
+@dataclass(frozen=True)
+class Fold(ImageSource):
+    """One fold: the classes that train are dealt into ``folds`` parts, one of which validates.
+
+    Each class validates in exactly one of the folds 0 to ``folds - 1``, and trains in all others. The test classes are
+    the source's own, in every fold.
+
+    Args:
+        source: where images come from; it holds no classes out for validation itself (validation_fraction 0).
+        folds: parts, 2 or more.
+        fold: which of them validates, 0 to ``folds - 1``.
+        split_seed: how classes are dealt.
+
+    Raises:
+        ValueError: a number is out of range, or (on load) the source has validation classes or too few classes.
+
+    Source: Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, section 3.
+
+    Example:
+        >>> from proxemic.data import Glyphs
+        >>> glyphs = Glyphs(train_classes=10, test_classes=4, validation_fraction=0.0)
+        >>> splits = Fold(glyphs, folds=3, fold=1).load()
+        >>> splits.train.num_classes, splits.validation.num_classes, splits.test.num_classes
+        (7, 3, 4)
+    """
+
+    source: ImageSource
+    folds: int = 4
+    fold: int = 0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"folds is {self.folds}, but at least 2 are needed: one validates while the others train.")
+        if not 0 <= self.fold < self.folds:
+            raise ValueError(f"fold is {self.fold}, but folds={self.folds} are numbered 0 to {self.folds - 1}.")
+
+    def load(self) -> Splits:
+        """Load the source and deal its training classes."""
+        splits = self.source.load()
+        if splits.validation is not None:
+            raise ValueError(
+                f"the source of a fold holds {splits.validation.num_classes} classes out for validation itself: set "
+                "its validation_fraction to 0."
+            )
+        classes = splits.train.num_classes
+        if classes < 2 * self.folds:
+            raise ValueError(
+                f"folds is {self.folds}, but the {classes} training classes give less than 2 to a fold: take at most "
+                f"{classes // 2} folds."
+            )
+        order = torch.randperm(classes, generator=torch.Generator().manual_seed(self.split_seed))
+        validates = torch.arange(classes) % self.folds == self.fold
+        train, validation = order[~validates].sort().values, order[validates].sort().values
+        return Splits(
+            splits.train.select_classes(train), splits.train.select_classes(validation), splits.test, splits.notes
+        )

@@ -1,0 +1,64 @@
+"""What an embedding network is made from, as plain data."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Pooling = Literal["avg", "max", "avg+max", "gem"]
+Head = Literal["linear", "linear+layer_norm", "none"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """All that `build_model` needs to know.
+
+    Args:
+        backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; or the name of a timm
+            model.
+        embedding_size: dimensions of the embedding, at least 1.
+        pooling: of the backbone's feature map.
+        layer_norm: normalise the pooled features, without trained weights, before the last layer.
+        normalize: scale embeddings to unit length.
+        in_channels: of the images: 1 (grey) or 3 (colour).
+        pretrained: start from timm's pretrained weights, or BN-Inception's published ones.
+        weights: start from this `.safetensors` file of backbone weights instead; for `bn_inception` also `.pth`.
+        width: channels of the first stage of `convnet`, at least 1; other backbones ignore it.
+        head: after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
+            embedding_size must be the backbone's number of features.
+        freeze_batch_norm: keep the statistics and weights of the backbone's batch norm as they are, also in training.
+
+    Raises:
+        ValueError: where an argument is out of its range.
+
+    >>> ModelConfig(embedding_size=64, pooling="gem").pooling
+    'gem'
+    """
+
+    backbone: str = "convnet"
+    embedding_size: int = 128
+    pooling: Pooling = "avg"
+    layer_norm: bool = False
+    normalize: bool = True
+    in_channels: Literal[1, 3] = 3
+    pretrained: bool = False
+    weights: str | None = None
+    width: int = 32
+    head: Head = "linear"
+    freeze_batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.embedding_size < 1:
+            raise ValueError(f"embedding_size is {self.embedding_size} but must be at least 1")
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling is {self.pooling!r} but must be one of {', '.join(get_args(Pooling))}")
+        if self.head not in get_args(Head):
+            raise ValueError(f"head is {self.head!r} but must be one of {', '.join(get_args(Head))}")
+        if self.in_channels not in (1, 3):
+            raise ValueError(f"in_channels is {self.in_channels} but must be 1 (grey) or 3 (colour)")
+        if self.width < 1:
+            raise ValueError(f"width is {self.width} but must be at least 1")
+        if self.pretrained and self.weights is not None:
+            raise ValueError("pretrained and weights are both set; choose one of them")
+        if self.pretrained and self.backbone == "convnet":
+            raise ValueError(
+                "pretrained is set but 'convnet' has no pretrained weights; choose bn_inception or a timm backbone"
+            )

@@ -1,0 +1,38 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxemic.data import Fold, Glyphs
+
+GLYPHS = Glyphs(train_classes=14, test_classes=4, validation_fraction=0.0)
+
+
+@given(folds=st.integers(2, 7), seed=st.integers(0, 1000))
+def test_every_class_validates_once_and_trains_otherwise(folds: int, seed: int) -> None:
+    classes = set(GLYPHS.load().train.class_names)
+    validated: list[str] = []
+    for fold in range(folds):
+        splits = Fold(GLYPHS, folds, fold, seed).load()
+        assert splits.validation is not None
+        assert set(splits.train.class_names) == classes - set(splits.validation.class_names)
+        assert splits.validation.num_classes in (14 // folds, -(-14 // folds))
+        assert splits.test.class_names == GLYPHS.load().test.class_names
+        validated += splits.validation.class_names
+    assert sorted(validated) == sorted(classes)
+
+
+def test_the_seed_deals_the_classes() -> None:
+    one, other, again = (Fold(GLYPHS, split_seed=seed).load().train.class_names for seed in (0, 1, 0))
+    assert one == again
+    assert one != other
+
+
+def test_what_makes_no_fold_is_refused() -> None:
+    with pytest.raises(ValueError, match="folds is 1"):
+        Fold(GLYPHS, folds=1)
+    with pytest.raises(ValueError, match="numbered 0 to 3"):
+        Fold(GLYPHS, fold=4)
+    with pytest.raises(ValueError, match="set its validation_fraction to 0"):
+        Fold(Glyphs(train_classes=14, test_classes=4, validation_fraction=0.5)).load()
+    with pytest.raises(ValueError, match="at most 7 folds"):
+        Fold(GLYPHS, folds=8).load()
