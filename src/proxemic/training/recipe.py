@@ -7,7 +7,7 @@ from typing import Literal
 
 from lightning.pytorch.loggers import Logger
 
-from proxemic.data import Augmentation, ImageSource, Preprocessing
+from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import ModelConfig
 from proxemic.training.optim import Optimization
@@ -142,6 +142,7 @@ class Recipe:
         model: The embedding network.
         loss: Any proxy loss, or `PairwiseLoss`; the number of classes and the embedding size are filled in.
         optim: How the weights are moved.
+        cache: Whether images are decoded and shrunk once, for all epochs and runs.
         images: What every image goes through.
         augment: What training images go through besides.
         batches: How images are gathered into batches.
@@ -158,6 +159,7 @@ class Recipe:
     model: ModelConfig
     loss: Callable[[int, int], ProxyLoss | PairwiseLoss]
     optim: Optimization
+    cache: CacheConfig = field(default_factory=CacheConfig)
     images: Preprocessing = field(default_factory=Preprocessing)
     augment: Augmentation = field(default_factory=Augmentation)
     batches: BatchConfig = field(default_factory=BatchConfig)

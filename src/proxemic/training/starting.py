@@ -10,7 +10,7 @@ from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.run import RunDirectory
 
-__all__ = ["start_from"]
+__all__ = ["load_loss", "start_from"]
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, images: str) -> None:
@@ -37,8 +37,22 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, images
         )
     try:
         model.load_state_dict(load_model(run.path)[0].state_dict())
+    except RuntimeError as error:
+        raise _misfit(run, "model", error) from error
+    load_loss(run, loss)
+
+
+def load_loss(run: RunDirectory, loss: nn.Module) -> None:
+    """Fill a loss with the weights that a run's chosen epoch had.
+
+    Raises:
+        UserError: If there are none, or they do not fit.
+    """
+    try:
         loss.load_state_dict(load_file(run.loss))
-    except (RuntimeError, SafetensorError) as error:
-        raise UserError(
-            f"The weights of {run.path} do not fit this recipe's model and loss: {' '.join(str(error).split())[:200]}"
-        ) from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise _misfit(run, "loss", error) from error
+
+
+def _misfit(run: RunDirectory, part: str, error: Exception) -> UserError:
+    return UserError(f"The weights of {run.path} do not fit this recipe's {part}: {' '.join(str(error).split())[:200]}")

@@ -114,7 +114,7 @@ def _check_accelerator(recipe: Recipe) -> None:
 
 
 def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
-    splits = recipe.data.load()
+    splits = recipe.cache.apply(recipe.data.load())
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
     recipe.optim.build(model, loss)

@@ -3,11 +3,11 @@
 import argparse
 from functools import partial
 
-from proxemic.cli.analyze import characteristics
+from proxemic.cli.analyze import characteristics, local_centers
 
 __all__ = ["SUBCOMMANDS", "add_parser", "run"]
 
-SUBCOMMANDS = (characteristics,)
+SUBCOMMANDS = (characteristics, local_centers)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

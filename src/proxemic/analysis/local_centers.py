@@ -1,0 +1,138 @@
+r"""Whether the K proxies of a class have found the local centres that it has, such as the typefaces of a character.
+
+Every picture is given to the nearest proxy of its own class. What this tells about a property of the picture, within
+classes (the number of a proxy means nothing across them), is the conditional mutual information in bits,
+
+$$I(\text{property}; \text{proxy} \mid \text{class}) = H(\text{property} \mid \text{class})
+- H(\text{property} \mid \text{proxy}, \text{class}).$$
+
+Few pictures make it larger than 0 by chance alone, so it stands beside its values for shuffled properties.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from proxemic.losses import ProxyLoss
+
+__all__ = ["LocalCenters", "conditional_information", "nearest_own_proxy", "shuffled_information"]
+
+
+@dataclass(frozen=True)
+class LocalCenters:
+    """What the nearest proxy of the own class tells about a property.
+
+    Args:
+        information: bits.
+        chance: mean of the same over shuffled properties, bits.
+        chance_range: the 2.5 and 97.5 per cent quantiles of these.
+        most: what a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
+    """
+
+    information: float
+    chance: float
+    chance_range: tuple[float, float]
+    most: float
+
+
+@torch.no_grad()
+def nearest_own_proxy(
+    loss: ProxyLoss, embeddings: Float[Tensor, "batch dim"], labels: Int64[Tensor, " batch"]
+) -> Int64[Tensor, " batch"]:
+    """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity.
+
+    Args:
+        loss: with K proxies a class.
+        embeddings: of pictures of training classes.
+        labels: their classes.
+
+    >>> from proxemic.losses import SoftTripleLoss
+    >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
+    >>> loss.proxies.data[0] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> nearest_own_proxy(loss, torch.tensor([[0.1, 0.9], [2.0, 1.0]]), torch.tensor([0, 0])).tolist()
+    [1, 0]
+    """
+    similarity = loss.scoring.similarity
+    queries = similarity.prepare(embeddings.to(loss.proxies.dtype))
+    centers = loss.centers(loss.proxies)
+    nearest = torch.empty(len(labels), dtype=torch.int64)
+    for label in labels.unique().tolist():
+        mine = labels == label
+        nearest[mine] = similarity.dense(queries[mine], centers[label]).argmax(1)
+    return nearest
+
+
+def conditional_information(
+    classes: Int64[Tensor, " rows"], values: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]
+) -> float:
+    """The plug-in estimate of `I(value; proxy | class)` in bits, from rows of the three.
+
+    >>> classes, proxies = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+    >>> conditional_information(classes, torch.tensor([5, 7, 7, 5]), proxies)
+    1.0
+    """
+    return (
+        _entropy(classes, values) + _entropy(classes, proxies) - _entropy(classes, values, proxies) - _entropy(classes)
+    )
+
+
+def shuffled_information(
+    classes: Int64[Tensor, " rows"],
+    values: Int64[Tensor, " rows"],
+    proxies: Int64[Tensor, " rows"],
+    *,
+    units: Int64[Tensor, " rows"] | None = None,
+    shuffles: int = 200,
+    seed: int = 0,
+) -> LocalCenters:
+    """The information beside that of properties shuffled within each class.
+
+    Args:
+        classes: of each row.
+        values: the property, of each row.
+        proxies: number of the nearest proxy, of each row.
+        units: what is shuffled as a whole, such as all draws of one picture; they have one value each within a class.
+            None shuffles row by row.
+        shuffles: how many, at least 1.
+        seed: of the shuffles.
+
+    Raises:
+        ValueError: a unit has two values within a class, or there are no shuffles.
+    """
+    if shuffles < 1:
+        raise ValueError(f"shuffles is {shuffles}, but must be at least 1.")
+    rows = torch.arange(len(classes)) if units is None else units
+    pairs, place = torch.stack([classes, rows]).unique(dim=1, return_inverse=True)
+    value = torch.zeros(pairs.shape[1], dtype=torch.int64).scatter(0, place, values)
+    if not torch.equal(value[place], values):
+        raise ValueError("units has a unit with two values within a class, but it is shuffled as a whole.")
+    generator = torch.Generator().manual_seed(seed)
+    found = torch.tensor(
+        [
+            conditional_information(classes, _shuffled(value, pairs[0], generator)[place], proxies)
+            for _ in range(shuffles)
+        ]
+    )
+    least, largest = found.quantile(torch.tensor([0.025, 0.975])).tolist()
+    entropy = _entropy(classes, values) - _entropy(classes)
+    most = min(entropy, float(torch.log2(proxies.max() + 1.0)))
+    return LocalCenters(conditional_information(classes, values, proxies), found.mean().item(), (least, largest), most)
+
+
+def _shuffled(
+    values: Int64[Tensor, " units"], classes: Int64[Tensor, " units"], generator: torch.Generator
+) -> Int64[Tensor, " units"]:
+    """Values in a random order within each class; the units come sorted by class."""
+    keys = classes + torch.rand(len(classes), generator=generator, dtype=torch.float64)
+    return values[keys.argsort()]
+
+
+def _entropy(*columns: Int64[Tensor, " rows"]) -> float:
+    key = torch.zeros_like(columns[0])
+    for column in columns:
+        key = key * (column.max() + 1) + column
+    counts = key.bincount().double()
+    counts = counts[counts > 0]
+    return float((counts.sum().log2() * counts.sum() - (counts * counts.log2()).sum()) / counts.sum())

@@ -1,0 +1,105 @@
+"""``proxemic analyze local-centers``."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from proxemic.analysis.local_centers import LocalCenters
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "local-centers",
+        help="whether the proxies of a class found what differs within it, such as typefaces",
+        description="What the nearest proxy of its own class tells about a training picture's group (a glyph's "
+        "typeface), in bits, beside chance; for runs with several proxies a class.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run_directory", type=Path, metavar="RUN", help="a finished run")
+    parser.add_argument("--draws", type=int, default=8, help="augmented versions of each picture (%(default)s)")
+    parser.add_argument("--shuffles", type=int, default=200, help="for the range of chance (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of augmentation and shuffles (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Embed the training pictures, print the information, write it."""
+    import json
+    from dataclasses import asdict
+
+    from proxemic.cli.show import format_table
+    from proxemic.files import write_atomically
+
+    found = _measure(arguments.run_directory, arguments.draws, arguments.shuffles, arguments.seed)
+    rows = [[name, f"{each.information:.3f}", _chance(each), f"{each.most:.3f}"] for name, each in found.items()]
+    print(f"Bits that the nearest proxy of its class tells about a training picture, {arguments.run_directory}")
+    print(format_table(["property", "bits", "by chance (95%)", "at most"], rows))
+    if arguments.json is not None:
+        with write_atomically(arguments.json) as temporary:
+            temporary.write_text(json.dumps({name: asdict(each) for name, each in found.items()}, indent=2) + "\n")
+
+
+def _chance(found: "LocalCenters") -> str:
+    least, most = found.chance_range
+    return f"{found.chance:.3f} ({least:.3f} … {most:.3f})"
+
+
+def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "dict[str, LocalCenters]":
+    import torch
+
+    from proxemic.analysis.local_centers import nearest_own_proxy, shuffled_information
+    from proxemic.data import EmbeddingDataset
+    from proxemic.errors import UserError
+    from proxemic.losses import ProxyLoss
+    from proxemic.models import load_model
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.training import RunDirectory
+    from proxemic.training.starting import load_loss
+
+    run = RunDirectory(path)
+    run.check_run()
+    if draws < 1:
+        raise UserError(f"--draws is {draws}, but must be at least 1.")
+    recipe = read_recipe(run.recipe).recipe
+    train = recipe.data.load().train
+    if train.groups is None:
+        raise UserError(f"The images of {path} have no groups within their classes: those of Glyphs have, typefaces.")
+    loss = recipe.loss(train.num_classes, recipe.model.embedding_size)
+    if not isinstance(loss, ProxyLoss) or loss.proxies_per_class == 1:
+        raise UserError(
+            f"{path} has one proxy a class, or none, but this asks which of several is the nearest: train with "
+            "--loss.proxies_per_class 2 or more."
+        )
+    load_loss(run, loss)
+    model = load_model(path)[0]
+    torch.manual_seed(seed)
+    pictures = EmbeddingDataset(train, recipe.augment.training(recipe.images))
+    with torch.no_grad():
+        embeddings = torch.cat(
+            [
+                model(torch.stack([pictures[index][0] for index in part.tolist()]))
+                for _ in range(draws)
+                for part in torch.arange(len(train)).split(recipe.evaluation.batch_size)
+            ]
+        )
+    labels, groups = train.labels.repeat(draws), train.groups.repeat(draws)
+    nearest = nearest_own_proxy(loss, embeddings, labels)
+    found = {"group": shuffled_information(labels, groups, nearest, shuffles=shuffles, seed=seed)}
+    for name, values in _properties(type(recipe.data).__name__, groups).items():
+        found[name] = shuffled_information(labels, values, nearest, units=groups, shuffles=shuffles, seed=seed)
+    return found
+
+
+def _properties(source: str, groups: "Tensor") -> "dict[str, Tensor]":
+    """What Glyphs' typefaces have in common: shuffled as whole typefaces, as their draws are alike in any case."""
+    if source != "Glyphs":
+        return {}
+    style = groups % 4
+    return {"family": groups // 4, "weight": style % 2, "slant": style // 2}
