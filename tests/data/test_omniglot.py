@@ -1,17 +1,17 @@
 import hashlib
 import zipfile
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from data.benchmarks.site import Site, serve
 from proxemic.data import Omniglot, UnreadableImageError
-from proxemic.data import omniglot as module
+from proxemic.data.benchmarks import OriginalFile
+from proxemic.data.omniglot import ARCHIVES
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "omniglot"
 FIRST, SECOND = "images_background_small1", "images_background_small2"
@@ -122,46 +122,41 @@ def test_test_without_new_characters(trees: Path, tmp_path: Path) -> None:
         Omniglot(tmp_path / "same").load()
 
 
-class Server(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture
-def server(trees: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(trees: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     folder = trees / "server"
     pack(trees, folder)
-    digests = {path.stem: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=folder)) as http:
-        monkeypatch.setattr(module, "BASE_URL", f"http://127.0.0.1:{http.server_port}")
-        monkeypatch.setattr(module, "_MD5", digests)
-        thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield folder
-        http.shutdown()
-        thread.join()
+    with serve(Site({path.name: path.read_bytes() for path in folder.iterdir()})) as site:
+        publish(site, monkeypatch)
+        yield site
 
 
-def test_download(server: Path, tmp_path: Path) -> None:
+def publish(site: Site, monkeypatch: pytest.MonkeyPatch, **changed: str) -> None:
+    archives = tuple(
+        OriginalFile(name, hashlib.md5(content).hexdigest(), f"{site.url}/{name}")
+        for name, content in sorted(site.files.items())
+    )
+    monkeypatch.setitem(ARCHIVES, "small", (replace(archives[0], **changed), archives[1]))
+
+
+def test_download(site: Site, tmp_path: Path) -> None:
     target = tmp_path / "new" / "place"
     assert Omniglot(target, download=True).load().test.num_classes == 4
     assert sorted(path.name for path in target.iterdir()) == [f"{FIRST}.zip", f"{SECOND}.zip"]
-    for path in server.iterdir():
-        path.unlink()
+    site.files.clear()
     assert Omniglot(target, download=True).load().test.num_classes == 4  # nothing to fetch any more
 
 
-def test_failed_download_leaves_nothing(server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_leaves_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "new"
-    monkeypatch.setitem(module._MD5, FIRST, "0" * 32)
-    with pytest.raises(ValueError, match=rf"{FIRST}\.zip could not be downloaded .*corrupted.* fetch it by hand"):
-        Omniglot(target, download=True).load()
-    (server / f"{FIRST}.zip").unlink()
-    with pytest.raises(ValueError, match=r"could not be downloaded .*404"):
-        Omniglot(target, download=True).load()
-    monkeypatch.setattr(module, "BASE_URL", "http://127.0.0.1:9")
-    with pytest.raises(ValueError, match=r"could not be downloaded .*refused"):
-        Omniglot(target, download=True).load()
+    for changed, message in (
+        ({"md5": "0" * 32}, rf"{FIRST}\.zip could not be downloaded .*corrupted.* fetch it by hand"),
+        ({"url": f"{site.url}/other.zip"}, r"could not be downloaded .*404"),
+        ({"url": "http://127.0.0.1:9/a.zip"}, r"could not be downloaded .*refused"),
+    ):
+        publish(site, monkeypatch, **changed)
+        with pytest.raises(ValueError, match=message):
+            Omniglot(target, download=True).load()
     assert list(target.iterdir()) == []
 
 

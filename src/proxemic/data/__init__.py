@@ -3,6 +3,7 @@
 from proxemic.extras import extra
 
 with extra("train"):
+    from proxemic.data.benchmarks import CUB200, Cars196, FashionMNIST, InShop, StanfordOnlineProducts
     from proxemic.data.embedding_dataset import EmbeddingDataset
     from proxemic.data.embedding_files import (
         LabelledEmbeddings,
@@ -12,10 +13,13 @@ with extra("train"):
     )
     from proxemic.data.face_packs import EncodedPixels, read_face_pack
     from proxemic.data.face_pairs import FacePairs, read_lfw_pairs
+    from proxemic.data.folds import Fold
     from proxemic.data.glyphs import FACES, Glyphs
+    from proxemic.data.image_cache import CacheConfig, cache_images, cache_splits
     from proxemic.data.image_folder import OwnImages
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.omniglot import Omniglot
+    from proxemic.data.pixel_cache import CachedPixels
     from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels, UnreadableImageError
     from proxemic.data.query_gallery import join_query_gallery, load_query_gallery
     from proxemic.data.report import DatasetReport, check
@@ -25,19 +29,26 @@ with extra("train"):
     from proxemic.data.transforms import Augmentation, Preprocessing
 
 __all__ = [
+    "CUB200",
     "FACES",
     "ArrayPixels",
     "Augmentation",
     "Batches",
+    "CacheConfig",
+    "CachedPixels",
+    "Cars196",
     "ClassBalancedBatches",
     "DatasetReport",
     "EmbeddingDataset",
     "EncodedPixels",
     "FacePairs",
+    "FashionMNIST",
     "FilePixels",
+    "Fold",
     "Glyphs",
     "ImageSet",
     "ImageSource",
+    "InShop",
     "LabelledEmbeddings",
     "Omniglot",
     "OwnImages",
@@ -47,7 +58,10 @@ __all__ = [
     "RowLabels",
     "SeededBatches",
     "Splits",
+    "StanfordOnlineProducts",
     "UnreadableImageError",
+    "cache_images",
+    "cache_splits",
     "check",
     "check_embedding_name",
     "join_query_gallery",

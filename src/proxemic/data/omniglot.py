@@ -1,35 +1,40 @@
 """Omniglot: handwritten characters of many alphabets, read from the original archives."""
 
 import io
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from PIL import Image
-from torchvision.datasets.utils import download_url
 
+from proxemic.data.benchmarks.downloads import download
+from proxemic.data.benchmarks.facts import OriginalFile
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels, UnreadableImageError, describe
 from proxemic.data.splits import hold_out
 
 BASE_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 
-_MD5 = {
-    "images_background_small1": "e704a628b5459e08445c13499850abc4",
-    "images_background_small2": "b75a71a51d3b13f821f212756fe481fd",
-    "images_background": "68d2efa1b9178cc56df9314c21c6e718",
-    "images_evaluation": "6b91aef0f799c5bb55b94e3f2daec811",
+
+def _archive(name: str, md5: str) -> OriginalFile:
+    return OriginalFile(f"{name}.zip", md5, f"{BASE_URL}/{name}.zip")
+
+
+ARCHIVES = {
+    "small": (
+        _archive("images_background_small1", "e704a628b5459e08445c13499850abc4"),
+        _archive("images_background_small2", "b75a71a51d3b13f821f212756fe481fd"),
+    ),
+    "full": (
+        _archive("images_background", "68d2efa1b9178cc56df9314c21c6e718"),
+        _archive("images_evaluation", "6b91aef0f799c5bb55b94e3f2daec811"),
+    ),
 }
-_ARCHIVES = {
-    "small": ("images_background_small1", "images_background_small2"),
-    "full": ("images_background", "images_evaluation"),
-}
+"""The training and the test archive of each subset."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Omniglot(ImageSource):
     download: bool = False
 
     def __post_init__(self) -> None:
-        if self.subset not in _ARCHIVES:
+        if self.subset not in ARCHIVES:
             raise ValueError(f"subset is {self.subset!r}, but it must be 'small' or 'full'.")
 
     def load(self) -> Splits:
@@ -77,10 +82,11 @@ class Omniglot(ImageSource):
                 "--data.download true fetches them into it."
             )
         root = Path(self.root)
-        if self.download:
-            for archive in _ARCHIVES[self.subset]:
-                _download(root, archive)
-        train, test = (_read(_find(root, archive)) for archive in _ARCHIVES[self.subset])
+        archives = ARCHIVES[self.subset]
+        for archive in archives:
+            if self.download and archive.url and not _locate(root, archive):
+                download(archive.url, root / archive.name, archive.md5)
+        train, test = (_read(_find(root, archive)) for archive in archives)
         known = {_alphabet(name) for name in train.class_names}
         new = [place for place, name in enumerate(test.class_names) if _alphabet(name) not in known]
         repeated = sorted(known.intersection(map(_alphabet, test.class_names)))
@@ -100,18 +106,19 @@ def _alphabet(class_name: str) -> str:
     return class_name.split("/")[0]
 
 
-def _locate(root: Path, archive: str) -> Path | None:
-    places = [folder / name for folder in (root, root / "omniglot-py") for name in (f"{archive}.zip", archive)]
+def _locate(root: Path, archive: OriginalFile) -> Path | None:
+    names = (archive.name, archive.name.removesuffix(".zip"))
+    places = [folder / name for folder in (root, root / "omniglot-py") for name in names]
     return next((place for place in places if place.exists()), None)
 
 
-def _find(root: Path, archive: str) -> Path:
+def _find(root: Path, archive: OriginalFile) -> Path:
     found = _locate(root, archive)
     if found:
         return found
     raise ValueError(
-        f"{root} has neither {archive}.zip nor a folder {archive}: set download to true, or fetch "
-        f"{BASE_URL}/{archive}.zip and put it there."
+        f"{root} has neither {archive.name} nor a folder {archive.name.removesuffix('.zip')}: set download to true, or "
+        f"fetch {archive.url} and put it there."
     )
 
 
@@ -156,18 +163,3 @@ def _decode(path: Path, content: bytes) -> np.ndarray:
             return 255 - np.asarray(image.convert("L"))
     except Exception as error:  # as in `read_image`
         raise UnreadableImageError(path, describe(error)) from error
-
-
-def _download(root: Path, archive: str) -> None:
-    if _locate(root, archive):
-        return
-    url = f"{BASE_URL}/{archive}.zip"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root) as folder:
-            download_url(url, folder, f"{archive}.zip", _MD5[archive])
-            Path(folder, f"{archive}.zip").replace(root / f"{archive}.zip")
-    except (OSError, RuntimeError, HTTPException) as error:
-        raise ValueError(
-            f"{url} could not be downloaded to {root} ({error}): fetch it by hand and put it there."
-        ) from error

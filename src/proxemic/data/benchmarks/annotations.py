@@ -1,0 +1,161 @@
+"""From what annotation files say to image sets: each named image must be there, each class on one side."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from proxemic.data.benchmarks.benchmark import Official
+from proxemic.data.images import ImageSet
+from proxemic.data.pixels import FilePixels
+
+_NAMED = 3  # examples a message gives
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One image: its path below the data set's folder, its official class number, and which side it is on."""
+
+    path: str
+    label: int
+    test: bool
+    query: bool | None = None
+    group: int | None = None
+
+
+def read_fields(path: Path, count: int, *, header: str | None = None, skip: int = 0) -> Iterator[list[str]]:
+    """Read lines of a number of fields, the last of which may hold spaces.
+
+    Args:
+        path: the file.
+        count: fields a line.
+        header: what the first line must say after the skipped ones, if it is a header.
+        skip: lines to leave out.
+
+    Raises:
+        ValueError: a line has fewer, the header is another, or the file is not there or no text.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()[skip:]
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is missing: unpack the archive again.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text: it is damaged.") from error
+    if header is not None and (not lines or lines[0].split() != header.split()):
+        raise ValueError(f"{path} has no header {header!r}: it is damaged, or another file.")
+    start = 0 if header is None else 1
+    for number, line in enumerate(lines[start:], start=skip + start + 1):
+        fields = line.split(maxsplit=count - 1)
+        if not fields:
+            continue
+        if len(fields) < count:
+            raise ValueError(f"{path}, line {number}: {line!r} has not {count} fields: the file is damaged.")
+        yield [field.strip() for field in fields]
+
+
+def whole_number(text: str, path: Path) -> int:
+    """Read a number of an annotation file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.isdecimal():
+        raise ValueError(f"{path} has {text!r} where a number belongs: it is damaged.")
+    return int(text)
+
+
+def check_unique(values: Iterable[object], what: str, path: Path) -> None:
+    """Refuse a file that lists something twice.
+
+    Raises:
+        ValueError: it does.
+    """
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} has {len(twice):,} {what} more than once, such as {twice[0]}: it is damaged.")
+
+
+def official_sets(
+    folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str], listing: Path, flaws: Sequence[str] = ()
+) -> Official:
+    """Make the two splits of the images that are there, and list those that are not.
+
+    Args:
+        folder: what the paths are relative to.
+        rows: the images.
+        class_names: name of every class that there should be, in official order.
+        listing: the file that lists them, for messages.
+        flaws: what else is wrong, half a sentence each.
+
+    Raises:
+        ValueError: an image is listed twice, or a class is on both sides, or a path leads out of the folder.
+    """
+    check_unique((row.path for row in rows), "images", listing)
+    shared = {row.label for row in rows if row.test} & {row.label for row in rows if not row.test}
+    if shared:
+        names = some([class_names[label] for label in sorted(shared)])
+        raise ValueError(
+            f"{listing} has {len(shared):,} classes in both training and test ({names}), but they must differ: it is "
+            "damaged or shuffled."
+        )
+    absent, missing = _absentees(folder, rows)
+    there = [row for row in rows if row.path not in missing]
+    unlisted = sorted(set(class_names) - {row.label for row in rows})
+    found = [
+        *_told("classes without an image in " + listing.name, [class_names[label] for label in unlisted]),
+        *_told("folders missing", absent),
+        *_told(f"of {len(rows):,} images missing", list(missing)),
+        *flaws,
+    ]
+    train, test = (
+        _image_set(folder, [row for row in there if row.test == side], class_names) for side in (False, True)
+    )
+    return Official(train, test, tuple(found))
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _told(what: str, names: Sequence[str]) -> list[str]:
+    return [f"{len(names):,} {what} ({some(names)})"] if names else []
+
+
+def _absentees(folder: Path, rows: Sequence[Listed]) -> tuple[list[str], dict[str, None]]:
+    """Folders and, in listed order, images that are not there; folders are listed, as 120,000 questions take long."""
+    outside = [row.path for row in rows if PurePosixPath(row.path).is_absolute() or ".." in row.path.split("/")]
+    if outside:
+        raise ValueError(f"{outside[0]!r} leads out of {folder}: the annotations are damaged.")
+    contents: dict[str, set[str]] = {}
+    absent: list[str] = []
+    for parent in dict.fromkeys(row.path.rpartition("/")[0] for row in rows):
+        try:
+            with os.scandir(folder / parent) as entries:
+                contents[parent] = {entry.name for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            contents[parent] = set()
+            absent.append(parent)
+    missing: dict[str, None] = {}
+    for row in rows:
+        parent, _, name = row.path.rpartition("/")
+        if name not in contents[parent]:
+            missing[row.path] = None
+    return absent, missing
+
+
+def _image_set(folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str]) -> ImageSet:
+    present = sorted({row.label for row in rows})
+    place = {label: index for index, label in enumerate(present)}
+    labels = torch.tensor([place[row.label] for row in rows], dtype=torch.int64)
+    is_query = groups = None
+    if rows and rows[0].query is not None:
+        is_query = torch.tensor([bool(row.query) for row in rows])
+    if rows and rows[0].group is not None:
+        groups = torch.tensor([row.group for row in rows], dtype=torch.int64)
+    pixels = FilePixels([folder / row.path for row in rows])
+    is_gallery = None if is_query is None else ~is_query
+    return ImageSet(pixels, labels, tuple(class_names[label] for label in present), is_query, is_gallery, groups)

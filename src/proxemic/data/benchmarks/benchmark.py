@@ -1,0 +1,148 @@
+"""What published data sets have in common: official splits, counted before they are believed."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.splits import hold_out
+
+
+class AbsentError(ValueError):
+    """The data set is not in the folder, or still packed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Official:
+    """The two official splits as found on disk.
+
+    Args:
+        train: training images.
+        test: test images.
+        flaws: what of the official data set is missing or different, half a sentence each.
+    """
+
+    train: ImageSet
+    test: ImageSet
+    flaws: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of classes and images of each split, and of queries and gallery where the test tells them apart."""
+        counts = {
+            "train classes": self.train.num_classes,
+            "train images": len(self.train),
+            "test classes": self.test.num_classes,
+            "test images": len(self.test),
+        }
+        if self.test.is_query is not None and self.test.is_gallery is not None:
+            counts["query images"] = int(self.test.is_query.sum())
+            counts["gallery images"] = int(self.test.is_gallery.sum())
+        return counts
+
+
+@dataclass(frozen=True)
+class Benchmark(ImageSource):
+    """A published data set with official splits; see its subclasses."""
+
+    root: Path | None = None
+    validation_fraction: float = 0.5
+    split_seed: int = 0
+    check_counts: bool = True
+
+    facts: ClassVar[Facts]
+
+    @abstractmethod
+    def read(self) -> Official:
+        """Read what the annotations say, and look which of the images are there.
+
+        Raises:
+            AbsentError: it is not there, or still packed.
+            ValueError: the annotations contradict themselves.
+        """
+
+    def load(self) -> Splits:
+        """Read the official splits, check their counts, and hold out training classes for validation."""
+        official = self.read()
+        return self.arrange(official, self.judge(official))
+
+    def arrange(self, official: Official, notes: tuple[str, ...]) -> Splits:
+        """Hold out training classes for validation."""
+        train, validation = hold_out(official.train, self.validation_fraction, self.split_seed)
+        return Splits(train, validation, official.test, notes)
+
+    def judge(self, official: Official) -> tuple[str, ...]:
+        """Refuse what is not the whole of the data set; where that is allowed, give a note that says so.
+
+        Raises:
+            ValueError: something is missing or different, and `check_counts` is set.
+        """
+        counts = official.counts
+        differences = [
+            f"{name} {counts.get(name, 0):,} instead of {count:,}"
+            for name, count in self.facts.counts.items()
+            if counts.get(name, 0) != count
+        ]
+        flaws = "; ".join((*official.flaws, *differences))
+        if not flaws:
+            return ()
+        if self.check_counts:
+            raise ValueError(
+                f"{self.folder} is not the {self.facts.title} of the papers: {flaws}; delete what is damaged and run "
+                f"{self.command}, or, to use it as it is, set check_counts to false (--data.check_counts false)."
+            )
+        return (f"Not the {self.facts.title} of the papers, but check_counts is false: {flaws}.",)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that is searched.
+
+        Raises:
+            ValueError: none is given.
+        """
+        if self.root is None:
+            raise ValueError(
+                f"data.root is missing: give the folder of {self.facts.title} (--data.root DIR); proxemic datasets "
+                f"prepare {self.facts.key} --root DIR makes one."
+            )
+        return Path(self.root)
+
+    @property
+    def command(self) -> str:
+        """What to type to get the data set."""
+        return f"proxemic datasets prepare {self.facts.key} --root {self.folder}"
+
+    def find(self, *names: str) -> Path:
+        """Find the first of the files or folders that is there.
+
+        Raises:
+            AbsentError: none is; it says how to get the data set.
+        """
+        for name in names:
+            if (self.folder / name).exists():
+                return self.folder / name
+        for file in self.files:
+            archive = self.locate(file)
+            tree = archive.parent / file.tree if archive and file.tree else None
+            if tree and not tree.exists():
+                raise AbsentError(f"{archive} is not unpacked: run {self.command}.")
+            if tree and names[0].startswith(f"{file.tree}/"):
+                raise AbsentError(f"{tree} lacks {names[0]}: delete it and run {self.command}.")
+        if not self.facts.by_hand:
+            raise AbsentError(f"{self.folder} has no {names[0]}: run {self.command}, which fetches it.")
+        raise AbsentError(
+            f"{self.folder} has no {names[0]}, and {self.facts.title} must be fetched by hand: {self.facts.by_hand} "
+            f"into {self.folder}, and run {self.command}."
+        )
+
+    @property
+    def files(self) -> tuple[OriginalFile, ...]:
+        """The original files, of any layout."""
+        return (*self.facts.files, *self.facts.mirror_files)
+
+    def locate(self, file: OriginalFile) -> Path | None:
+        """Where an original file lies, if it does."""
+        places = (self.folder / file.name, self.folder / Path(file.name).name)
+        return next((place for place in places if place.is_file()), None)

@@ -1,0 +1,76 @@
+"""CUB-200-2011: birds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
+from proxemic.data.benchmarks.benchmark import Benchmark, Official
+from proxemic.data.benchmarks.facts import Facts, OriginalFile
+
+
+@dataclass(frozen=True)
+class CUB200(Benchmark):
+    """11,788 photographs of 200 species of birds: the first 100 train, the last 100 test.
+
+    Args:
+        root: the folder with the extracted `CUB_200_2011`, or that folder.
+        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: which training classes validate.
+        check_counts: refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+
+    Raises:
+        ValueError: (on load) it is not there, not whole, or its annotation files contradict each other.
+
+    Source: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", CNS-TR-2011-001; split of Song et al., "Deep Metric
+    Learning via Lifted Structured Feature Embedding", CVPR 2016.
+
+    Example:
+        >>> CUB200.facts.counts["train images"]
+        5864
+    """
+
+    facts: ClassVar[Facts] = Facts(
+        key="cub",
+        title="CUB-200-2011",
+        counts={"train classes": 100, "train images": 5864, "test classes": 100, "test images": 5924},
+        files=(
+            OriginalFile(
+                "CUB_200_2011.tgz",
+                md5="97eceeb196236b17998738112f37df78",
+                url="https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz?download=1",
+                tree="CUB_200_2011",
+            ),
+        ),
+        page="https://data.caltech.edu/records/65de6-vp158",
+    )
+
+    def read(self) -> Official:
+        listing = self.find("CUB_200_2011/images.txt", "images.txt")
+        folder = listing.parent
+        names, paths, labels = (
+            _numbered(folder / name) for name in ("classes.txt", "images.txt", "image_class_labels.txt")
+        )
+        if paths.keys() != labels.keys():
+            raise ValueError(
+                f"{folder} names {len(paths):,} images in images.txt, but {len(labels):,} in image_class_labels.txt, "
+                "or others: one is cut short, or of another data set."
+            )
+        half = len(names) // 2
+        rows = []
+        for image, path in paths.items():
+            # 001.Black_footed_Albatross/Black_Footed_Albatross_0001_796111.jpg
+            label = whole_number(labels[image], folder / "image_class_labels.txt")
+            if names.get(label) != path.partition("/")[0] or not path.startswith(f"{label:03d}."):
+                raise ValueError(
+                    f"{folder}: image {image} is {path}, but image_class_labels.txt gives it class {label}, "
+                    f"{names.get(label, 'which classes.txt lacks')}: one of the files is damaged or shuffled."
+                )
+            rows.append(Listed(f"images/{path}", label, test=label > half))
+        return official_sets(folder, rows, {number: names[number] for number in sorted(names)}, listing)
+
+
+def _numbered(path: Path) -> dict[int, str]:
+    pairs = [(whole_number(number, path), text) for number, text in read_fields(path, 2)]
+    check_unique((number for number, _ in pairs), "numbers", path)
+    return dict(pairs)

@@ -1,0 +1,73 @@
+"""In-Shop Clothes Retrieval of DeepFashion."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxemic.data.benchmarks.annotations import Listed, official_sets, read_fields, whole_number
+from proxemic.data.benchmarks.benchmark import Benchmark, Official
+from proxemic.data.benchmarks.facts import Facts, OriginalFile
+
+_HEADER = "image_name item_id evaluation_status"
+_STATUSES = ("train", "query", "gallery")
+
+
+@dataclass(frozen=True)
+class InShop(Benchmark):
+    """52,712 photographs of 7,982 items of clothing; test images either ask or answer, as the authors chose.
+
+    Training images have no such role, and neither have those held out of them for validation: all ask and answer.
+
+    Args:
+        root: the folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`
+            and `Img`.
+        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: which training classes validate.
+        check_counts: refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+
+    Raises:
+        ValueError: (on load) it is not there, not whole, or its annotation file contradicts itself.
+
+    Source: Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
+    2016.
+
+    Example:
+        >>> InShop.facts.counts["query images"]
+        14218
+    """
+
+    facts: ClassVar[Facts] = Facts(
+        key="in-shop",
+        title="In-Shop Clothes Retrieval",
+        counts={
+            "train classes": 3997,
+            "train images": 25882,
+            "test classes": 3985,
+            "test images": 26830,
+            "query images": 14218,
+            "gallery images": 12612,
+        },
+        files=(OriginalFile("Img/img.zip", tree="img"), OriginalFile("Eval/list_eval_partition.txt")),
+        page="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
+        by_hand="agree to its terms at https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html, and put "
+        "Img/img.zip and Eval/list_eval_partition.txt",
+    )
+
+    def read(self) -> Official:
+        images = self.find("Img/img", "img")
+        listing = self.find("Eval/list_eval_partition.txt", "list_eval_partition.txt")
+        count = next(read_fields(listing, 1), ["0"])[0]
+        rows: list[Listed] = []
+        for path, item, status in read_fields(listing, 3, header=_HEADER, skip=1):
+            if status not in _STATUSES:
+                raise ValueError(
+                    f"{listing} says {status!r}, none of {', '.join(_STATUSES)}, of {path}: it is damaged."
+                )
+            # img/WOMEN/Dresses/id_00000002/02_1_front.jpg
+            if f"/{item}/" not in path or not item.startswith("id_"):
+                raise ValueError(f"{listing} says that {path} shows {item}: it is damaged or shuffled.")
+            label = whole_number(item.removeprefix("id_"), listing)
+            rows.append(Listed(path, label, status != "train", None if status == "train" else status == "query"))
+        cut = len(rows) != whole_number(count, listing)
+        flaws = [f"{listing.name} lists {len(rows):,} images, but says it has {count}"] if cut else []
+        names = {label: f"id_{label:08d}" for label in sorted({row.label for row in rows})}
+        return official_sets(images.parent, rows, names, listing, flaws)

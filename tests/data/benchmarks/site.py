@@ -1,0 +1,75 @@
+"""A web server on this machine that behaves as told, for as long as a test lasts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+
+
+@dataclass
+class Site:
+    """What the server has, how it behaves, and what it was asked."""
+
+    files: dict[str, bytes]
+    url: str = ""
+    ranges: bool = True
+    version: str = '"1"'
+    kind: str = "application/octet-stream"
+    breaks: list[int] = field(default_factory=list)  # bytes of each coming answer after which the connection drops
+    status: list[int] = field(default_factory=list)  # of each coming answer
+    stalled: Event | None = None  # wait for this before a connection drops
+    asked: list[str | None] = field(default_factory=list)  # the Range of each request
+    sent: list[int] = field(default_factory=list)
+    agents: set[str | None] = field(default_factory=set)
+
+
+@contextmanager
+def serve(site: Site) -> Iterator[Site]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+        def do_GET(self) -> None:
+            answer(self, site)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        site.url = f"http://127.0.0.1:{http.server_port}"
+        thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield site
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def answer(request: BaseHTTPRequestHandler, site: Site) -> None:
+    content = site.files.get(request.path.partition("?")[0].lstrip("/"))
+    wanted = request.headers.get("Range")
+    site.asked.append(wanted)
+    site.agents.add(request.headers.get("User-Agent"))
+    status = site.status.pop(0) if site.status else 200
+    if status != 200 or content is None:
+        request.send_error(404 if status == 200 else status)
+        return
+    start, total = 0, len(content)
+    if wanted and site.ranges and request.headers.get("If-Range") in (None, site.version):
+        start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        request.send_response(206 if start < total else 416)
+        request.send_header(
+            "Content-Range", f"bytes {start}-{total - 1}/{total}" if start < total else f"bytes */{total}"
+        )
+    else:
+        request.send_response(200)
+    if site.version:
+        request.send_header("ETag", site.version)
+    request.send_header("Content-Type", site.kind)
+    request.send_header("Content-Length", str(max(0, total - start)))
+    request.end_headers()
+    end = start + site.breaks.pop(0) if site.breaks else total
+    request.wfile.write(content[start:end])
+    request.wfile.flush()
+    site.sent.append(len(content[start:end]))
+    if end < total and site.stalled:
+        site.stalled.wait(30)
