@@ -48,3 +48,12 @@ def test_the_tables_of_the_metrics() -> None:
     assert [line.split(":")[0] for line in lines] == ["N=1200, k=100", "N=1200, k=300"]
     lines = run("metrics.py", "--smoke", "--peers").splitlines()
     assert [line.split()[1] for line in lines[2::3]] == ["pytorch-metric-learning", "torchmetrics"]
+
+
+def test_the_table_of_loading() -> None:
+    lines = run("loading.py", "--smoke").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines[-4:]]
+    assert [row[:2] for row in rows] == [[name, workers] for name in ("training", "evaluation") for workers in "02"]
+    for row in rows:
+        files, cache, ratio = map(float, row[2:])
+        assert ratio == pytest.approx(cache / files, rel=0.1)

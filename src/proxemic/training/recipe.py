@@ -152,7 +152,8 @@ class Recipe:
         seed: Of initial weights, order of images and augmentation.
 
     Raises:
-        ValueError: If the second phase takes all epochs or more, or is asked for and not there.
+        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if the cache would hold
+            smaller images than the network sees.
     """
 
     data: ImageSource
@@ -178,6 +179,13 @@ class Recipe:
             raise ValueError(
                 f"second_phase.epochs is {self.second_phase.epochs}, but must be less than training.epochs, which is "
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
+            )
+
+        side, resize = self.cache.shorter_side, self.images.resize or self.images.size
+        if side is not None and side < resize:
+            raise ValueError(
+                f"cache.shorter_side is {side}, but images are resized to {resize} pixels, so that they would be "
+                f"enlarged: give {resize} or more."
             )
 
     def from_its_first_phase(self) -> "Recipe":
