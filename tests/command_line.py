@@ -1,4 +1,4 @@
-"""The command line as a user runs it: a process of its own."""
+"""The command line: as a user runs it, in a process that need not import, and in this one."""
 
 import os
 import subprocess
@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+import warm
 from proxemic.cli import main
 
-ENVIRONMENT = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
+TERMINAL = {"COLUMNS": "120", "NO_COLOR": "1"}
+ENVIRONMENT = {**os.environ, **TERMINAL}
 
 
 def command(*words: str | Path) -> list[str]:
@@ -19,7 +21,18 @@ def command(*words: str | Path) -> list[str]:
 
 
 def proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """In a new interpreter, as a user has it; most of its time goes into imports."""
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, env=ENVIRONMENT, **options)
+
+
+def warm_proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """In a process of its own that need not import: for results, limits and files."""
+    return warm.run("-m", "proxemic.cli", *words, environment=TERMINAL, **options)
+
+
+def warm_start(*words: str | Path) -> warm.Process:
+    """The same, to be interrupted while it runs."""
+    return warm.Process("-m", "proxemic.cli", *words, environment=TERMINAL)
 
 
 class Here:
@@ -43,6 +56,7 @@ class Here:
 
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
+    """The same, to be interrupted while it runs."""
     return subprocess.Popen(
         command(*words),
         stdout=subprocess.PIPE,

@@ -3,10 +3,11 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import warm
 
 
 def run_processes(program: Path, folder: Path, world: int = 2) -> list[dict[str, Any]]:
@@ -15,7 +16,6 @@ def run_processes(program: Path, folder: Path, world: int = 2) -> list[dict[str,
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {
-        **os.environ,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(world),
@@ -23,17 +23,11 @@ def run_processes(program: Path, folder: Path, world: int = 2) -> list[dict[str,
         "OMP_NUM_THREADS": "1",
     }
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(folder)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        warm.Process(program, folder, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(world)
     ]
     try:
-        outputs = [process.communicate(timeout=200)[0] for process in processes]
+        outputs = ["\n".join(process.communicate(timeout=200)) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -1,22 +1,17 @@
 """The benchmarks run, in their short form; their figures are read by people."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm
 
 pytest.importorskip("pytorch_metric_learning")
 ROOT = Path(__file__).parents[1]
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", ROOT / "benchmarks" / arguments[0], *arguments[1:]],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run(ROOT / "benchmarks" / arguments[0], *arguments[1:])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

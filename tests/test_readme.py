@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from command_line import proxemic
+from command_line import proxemic, warm_proxemic
 from images import write_folder
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -21,7 +21,8 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate"]
     for words in commands:
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
-        result = proxemic(*shlex.split(words), *quick, cwd=tmp_path)
+        command = proxemic if words.startswith("datasets") else warm_proxemic
+        result = command(*shlex.split(words), *quick, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 
     (code,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Here, proxemic
+from command_line import Here, warm_proxemic
 from images import write_folder, write_recipe
 
 
@@ -19,6 +19,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def run(folder: Path) -> Path:
     recipe = write_recipe(folder.parent / "tiny.yaml", folder)
-    result = proxemic("train", "--recipe", recipe, "--out", folder.parent / "run", "--training.epochs", "2")
+    result = warm_proxemic("train", "--recipe", recipe, "--out", folder.parent / "run", "--training.epochs", "2")
     assert result.returncode == 0, result.stderr
     return folder.parent / "run"

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from PIL import Image
 
+import warm
 from command_line import ENVIRONMENT, Here, assert_refused
 from images import write_recipe
 from proxemic.losses import ProxyAnchorLoss
@@ -36,6 +37,21 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded_modules(code) & {"torch", "lightning", "numpy", "jsonargparse", "rich"} == set()
 
 
+def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code as on an install that lacks a package: it is not found, and nothing of ours is imported yet."""
+    lacking = f"""
+import sys
+for name in [each for each in sys.modules if each.split(".")[0] in ("proxemic", {package!r})]:
+    del sys.modules[name]
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Lacking())
+"""
+    return warm.run("-c", lacking + code)
+
+
 def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     # As on a bare install: lightning cannot be imported.
     (tmp_path / "lightning.py").write_text("raise ModuleNotFoundError('No module named lightning', name='lightning')")
@@ -51,36 +67,28 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     [("data", "torchvision"), ("training", "lightning"), ("recipes.reader", "jsonargparse"), ("cli.show", "rich")],
 )
 def test_a_missing_extra_is_one_sentence_for_python_too(module: str, missing: str) -> None:
-    program = f"import sys; sys.modules['{missing}'] = None; import proxemic.{module}"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    result = without(missing, f"import proxemic.{module}")
     last = result.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: {missing} is not installed: install it with pip install 'proxemic[train]'."
 
 
-def test_pair_losses_without_their_extra_are_one_sentence(tmp_path: Path) -> None:
-    stub = "raise ModuleNotFoundError(\"No module named 'pytorch_metric_learning'\", name='pytorch_metric_learning')"
-    (tmp_path / "pytorch_metric_learning.py").write_text(stub)
-    result = subprocess.run(
-        [sys.executable, "-m", "proxemic.cli", "train", "--recipe", "glyphs-small/multi-similarity"],
-        capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path,
-    )  # fmt: skip
+def test_pair_losses_without_their_extra_are_one_sentence() -> None:
+    words = ["train", "--recipe", "glyphs-small/multi-similarity"]
+    result = without("pytorch_metric_learning", f"from proxemic.cli import main; sys.exit(main({words}))")
     assert_refused(result, ["pytorch_metric_learning is not installed", "pip install 'proxemic[pairs]'"])
     program = (
         "import torch; from proxemic.losses import PairwiseLoss, ProxyAnchorLoss; ProxyAnchorLoss(5, 6)\n"
         "PairwiseLoss(5, 6, loss=torch.nn.Identity())"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+    result = without("pytorch_metric_learning", program)
     assert result.stderr.splitlines()[-1].endswith("install it with pip install 'proxemic[pairs]'.")
 
 
-def test_every_recipe_is_listed_read_and_shown_in_full(here: Here) -> None:
+def test_every_recipe_is_listed_and_they_are_read_and_shown_in_full(here: Here) -> None:
     result = here("recipes", "list")
     assert [line.split()[0] for line in result.stdout.splitlines()] == list_recipes()
     assert {"glyphs", "glyphs-small", "omniglot/mpa-ap", "own"} <= set(list_recipes())
-    for name in list_recipes():
+    for name in {name.partition("/")[0]: name for name in list_recipes()}.values():  # one of each folder
         first = read_recipe(find_recipe(name))
         assert "resize:" in first.yaml
 

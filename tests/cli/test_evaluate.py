@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from command_line import Here, assert_refused, proxemic
+from command_line import Here, assert_refused, proxemic, warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.data import LabelledEmbeddings, read_embeddings, write_embeddings
 from proxemic.data.row_labels import number_labels
@@ -19,7 +19,7 @@ from proxemic.metrics import paired_differences, retrieval_metrics
 
 
 def test_evaluate_repeats_the_run_s_own_test(run: Path, tmp_path: Path) -> None:
-    table = proxemic("evaluate", run)
+    table = warm_proxemic("evaluate", run)
     assert table.returncode == 0, table.stderr
     assert "recall@1" in table.stdout
     out = tmp_path / "metrics.json"
@@ -106,7 +106,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_embeddings_made_elsewhere_are_judged(files: Path, here: Here) -> None:
-    result = proxemic("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
+    result = warm_proxemic("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 8

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from command_line import Here, assert_refused, proxemic, start
+import warm
+from command_line import Here, assert_refused, proxemic, start, warm_proxemic, warm_start
 from images import write_folder, write_recipe
 
 
@@ -25,6 +26,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def uninterrupted(recipe: Path) -> Path:
+    # In a new interpreter, whose hashes and addresses are not those of the processes that are compared with it.
     run = recipe.parent / "uninterrupted"
     result = proxemic("train", "--recipe", recipe, "--out", run)
     assert result.returncode == 0, result.stderr
@@ -58,31 +60,33 @@ def assert_same_run(run: Path, expected: Path) -> None:
     assert (state["epoch"], state["global_step"]) == (wanted["epoch"], wanted["global_step"])
 
 
-def wait_for(process: subprocess.Popen[str], path: Path) -> None:
+def wait_for(process: subprocess.Popen[str] | warm.Process, path: Path) -> None:
     while not path.exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
 
 # Every step saves, so that the kill hits the middle of epochs, their ends and the middle of writes.
-@pytest.mark.parametrize("workers", [0, 2])
-def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "begin", "finish"), [(0, start, proxemic), (2, warm_start, warm_proxemic)])
+def test_kill_9_at_a_random_step(
+    recipe: Path, uninterrupted: Path, tmp_path: Path, workers: int, begin: Any, finish: Any
+) -> None:
     run = tmp_path / "killed"
     flags = ["--training.checkpoint_minutes", "0", "--batches.workers", str(workers)]
     checkpoint = run / "checkpoints" / "last.ckpt"
-    process = start("train", "--recipe", recipe, "--out", run, *flags)
+    process = begin("train", "--recipe", recipe, "--out", run, *flags)
     wait_for(process, checkpoint)
     process.kill()  # surely in the middle of an epoch
     process.communicate()
     for _ in range(2):  # and at random while it resumes
         before = checkpoint.stat().st_mtime_ns
-        process = start("train", "--resume", run)
+        process = warm_start("train", "--resume", run)
         while checkpoint.stat().st_mtime_ns == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.3))
         process.kill()
         process.communicate()
-    result = proxemic("train", "--resume", run)
+    result = finish("train", "--resume", run)
     assert result.returncode == 0, result.stderr
     assert_same_run(run, uninterrupted)
 
@@ -100,7 +104,7 @@ def test_kill_9_with_a_loss_that_remembers_learns_and_draws(
     whole, run = tmp_path / "whole", tmp_path / "killed"
     result = here("train", *flags, "--out", whole)
     assert result.returncode == 0, result.stderr
-    process = start("train", *flags, "--out", run, "--training.checkpoint_minutes", "0")
+    process = warm_start("train", *flags, "--out", run, "--training.checkpoint_minutes", "0")
     wait_for(process, run / "checkpoints" / "last.ckpt")
     process.kill()
     process.communicate()
@@ -112,12 +116,12 @@ def test_kill_9_with_a_loss_that_remembers_learns_and_draws(
     assert found == json.loads((whole / "metrics.json").read_text())["test"]
 
 
-@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "workers", "begin"), [(signal.SIGINT, 2, start), (signal.SIGTERM, 0, warm_start)])
 def test_an_interrupt_saves_and_says_how_to_resume(
-    recipe: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals, workers: int
+    recipe: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals, workers: int, begin: Any
 ) -> None:
     run = tmp_path / "stopped"
-    process = start("train", "--recipe", recipe, "--out", run, "--batches.workers", str(workers))
+    process = begin("train", "--recipe", recipe, "--out", run, "--batches.workers", str(workers))
     wait_for(process, run / "history.csv")
     os.killpg(process.pid, number)  # as a terminal sends Ctrl-C: to the workers too
     _, errors = process.communicate(timeout=60)
@@ -128,14 +132,14 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     assert not (run / "metrics.json").exists()
     assert list(run.rglob("*.tmp")) == []
 
-    result = proxemic("train", "--resume", run)
+    result = warm_proxemic("train", "--resume", run)
     assert result.returncode == 0, result.stderr
     assert_same_run(run, uninterrupted)
 
 
 def test_resuming_a_finished_run_shows_its_results(uninterrupted: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
-    result = proxemic("train", "--resume", uninterrupted)
+    result = warm_proxemic("train", "--resume", uninterrupted)
     assert result.returncode == 0
     assert "is finished" in result.stdout
     assert "recall@1" in result.stdout
@@ -145,12 +149,12 @@ def test_resuming_a_finished_run_shows_its_results(uninterrupted: Path) -> None:
 def test_a_kill_between_the_last_checkpoint_and_the_files_that_follow_from_it(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = ["--training.epochs", "2", "--evaluation.select_on", "last"]
-    assert proxemic("train", "--recipe", recipe, "--out", run, *flags).returncode == 0
+    assert warm_proxemic("train", "--recipe", recipe, "--out", run, *flags).returncode == 0
     names = ("metrics.json", "model.safetensors", "model.json", "loss.safetensors", "history.csv")
     expected = {name: (run / name).read_bytes() for name in names}
     for name in names:
         (run / name).unlink()
-    result = proxemic("train", "--resume", run)
+    result = warm_proxemic("train", "--resume", run)
     assert result.returncode == 0, result.stderr
     assert {name: (run / name).read_bytes() for name in names} == expected
 
@@ -177,7 +181,7 @@ def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path) -> N
     shutil.copytree(recipe.parent / "images", images)
     run = tmp_path / "run"
     own = write_recipe(tmp_path / "tiny.yaml", images)
-    assert proxemic("train", "--recipe", own, "--out", run, "--training.epochs", "1").returncode == 0
+    assert warm_proxemic("train", "--recipe", own, "--out", run, "--training.epochs", "1").returncode == 0
     (run / "metrics.json").unlink()
     (images / "class 03" / "0.png").unlink()
-    assert_refused(proxemic("train", "--resume", run), ["images are not those", str(run)])
+    assert_refused(warm_proxemic("train", "--resume", run), ["images are not those", str(run)])

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from proxemic.data import ImageSet
@@ -17,6 +18,7 @@ from proxemic.metrics import nearest_neighbours
 __all__ = ["draw_curves", "draw_gallery"]
 
 RIGHT, WRONG, QUERY = "#1a9641", "#d7191c", "#444444"
+_TILE_WIDTH, _TILE_HEIGHT, _HEADER = 1.15, 1.35, 0.3  # inches
 
 
 def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) -> None:
@@ -85,29 +87,34 @@ def draw_gallery(
     )
     found = searched[found]
 
-    figure = Figure(figsize=(1.15 * (columns + 1), 1.35 * len(chosen) + 0.4), layout="constrained")
-    grid = figure.subplots(len(chosen), columns + 1, squeeze=False)
+    # One drawing for all: axes of its own for every picture take matplotlib seconds.
+    width, height = _TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
     for row, query in enumerate(chosen.tolist()):
         own = int(images.labels[query])
-        _thumbnail(grid[row][0], images, query, QUERY)
-        for column, hit in enumerate(found[row].tolist(), start=1):
-            _thumbnail(grid[row][column], images, hit, RIGHT if int(images.labels[hit]) == own else WRONG)
-    grid[0][0].annotate("query", (0.5, 1.25), xycoords="axes fraction", ha="center", fontsize=8, weight="bold")
-    grid[0][1].annotate("nearest", (0.5, 1.25), xycoords="axes fraction", ha="center", fontsize=8, weight="bold")
+        for column, shown in enumerate([query, *found[row].tolist()]):
+            colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == own else WRONG
+            _thumbnail(axes, row, column, images, shown, colour)
+    for column, title in enumerate(("query", "nearest")):
+        axes.text(_TILE_WIDTH * (column + 0.5), _HEADER / 2, title, ha="center", va="center", fontsize=8, weight="bold")
     _save(figure, path)
 
 
-def _thumbnail(axes: Axes, images: ImageSet, index: int, colour: str) -> None:
+def _thumbnail(axes: Axes, row: int, column: int, images: ImageSet, index: int, colour: str) -> None:
     picture = images.pixels[index].convert("RGB")
     picture.thumbnail((128, 128))
-    axes.imshow(picture)
+    # A square of one inch, the name above it, the picture in its middle.
+    left, top = _TILE_WIDTH * (column + 0.5) - 0.5, _HEADER + _TILE_HEIGHT * (row + 1) - 1.1
+    half_width, half_height = (side / max(picture.size) / 2 for side in picture.size)
+    middle, centre = left + 0.5, top + 0.5
+    extent = (middle - half_width, middle + half_width, centre + half_height, centre - half_height)
+    axes.imshow(picture, extent=extent, aspect="auto")
+    axes.add_patch(Rectangle((left, top), 1, 1, fill=False, edgecolor=colour, linewidth=2.5))
     name = images.class_names[int(images.labels[index])]
-    axes.set_title(name if len(name) <= 16 else f"…{name[-15:]}", fontsize=6, parse_math=False, pad=2)
-    axes.set(xticks=[], yticks=[])
-    axes.set_box_aspect(1)
-    axes.set_aspect("equal", adjustable="datalim")
-    for side in axes.spines.values():
-        side.set(edgecolor=colour, linewidth=2.5)
+    name = name if len(name) <= 16 else f"…{name[-15:]}"
+    axes.text(middle, top - 0.04, name, ha="center", va="bottom", fontsize=6, parse_math=False)
 
 
 def _save(figure: Figure, path: Path) -> None:
