@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from proxemic import __version__
-from proxemic.cli import analyze, datasets, demo, evaluate, recipes, train
+from proxemic.cli import analyze, compare, datasets, demo, evaluate, reality_check, recipes, train, tune
 from proxemic.errors import UserError
 
 __all__ = ["main"]
 
-COMMANDS = (train, evaluate, demo, analyze, datasets, recipes)
+COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, datasets, recipes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from proxemic.errors import Interrupted, UserError
 
-__all__ = ["Job", "run_job", "run_jobs"]
+__all__ = ["Job", "Workers", "check_stopped", "run_job", "run_jobs"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,100 @@ def run_job(
     )
 
 
+class Workers:
+    """Processes that run jobs, each with its share of the processors; a context manager.
+
+    What a run says goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are under way
+    and ends with `Interrupted`; whoever runs the same jobs again goes on where they were.
+
+    Args:
+        count: Processes, at least 1.
+
+    Raises:
+        ValueError: If ``count`` is below 1.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        if count < 1:
+            raise ValueError(f"--workers is {count}, but must be at least 1.")
+        self.count = count
+        threads = max(1, _processors() // count)
+        spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
+        self._pool = ProcessPoolExecutor(count, spawn, _begin_worker, (threads,))
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        on_result: Callable[[Job, dict[str, Any]], object],
+        on_failure: Callable[[Job, UserError], object] | None = None,
+    ) -> None:
+        """Run jobs.
+
+        Args:
+            jobs: What to train.
+            on_result: Is given each job that is finished, with its metrics.
+            on_failure: Is given each job that failed, and the others go on; None ends all at the first failure.
+
+        Raises:
+            Interrupted: After Ctrl-C.
+            UserError: If a job fails, or a worker was killed.
+        """
+        waiting: dict[Future[dict[str, Any]], Job] = {}
+        try:
+            with self._guarded():
+                waiting = {self._pool.submit(_logged, job): job for job in jobs}
+                while waiting:
+                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                        _hand_over(waiting.pop(future), future, on_result, on_failure)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def share(self, work: Callable[..., object], *arguments: object) -> None:
+        """Run a function in every process, until it has returned in all.
+
+        Args:
+            work: Of a module, to be found by its name; shares out what there is to do, and calls `check_stopped`.
+            arguments: For all the same.
+
+        Raises:
+            Interrupted: After Ctrl-C.
+            UserError: If it fails in one, which ends all, or a worker was killed.
+        """
+        with self._guarded():
+            for future in as_completed([self._pool.submit(_shared, work, arguments) for _ in range(self.count)]):
+                future.result()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            with _signals_to(self._pool):
+                yield
+        except BrokenProcessPool:
+            raise UserError(
+                "A worker process was killed (out of memory, perhaps): the same command goes on where it was; with "
+                "fewer --workers it takes less memory."
+            ) from None
+        except Interrupted:
+            raise  # the workers know already
+        except BaseException:
+            for process in list(self._pool._processes.values()):
+                process.terminate()  # what is under way is saved, not waited for to its end
+            raise
+
+
+def _processors() -> int:
+    # Those that this process may use, where the system knows: a container or taskset gives it fewer.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run_jobs(
     jobs: Sequence[Job],
     *,
@@ -86,44 +180,9 @@ def run_jobs(
     on_result: Callable[[Job, dict[str, Any]], object],
     on_failure: Callable[[Job, UserError], object] | None = None,
 ) -> None:
-    """Run jobs, ``workers`` of them at a time, each with its share of the processors.
-
-    What a run says goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that
-    are under way and ends with `Interrupted`; the same call goes on where it was.
-
-    Args:
-        jobs: What to train.
-        workers: Processes, at least 1.
-        on_result: Is given each job that is finished, with its metrics.
-        on_failure: Is given each job that failed, and the others go on; None ends all at the first failure.
-
-    Raises:
-        Interrupted: After Ctrl-C.
-        UserError: If a job fails, or a worker was killed.
-        ValueError: If ``workers`` is below 1.
-    """
-    if workers < 1:
-        raise ValueError(f"--workers is {workers}, but must be at least 1.")
-    if not jobs:
-        return
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker, (threads,))
-    waiting: dict[Future[dict[str, Any]], Job] = {}
-    try:
-        with _signals_to(pool):
-            waiting = {pool.submit(_logged, job): job for job in jobs}
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    _hand_over(waiting.pop(future), future, on_result, on_failure)
-    except BrokenProcessPool:
-        raise UserError(
-            "A worker process was killed (out of memory, perhaps): the same command goes on where it was; with fewer "
-            "--workers it takes less memory."
-        ) from None
-    finally:
-        for future in waiting:
-            future.cancel()
-        pool.shutdown(wait=True, cancel_futures=True)
+    """Run jobs with `Workers` of their own."""
+    with Workers(workers) as pool:
+        pool.run(jobs, on_result=on_result, on_failure=on_failure)
 
 
 def _hand_over(
@@ -137,10 +196,9 @@ def _hand_over(
     except Interrupted:
         raise
     except (UserError, ValueError, OSError) as error:
-        failure = UserError(f"{job.out.name}: {error}")
         if on_failure is None:
-            raise failure from error
-        on_failure(job, failure)
+            raise UserError(f"{job.out}: {error}") from error
+        on_failure(job, UserError(str(error)))
     else:
         on_result(job, result)
 
@@ -178,8 +236,11 @@ def _begin_worker(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    # A terminal sends Ctrl-C to every process of the group: the parent passes it on, once.
+    # A terminal sends Ctrl-C to every process of its group. The parent passes it on, once: a training that hears of it
+    # twice stops at once, without saving.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _stop_worker)
     # A parent that is killed cannot stop its workers, which would go on writing beside its successor's.
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -200,6 +261,8 @@ def _stop_worker(number: int, frame: object) -> None:
 
 def _logged(job: Job) -> dict[str, Any]:
     """Run a job with its output in a file, as several write at a time."""
+    import torch
+
     global _stopped
     job.out.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -214,6 +277,9 @@ def _logged(job: Job) -> dict[str, Any]:
     except Interrupted:
         _stopped = True
         raise
+    except torch.OutOfMemoryError as error:
+        # One run's, in a comparison of many: the others may fit.
+        raise UserError("The accelerator is out of memory: take smaller batches, or fewer --workers.") from error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -222,6 +288,21 @@ def _logged(job: Job) -> dict[str, Any]:
             os.close(copy)
 
 
+def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    global _stopped
+    try:
+        check_stopped()
+        work(*arguments)
+    except Interrupted:
+        _stopped = True
+        raise
+
+
 def _check_stopped(row: Mapping[str, float]) -> None:
+    check_stopped()
+
+
+def check_stopped() -> None:
+    """Raise `Interrupted` in a worker that was told to stop while it does not train."""
     if _stopped:
         raise Interrupted("Stopped, everything is saved: the same command goes on where it was.")

@@ -1,0 +1,131 @@
+"""``proxemic compare``."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxemic.protocols.compare import Comparison
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "compare",
+        help="compare recipes over seeds: tables with intervals, paired differences, plots",
+        description="Train every recipe with every seed and compare them on each data set: mean with 95%% interval, "
+        "differences paired by seed, plots. Finished runs are kept: the same command goes on where it was, and with "
+        "more recipes or seeds it adds them.",
+        epilog="Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 5, …",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "recipes",
+        nargs="*",
+        metavar="RECIPE",
+        help="names (proxemic recipes list), patterns over them as 'glyphs-small/*', or YAML files",
+    )
+    parser.add_argument("--seeds", metavar="N|LIST", help="how many, as 5 (the default) for 0 to 4, or which: 0,1,2")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the comparison's directory (comparisons/DATE-TIME)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this comparison, as it was begun")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (1)")
+    parser.add_argument(
+        "--baseline",
+        metavar="RECIPE",
+        help="what the others of its data set are compared with, by name or pattern (the first)",
+    )
+    parser.add_argument("--metrics", metavar="LIST", help="to be shown, the main one first (recall@1,map@r,ndcg@8)")
+    parser.add_argument(
+        "--against", choices=["paper"], help="also show what the papers print, and what differs in protocol"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="train and write nothing; only say what is finished")
+    parser.set_defaults(run=run, takes_flags=True)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Compare, or go on."""
+    from proxemic.errors import UserError
+
+    if flags and not flags[0].startswith("-"):
+        raise UserError(f"{flags[0]} stands apart from the other recipes: name all of them first, then the options.")
+    comparison = _plan(arguments, flags)
+
+    from proxemic.protocols.compare import finish_comparison, states
+    from proxemic.protocols.comparison_against import against_paper
+
+    if arguments.dry_run:
+        print(states(comparison))
+    else:
+        finish_comparison(comparison, workers=arguments.workers)
+        print((comparison.path / "table.md").read_text(encoding="utf-8"))
+    if arguments.against:
+        text = against_paper(comparison)
+        print(text)
+        if not arguments.dry_run:
+            from proxemic.files import write_atomically
+
+            with write_atomically(comparison.path / "against-paper.md") as temporary:
+                temporary.write_text(text, encoding="utf-8")
+    if arguments.dry_run:
+        return
+    print(f"Wrote {comparison.path}")
+    failed = [cell for cell in comparison.cells() if cell.state == "failed"]
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(list(comparison.cells()))} runs failed, the first of them {failed[0]}: "
+            f"{failed[0].failure} Those left are tried again by proxemic compare --resume {comparison.path}"
+        )
+
+
+def _plan(arguments: argparse.Namespace, flags: list[str]) -> "Comparison":
+    from proxemic.errors import UserError
+
+    seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
+    metrics = arguments.metrics.replace(" ", "").split(",") if arguments.metrics else []
+    if arguments.resume is not None:
+        if arguments.recipes or arguments.seeds or arguments.out or flags:
+            raise UserError(
+                "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
+                f"give all of them with --out {arguments.resume} to add some."
+            )
+        from proxemic.protocols.compare import Comparison, show_differently
+
+        return show_differently(Comparison.read(arguments.resume), arguments.baseline, metrics)
+    from proxemic.protocols.comparison_entries import find_names
+
+    find_names(arguments.recipes)  # before what takes seconds to import
+    from proxemic.protocols.compare import plan_comparison
+
+    out = arguments.out or _default_out()
+    return plan_comparison(arguments.recipes, seeds, out, flags, baseline=arguments.baseline, metrics=metrics)
+
+
+def read_seeds(text: str) -> list[int]:
+    """The seeds that a user asks for: how many, or a list.
+
+    Raises:
+        UserError: If it is neither, or empty.
+
+    >>> read_seeds("3"), read_seeds("0,7"), read_seeds("7,")
+    ([0, 1, 2], [0, 7], [7])
+    """
+    from proxemic.errors import UserError
+
+    words = [word.strip() for word in text.removesuffix(",").split(",")]
+    if not all(re.fullmatch(r"\d{1,9}", word) for word in words):
+        raise UserError(f"--seeds is {text!r}, but must be how many, as 5, or the seeds with commas, as 0,1,2.")
+    numbers = [int(word) for word in words]
+    if "," in text:
+        return numbers
+    if numbers[0] < 1:
+        raise UserError(f"--seeds is {text}, but must be at least 1: it is how many; seed {text} alone is {text},")
+    return list(range(numbers[0]))
+
+
+def _default_out() -> Path:
+    from datetime import datetime
+
+    return Path("comparisons") / f"{datetime.now():%Y%m%d-%H%M%S}"

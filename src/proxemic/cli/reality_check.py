@@ -1,0 +1,70 @@
+"""``proxemic reality-check``."""
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "reality-check",
+        help="losses tuned alike by cross-validation and judged on unseen classes, many times",
+        description="For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training "
+        "classes; then repetitions with the best values, judged on the test classes: the folds' models (separated), "
+        "their joined embeddings (concatenated), and one model on all training classes (complete).",
+        epilog="Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 20, … "
+        "The same command goes on where it was, after Ctrl-C or a kill.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe's name or a YAML file, one a loss")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the directory (runs/reality-check-DATE-TIME)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the check in this directory")
+    parser.add_argument("--trials", type=int, default=50, help="a loss (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=10, help="seeds with the best values (%(default)s)")
+    parser.add_argument("--folds", type=int, default=4, help="parts of the training classes (%(default)s)")
+    parser.add_argument(
+        "--embedding-size", type=int, default=128, help="of a fold's model; the complete one has FOLDS times as much"
+    )
+    parser.add_argument("--metric", default="map@r", help="what the trials maximise (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the search and the folds (%(default)s)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="training processes (%(default)s)")
+    parser.set_defaults(run=run, takes_flags=True)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Check, or go on; print the table."""
+    import json
+    from datetime import datetime
+
+    from proxemic.errors import UserError
+    from proxemic.protocols.reality_check import RealityCheck, check_reality
+    from proxemic.protocols.reality_tables import markdown
+
+    if arguments.resume is not None:
+        if arguments.recipes or flags or arguments.out:
+            raise UserError("--resume takes everything but --workers from the check that it goes on with.")
+        try:
+            kept = json.loads((arguments.resume / "reality-check.json").read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(
+                f"{arguments.resume} holds no reality check: give a directory that one was begun in."
+            ) from error
+        check = RealityCheck(**kept | {"recipes": tuple(kept["recipes"]), "flags": tuple(kept["flags"])})
+        out = arguments.resume
+    else:
+        check = RealityCheck(
+            recipes=tuple(arguments.recipes),
+            flags=tuple(flags),
+            trials=arguments.trials,
+            repeats=arguments.repeats,
+            folds=arguments.folds,
+            embedding_size=arguments.embedding_size,
+            metric=arguments.metric,
+            seed=arguments.seed,
+        )
+        out = arguments.out or Path("runs") / f"reality-check-{datetime.now():%Y%m%d-%H%M%S}"
+    results = check_reality(check, out, workers=arguments.workers)
+    print(f"Wrote {out}/table.md and {out}/results.csv\n")
+    print(markdown(results, check.repeats))

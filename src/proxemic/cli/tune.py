@@ -1,0 +1,72 @@
+"""``proxemic tune``."""
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "tune",
+        help="search for a recipe's hyper-parameters on validation classes",
+        description="Search for hyper-parameters with Optuna, on classes held out from training; the test classes are "
+        "never looked at. The same command in several terminals, or with the same --storage and --study on several "
+        "machines, shares the trials; a search that was stopped goes on with --resume.",
+        epilog="Every value of the recipe is a flag: --data.root DIR, --training.epochs 20, --loss ProxyAnchorLoss, …",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--recipe", metavar="NAME|FILE", help="a recipe's name (proxemic recipes list) or a YAML file")
+    parser.add_argument(
+        "--space", metavar="NAME|FILE", help="what is searched: a loss's name, or a YAML file (that of the loss)"
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="by all processes together (50; all points of a grid)")
+    parser.add_argument("--sampler", choices=["tpe", "gp", "random", "grid"], help="how trials are chosen (tpe)")
+    parser.add_argument("--pruner", choices=["median", "none"], help="what stops bad trials early (none)")
+    parser.add_argument("--metric", metavar="NAME", help="to be maximised (the recipe's evaluation.metric, map@r)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the search's directory (runs/tune-RECIPE-DATE-TIME)")
+    parser.add_argument("--storage", metavar="URL", help="an Optuna storage that machines share (DIR/study.db)")
+    parser.add_argument("--study", metavar="NAME", help="the search's name in the storage (that of DIR)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes to start here (1)")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the sampler; trainings take the recipe's (0)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this search")
+    parser.set_defaults(run=run, takes_flags=True)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Search, or go on."""
+    from proxemic.errors import UserError
+    from proxemic.recipes import find_recipe
+
+    given = {
+        name: value
+        for name in ("space", "trials", "sampler", "pruner", "study", "seed")
+        if (value := getattr(arguments, name)) is not None
+    }
+    if arguments.resume is not None:
+        if flags or given or arguments.recipe or arguments.metric or arguments.out:
+            raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+    elif arguments.recipe is None:
+        raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
+    recipe = None if arguments.resume else find_recipe(arguments.recipe)  # before what takes seconds to import
+
+    from proxemic.cli.train import default_out
+    from proxemic.protocols.tuning import resume_tuning, tune
+
+    here = {"workers": arguments.workers, "storage": arguments.storage, "report": _print_line}
+    if recipe is None:
+        result = resume_tuning(arguments.resume, **here)
+    else:
+        if arguments.metric:
+            flags = [*flags, f"--evaluation.metric={arguments.metric}"]
+        out = arguments.out or default_out(f"tune-{arguments.recipe}")
+        result = tune(recipe, flags, out=out, **given, **here)
+    print(
+        f"Best: {result.value:.4f} on validation classes, of many trials and so too good to be expected again. "
+        f"Train and test it: proxemic train --recipe {result.best_recipe}"
+    )
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)

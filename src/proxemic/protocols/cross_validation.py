@@ -1,0 +1,141 @@
+"""One loss in the reality check: its folds, its trials, its repetitions, in a directory of its own."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from proxemic.extras import extra
+from proxemic.files import write_atomically
+from proxemic.protocols.jobs import Job, Workers
+
+with extra("train"):
+    import yaml
+
+    from proxemic.recipes.reader import read_recipe
+
+__all__ = ["CrossValidation", "concatenated"]
+
+
+class CrossValidation:
+    """The folds of one recipe, and the model on all training classes, trained with any flags.
+
+    Args:
+        recipe: YAML file.
+        flags: What overrides it.
+        out: The directory.
+        workers: Who trains.
+        folds: Class-disjoint parts of the training classes.
+        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
+        metric: What chooses the epoch of a fold, and is `evaluate`'s value.
+        split_seed: How classes are dealt.
+
+    Attributes:
+        base: The recipe in full.
+
+    Raises:
+        UserError: If the recipe or a flag is refused.
+    """
+
+    def __init__(
+        self,
+        recipe: Path,
+        flags: Sequence[str],
+        out: Path,
+        workers: Workers,
+        *,
+        folds: int,
+        embedding_size: int,
+        metric: str,
+        split_seed: int,
+    ) -> None:
+        self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
+        self.base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags).yaml)
+        for fold in range(folds):
+            data = {"source": _whole(self.base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
+            data = {"class_path": "proxemic.data.Fold", "init_args": data}
+            self._write_recipe(f"fold-{fold}", data, embedding_size, "validation")
+        self._write_recipe("complete", _whole(self.base["data"]), folds * embedding_size, "last")
+
+    def evaluate(self, flags: Sequence[str], folder: Path) -> float:
+        """Mean over the folds of the metric on their validation classes, at each fold's best epoch."""
+        jobs = [self._fold(fold, flags, folder, test=False) for fold in range(self.folds)]
+        return fmean(result["validation"][self.metric] for result in self._run(jobs))
+
+    def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Separated, concatenated and complete results on the test classes, of one seed."""
+        folder = self.out / "repeats" / str(number)
+        kept = folder / "results.json"
+        if kept.exists():
+            return json.loads(kept.read_text(encoding="utf-8"))
+        seeded = [*flags, "--seed", str(number)]
+        jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
+        folds = self._run(jobs)
+        epochs = 5 * math.ceil(fmean(result["epoch"] for result in folds) / 5)
+        (complete,) = self._run([self._complete(epochs, seeded, folder)])
+        results = {
+            "separated": {name: fmean(fold["test"][name] for fold in folds) for name in folds[0]["test"]},
+            "concatenated": concatenated([job.out for job in jobs]),
+            "complete": complete["test"],
+        }
+        with write_atomically(kept) as temporary:
+            temporary.write_text(json.dumps(results, indent=2), encoding="utf-8")
+        return results
+
+    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool) -> Job:
+        return Job(self._file(f"fold-{fold}"), tuple(flags), folder / f"fold-{fold}", test)
+
+    def _complete(self, epochs: int, flags: Sequence[str], folder: Path) -> Job:
+        """One model on all training classes, for as long as the folds needed."""
+        recipe = self._file("complete")
+        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+        length = ["--training.epochs", str(epochs)]
+        if content["second_phase"] is not None:
+            first = content["training"]["epochs"] - content["second_phase"]["epochs"]
+            # Folds that were best before the second phase began do without it.
+            length += ["--second_phase.epochs", str(epochs - first)] if epochs > first else ["--second_phase", "null"]
+        return Job(recipe, (*flags, *length), folder / "complete")
+
+    def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        results: dict[Path, dict[str, Any]] = {}
+        self.workers.run(jobs, on_result=lambda job, result: results.update({job.out: result}))
+        return [results[job.out] for job in jobs]
+
+    def _file(self, name: str) -> Path:
+        return self.out / "recipes" / f"{name}.yaml"
+
+    def _write_recipe(self, name: str, data: Mapping[str, Any], embedding_size: int, select_on: str) -> None:
+        content = self.base | {
+            "data": data,
+            "model": self.base["model"] | {"embedding_size": embedding_size},
+            "evaluation": self.base["evaluation"] | {"select_on": select_on, "untrained": False, "metric": self.metric},
+        }
+        with write_atomically(self._file(name)) as temporary:
+            temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same images without validation classes: the folds make their own."""
+    return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
+
+
+def concatenated(runs: Sequence[Path]) -> dict[str, float]:
+    """Judge the unit embeddings of several runs' models, joined, on the test classes that the runs share."""
+    import torch
+    from torch.nn.functional import normalize
+
+    from proxemic.data import Preprocessing
+    from proxemic.models import load_model
+    from proxemic.training.embed import embed_images, evaluate_embeddings
+
+    recipe = read_recipe(runs[0] / "recipe.yaml").recipe
+    test = recipe.cache.apply(recipe.data.load()).test
+    size, workers = recipe.evaluation.batch_size, recipe.batches.workers
+    parts = []
+    for run in runs:
+        model, preprocessing = load_model(run)
+        found = embed_images(model, test, Preprocessing(**preprocessing), batch_size=size, workers=workers)
+        parts.append(normalize(found, dim=1))
+    return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

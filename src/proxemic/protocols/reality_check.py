@@ -1,0 +1,166 @@
+"""The reality check: every loss tuned alike by cross-validation, then judged on unseen classes, many times.
+
+Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, as in the warping paper (Tables VI-VIII).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import Interrupted, UserError
+from proxemic.extras import extra
+from proxemic.files import write_atomically
+from proxemic.protocols.cross_validation import CrossValidation
+from proxemic.protocols.jobs import Workers
+from proxemic.protocols.reality_tables import Repeats, write_results
+from proxemic.protocols.search import Finished, Trial, TrialFailed, search
+from proxemic.protocols.spaces import as_flags, default_space, read_stages, recipe_value
+
+with extra("train"):
+    from proxemic.recipes import find_recipe
+
+__all__ = ["RealityCheck", "check_reality"]
+
+
+@dataclass(frozen=True)
+class RealityCheck:
+    """What is compared, and how thoroughly.
+
+    Args:
+        recipes: Names or files, one a loss.
+        flags: What overrides each of them.
+        trials: Bayesian trials a loss, at least 1; each trains all folds.
+        repeats: Seeds with the best hyper-parameters, at least 1; without 2 there is no interval.
+        folds: Class-disjoint parts of the training classes, 2 or more.
+        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
+        metric: What the trials maximise: its mean over the folds, each at its best epoch.
+        seed: Of the search and of the folds.
+
+    Raises:
+        ValueError: If a number is out of range, or a recipe is named twice.
+    """
+
+    recipes: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    trials: int = 50
+    repeats: int = 10
+    folds: int = 4
+    embedding_size: int = 128
+    metric: str = "map@r"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, smallest in {"trials": 1, "repeats": 1, "folds": 2, "embedding_size": 1}.items():
+            if getattr(self, name) < smallest:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is {getattr(self, name)}, but must be at least {smallest}."
+                )
+        if not self.recipes:
+            raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
+        slugs = [_slug(recipe) for recipe in self.recipes]
+        if len(set(slugs)) < len(slugs):
+            raise ValueError(f"The recipes are {', '.join(self.recipes)}, but each must have a name of its own.")
+
+
+def check_reality(
+    check: RealityCheck, out: Path, *, workers: int = 1, report: Callable[[str], object] = print
+) -> dict[str, Repeats]:
+    """Tune each loss, then judge it, or go on with what was begun in ``out``.
+
+    Args:
+        check: What to do.
+        out: The directory; new, or that of the same check, which goes on where it was.
+        workers: Training processes at a time.
+        report: Is given lines for the user.
+
+    Returns:
+        Of each recipe the metrics of each repetition, by kind; they are also in ``results.csv`` and ``table.md``.
+
+    Raises:
+        Interrupted: After Ctrl-C; the same call goes on.
+        UserError: If the directory holds something else, a recipe is refused, or a training fails.
+    """
+    _begin(check, out)
+    results: dict[str, Repeats] = {}
+    with Workers(workers) as pool:
+        for recipe in check.recipes:
+            one = out / _slug(recipe)
+            validation = CrossValidation(
+                find_recipe(recipe),
+                check.flags,
+                one,
+                pool,
+                folds=check.folds,
+                embedding_size=check.embedding_size,
+                metric=check.metric,
+                split_seed=check.seed,
+            )
+            kept = one / "best.json"
+            if not kept.exists():
+                best = _tune(check, validation, lambda line, recipe=recipe: report(f"{recipe}: {line}"))
+                _write(kept, {"parameters": dict(best.parameters), check.metric: best.value})
+            flags = as_flags(json.loads(kept.read_text(encoding="utf-8"))["parameters"])
+            repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
+            results[recipe] = repeats
+            for number in range(check.repeats):
+                repeats[number] = validation.repeat(number, flags)
+                found = {kind: f"{values[check.metric]:.4f}" for kind, values in repeats[number].items()}
+                told = ", ".join(f"{kind} {value}" for kind, value in found.items())
+                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {told}")
+                write_results(out, results, check.repeats)
+    return results
+
+
+def _tune(check: RealityCheck, validation: CrossValidation, report: Callable[[str], object]) -> Finished:
+    stages = read_stages(default_space(validation.base), "the search space")
+    # All at once, as the protocol has it; the first stage that searches a value gives its range.
+    joint = {name: each for stage in reversed(stages) for name, each in stage.dimensions(validation.base).items()}
+
+    def evaluate(trial: Trial) -> float:
+        try:
+            return validation.evaluate(as_flags(trial.parameters), validation.out / "trials" / str(trial.number))
+        except Interrupted:
+            raise
+        except UserError as error:
+            raise TrialFailed(str(error)) from error
+
+    def tell(trial: Finished) -> None:
+        value = trial.failure if trial.value is None else f"{check.metric} {trial.value:.4f}"
+        report(f"trial {trial.number + 1}/{check.trials}, {check.folds} folds, {trial.seconds:.0f} s: {value}")
+
+    return search(
+        evaluate,
+        joint,
+        storage=f"sqlite:///{validation.out / 'study.db'}",
+        study="reality-check",
+        trials=check.trials,
+        seed=check.seed,
+        first={name: recipe_value(validation.base, name) for name in joint},
+        on_trial=tell,
+    )
+
+
+def _begin(check: RealityCheck, out: Path) -> None:
+    file = out / "reality-check.json"
+    content = json.loads(json.dumps(asdict(check)))
+    if file.exists():
+        if json.loads(file.read_text(encoding="utf-8")) != content:
+            raise UserError(
+                f"{out} holds a reality check with other settings: give the same, or a new --out."
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} holds something else: give a new folder, or that of a reality check to go on with.")
+    else:
+        _write(file, content)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with write_atomically(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _slug(recipe: str) -> str:
+    path = Path(recipe)
+    return path.stem if path.suffix in (".yaml", ".yml") else recipe.replace("/", "-")

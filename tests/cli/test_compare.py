@@ -1,0 +1,76 @@
+"""``proxemic compare``: its words, and what it says to bad ones."""
+
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused
+from comparisons import comparison, entry, finish
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A comparison of two runs of three."""
+    begun = comparison(tmp_path / "made", [entry("glyphs-small/softmax", "NormalizedSoftmaxLoss")])
+    for seed in (0, 1):
+        finish(begun.cell(begun.entries[0], seed), {"recall@1": 0.9 + 0.02 * seed, "map@r": 0.5, "ndcg@8": 0.7})
+    begun.write()
+    return begun.path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], ["A comparison needs recipes", "'glyphs-small/*'"]),
+        (["glyphs-smal"], ["did you mean glyphs-small"]),
+        (["nothing/*"], ["No recipe is called 'nothing/*'"]),
+        (["mine.yaml"], ["mine.yaml does not exist"]),
+        (["glyphs-small", "--seeds", "0"], ["--seeds is 0", "at least 1", "seed 0 alone is 0,"]),
+        (["glyphs-small", "--seeds", "a,b"], ["--seeds is 'a,b'", "as 5, or the seeds with commas, as 0,1,2"]),
+        (["glyphs-small", "--seeds", "0,0"], ["seeds are 0, 0", "each once"]),
+        (["glyphs-small", "--seeds", "-1"], ["--seeds"]),
+        (["glyphs-small", "--workers", "two"], ["--workers", "'two'"]),
+        (["glyphs-small", "--workers", "0"], ["--workers is 0, but must be at least 1"]),
+        (["glyphs-small", "--seeds", "1", "glyphs"], ["glyphs stands apart", "name all of them first"]),
+        (["glyphs-small", "--training.epoks", "1"], ["did you mean --training.epochs"]),
+        (["glyphs-small", "--against", "rumours"], ["--against", "'paper'"]),
+        (["glyphs-small", "--resume", "there"], ["--resume takes recipes, seeds and flags", "--out there"]),
+        (["--resume", "there"], ["there holds no comparison"]),
+    ],
+)
+def test_what_is_refused(words: list[str], said: list[str], tmp_path: Path, here: Here) -> None:
+    assert_refused(here("compare", *words, cwd=tmp_path), said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_is_there_and_writes_nothing(made: Path, here: Here) -> None:
+    before = sorted(made.rglob("*"))
+    result = here("compare", "--resume", made, "--dry-run", "--against", "paper")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("glyphs-small/softmax: finished 0 1, not begun 2\n")
+    assert "The papers print no figures of: `glyphs-small/softmax`" in result.stdout
+    assert sorted(made.rglob("*")) == before
+
+
+def test_a_dry_run_of_what_was_never_begun(tmp_path: Path, here: Here) -> None:
+    result = here("compare", "glyphs-small/soft*", "--seeds", "3,", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "glyphs-small/softmax: not begun 3\n" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    from proxemic.errors import UserError
+    from proxemic.protocols import compare
+
+    def fail(jobs, *, workers, on_result, on_failure):
+        for job in jobs:
+            on_failure(job, UserError("The loss is nan."))
+
+    monkeypatch.setattr(compare, "run_jobs", fail)
+    result = here("compare", "--resume", made, "--against", "paper", "--metrics", "map@r")
+    said = ["1 of 3 runs failed, the first of them glyphs-small/softmax, seed 2: The loss is nan.", "--resume"]
+    assert_refused(result, said)
+    assert "| `glyphs-small/softmax` | NormalizedSoftmaxLoss | **50.00 ± 0.00** | 2 of 3, 1 failed |" in result.stdout
+    assert "no figures" in (made / "against-paper.md").read_text()
+    assert (made / "points.png").exists()

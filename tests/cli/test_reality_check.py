@@ -1,0 +1,144 @@
+"""The reality check on a few images: what is trained on what, what is averaged, and that it goes on where it was."""
+
+import csv
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch.nn.functional import normalize
+
+from command_line import Here, assert_refused, warm_start
+from images import write_folder, write_recipe
+from proxemic.data import OwnImages, Preprocessing
+from proxemic.metrics import retrieval_metrics
+from proxemic.models import load_model
+from proxemic.protocols.reality_tables import markdown
+
+FLAGS = ["--loss", "ProxyAnchorLoss", "--training.epochs", "2", "--training.loggers", "[]"]
+SMALL = ["--trials", "2", "--repeats", "1", "--folds", "2", "--embedding-size", "8", "--workers", "2"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reality")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture(scope="module")
+def checked(recipe: Path) -> Path:
+    """Killed while it trains, then resumed to its end."""
+    out = recipe.parent / "out"
+    process = warm_start("reality-check", recipe, *FLAGS, *SMALL, "--out", out)
+    while not list(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    begun = next(out.glob("tiny/trials/*/fold-*/environment.json"))
+    before = begun.read_bytes()
+    process = warm_start("reality-check", "--resume", out, "--workers", "2")
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert begun.read_bytes() == before  # the run under way was taken up, not begun anew
+    assert "| separated MAP@R |" in output.replace("  ", " ")
+    return out
+
+
+def test_the_folds_share_the_training_classes_and_none_sees_the_test(checked: Path, recipe: Path) -> None:
+    test = set(OwnImages(recipe.parent / "images", 0.34, 0.0).load().test.class_names)
+    data = [yaml.safe_load((checked / "tiny" / "recipes" / f"fold-{fold}.yaml").read_text()) for fold in range(2)]
+    assert [each["data"]["init_args"]["fold"] for each in data] == [0, 1]
+    assert {each["evaluation"]["select_on"] for each in data} == {"validation"}
+    for metrics in checked.glob("tiny/trials/*/fold-*/metrics.json"):
+        assert "test" not in json.loads(metrics.read_text())
+    complete = yaml.safe_load(next(checked.glob("tiny/repeats/0/complete/recipe.yaml")).read_text())
+    assert complete["model"]["embedding_size"] == 16
+    assert complete["evaluation"]["select_on"] == "last"
+    assert complete["data"]["init_args"]["validation_fraction"] == 0
+    proxies = load_file(checked / "tiny/repeats/0/complete/loss.safetensors")["proxies"]
+    assert len(proxies) == 12 - len(test)
+
+
+def test_every_kind_is_what_it_says(checked: Path, recipe: Path) -> None:
+    results = json.loads((checked / "tiny/repeats/0/results.json").read_text())
+    folds = [checked / f"tiny/repeats/0/fold-{fold}" for fold in range(2)]
+    separated = [json.loads((fold / "metrics.json").read_text())["test"]["map@r"] for fold in folds]
+    assert results["separated"]["map@r"] == pytest.approx(sum(separated) / 2)
+    test = OwnImages(recipe.parent / "images", 0.34, 0.0).load().test
+    parts = []
+    for fold in folds:
+        model, preprocessing = load_model(fold)
+        transform = Preprocessing(**preprocessing).evaluation()
+        with torch.no_grad():
+            parts.append(normalize(model(torch.stack([transform(test.pixels[i]) for i in range(len(test))]))))
+    joined = retrieval_metrics(torch.cat(parts, 1), test.labels)
+    assert results["concatenated"]["map@r"] == pytest.approx(joined["map@r"], abs=1e-6)
+    complete = json.loads((checked / "tiny/repeats/0/complete/metrics.json").read_text())
+    assert results["complete"] == complete["test"]
+    assert complete["epoch"] == 5  # the mean of 1 or 2, rounded up to a multiple of 5
+
+
+def test_the_best_trial_is_repeated(checked: Path) -> None:
+    best = json.loads((checked / "tiny/best.json").read_text())
+    values = []
+    for trial in checked.glob("tiny/trials/*"):
+        folds = [json.loads((trial / f"fold-{fold}" / "metrics.json").read_text()) for fold in range(2)]
+        values.append(sum(fold["validation"]["map@r"] for fold in folds) / 2)
+    assert len(values) == 2
+    assert best["map@r"] == pytest.approx(max(values))
+    repeated = yaml.safe_load((checked / "tiny/repeats/0/fold-1/recipe.yaml").read_text())
+    assert repeated["loss"]["init_args"]["alpha"] == pytest.approx(best["parameters"]["loss.alpha"])
+
+
+def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, here: Here) -> None:
+    with (checked / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["kind"] for row in rows} == {"separated", "concatenated", "complete"}
+    table = (checked / "table.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")}
+    result = here("reality-check", "--resume", checked)
+    assert result.returncode == 0
+    assert table.splitlines()[2] in result.stdout
+    assert {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")} == before
+
+
+def test_the_table_has_intervals_and_never_fills_a_cell() -> None:
+    def kinds(value: float) -> dict[str, dict[str, float]]:
+        metrics = {"map@r": value, "r_precision": value, "recall@1": value}
+        return {"separated": metrics, "concatenated": metrics, "complete": metrics}
+
+    text = markdown({"one": {0: kinds(0.25), 1: kinds(0.35)}, "two": {}}, expected=2)
+    # t(0.975, 1 degree) · 0.0707 / √2 = 12.706 · 0.05
+    assert text.splitlines()[2].count("30.00 ± 63.53") == 9
+    assert text.splitlines()[3] == "| `two` |" + " – |" * 9
+    assert "Not all are done: two 0." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], ["no recipe", "proxemic recipes list"]),
+        (["glyphs", "--trials", "0"], ["--trials is 0"]),
+        (["glyphs", "--folds", "1"], ["--folds is 1"]),
+        (["glyphs", "--embedding-size", "0"], ["--embedding-size is 0"]),
+        (["glyphs", "glyphs"], ["name of its own"]),
+        (["glyhps"], ["glyhps", "glyphs"]),
+        (["glyphs", "--workers", "0"], ["--workers is 0"]),
+    ],
+)
+def test_bad_input_is_one_sentence(here: Here, tmp_path: Path, words: list[str], said: list[str]) -> None:
+    assert_refused(here("reality-check", *words, "--out", tmp_path / "out"), said)
+
+
+def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path, checked: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    assert_refused(here("reality-check", "glyphs", "--out", tmp_path), ["holds something else"])
+    assert_refused(here("reality-check", "--resume", tmp_path), ["holds no reality check"])
+    assert_refused(here("reality-check", "glyphs", "--out", checked), ["other settings"])
+    assert_refused(here("reality-check", "glyphs", "--resume", checked), ["--resume takes everything"])

@@ -1,0 +1,229 @@
+"""``proxemic tune``: real searches of tiny trainings, stopped and gone on with; and bad input, one sentence each."""
+
+import csv
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from command_line import Here, assert_refused, start
+from images import write_folder, write_recipe
+from proxemic.recipes.reader import read_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tune")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images", classes=9))
+
+
+SPACE = """\
+- search:
+    optim.lr: {factor: 10, log: true}
+    loss.alpha: {choices: [16, 32]}
+"""
+
+
+@pytest.fixture(scope="module")
+def space(recipe: Path) -> Path:
+    path = recipe.parent / "space.yaml"
+    path.write_text(SPACE)
+    return path
+
+
+def rows(out: Path) -> list[dict[str, str]]:
+    with (out / "trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def history(run: Path) -> list[int]:
+    with (run / "history.csv").open(newline="") as file:
+        return [int(float(row["epoch"])) for row in csv.DictReader(file)]
+
+
+def test_a_search_from_begin_to_end(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
+    out = tmp_path / "out"
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "3", "--training.epochs", "2"]
+    words += ["--metric", "recall@1", "--pruner", "median"]
+    result = here(*words)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["1-0", "1-1", "1-2"]
+    assert "recall@1" in lines[0]
+    assert "3 of 3" in lines[2]
+    assert f"proxemic train --recipe {out}/best.yaml" in lines[-1]
+
+    trials, best = rows(out), json.loads((out / "best.json").read_text())
+    assert [row["state"] for row in trials] == ["complete"] * 3
+    assert trials[0]["optim.lr"] == "0.002"  # the recipe's own comes first
+    assert best["value"] == max(float(row["value"]) for row in trials)
+    number = next(row["trial"] for row in trials if float(row["value"]) == best["value"])
+    assert best["trial"] == f"1-{number}"
+    found = yaml.safe_load((out / "best.yaml").read_text())
+    assert found["optim"]["lr"] == best["parameters"]["optim.lr"]
+    assert found["loss"]["init_args"]["alpha"] == best["parameters"]["loss.alpha"]
+    assert found["evaluation"]["metric"] == "recall@1"
+    read_recipe(out / "best.yaml")
+    for picture in ("importance.png", "slices.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+
+    for row in trials:
+        run = out / "trials" / f"1-{row['trial']}"
+        metrics = json.loads((run / "metrics.json").read_text())
+        assert "test" not in metrics  # never looked at
+        assert metrics["validation"]["recall@1"] == float(row["value"])
+        assert history(run) == [1, 2]
+        kept = row["trial"] == number
+        assert (run / "model.safetensors").exists() == (run / "checkpoints" / "last.ckpt").exists() == kept
+
+    before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")}
+    assert here(*words).returncode == 0  # nothing is left to do
+    assert {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")} == before
+    assert_refused(here(*words, "--seed", "1"), ["another seed", f"--resume {out}"])
+    assert_refused(here(*words, "--optim.loss_lr", "0.5"), ["another flags", "choose another --out"])
+
+
+def test_the_warp_is_tuned_from_the_best_weights_without_it(recipe: Path, tmp_path: Path, here: Here) -> None:
+    out = tmp_path / "out"
+    words = ["--loss", "WarpedSoftmaxLoss", "--model.normalize", "false", "--training.epochs", "2"]
+    result = here("tune", "--recipe", recipe, "--out", out, "--trials", "2", *words)
+    assert result.returncode == 0, result.stderr
+    first, second = (yaml.safe_load((out / "trials" / run / "recipe.yaml").read_text()) for run in ("1-0", "2-0"))
+    assert first["loss"]["init_args"]["f1"] == "torch.positive"
+    assert second["training"]["start_from"] == str(out / "trials" / "1-0")
+    best = read_recipe(out / "best.yaml").recipe
+    assert best.second_phase is not None
+    assert best.training.start_from is None
+    chosen = json.loads((out / "trials" / "1-0" / "metrics.json").read_text())["epoch"]
+    assert (best.training.epochs, best.second_phase.epochs) == (chosen + 2, 2)
+    found = yaml.safe_load((out / "best.yaml").read_text())
+    assert found["second_phase"]["loss"]["init_args"]["f1"] is None
+    for name in ("alpha", "k1", "k2"):
+        assert found["loss"]["init_args"][name] is None
+        assert found["second_phase"]["loss"]["init_args"][name] == second["loss"]["init_args"][name] is not None
+
+    run = tmp_path / "run"
+    assert here("train", "--recipe", out / "best.yaml", "--out", run).returncode == 0
+    # The first phase is the first stage again, to the last digit.
+    assert (run / "history.csv").read_text().splitlines()[1].rpartition(",")[0] == (
+        (out / "trials" / "1-0" / "history.csv").read_text().splitlines()[1].rpartition(",")[0]
+    )
+
+
+def wait_for_rows(run: Path, count: int) -> None:
+    end = time.monotonic() + 200
+    while time.monotonic() < end:
+        if (run / "history.csv").exists() and len(history(run)) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{run} did not begin")
+
+
+def test_a_search_that_is_killed_and_then_stopped_goes_on(
+    recipe: Path, space: Path, tmp_path: Path, here: Here
+) -> None:
+    out = tmp_path / "out"
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "12"]
+    process = start(*words)
+    wait_for_rows(out / "trials" / "1-0", 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    def interrupt() -> None:
+        wait_for_rows(out / "trials" / "1-1", 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    stopped = here("tune", "--resume", out)
+    thread.join()
+    assert_refused(stopped, ["Stopped", f"proxemic tune --resume {out}"])
+    assert stopped.stdout.startswith("trial 1-0")
+
+    finished = here("tune", "--resume", out)
+    assert finished.returncode == 0, finished.stderr
+    assert [line.split()[1] for line in finished.stdout.splitlines() if line.startswith("trial")] == ["1-1"]
+    assert [row["state"] for row in rows(out)] == ["complete", "complete"]
+    for name in ("1-0", "1-1"):
+        run = out / "trials" / name
+        assert history(run) == list(range(1, 13))
+        # Begun twice, and the second time not from the beginning.
+        logs = sorted((run / "logs" / "csv").iterdir())
+        assert len(logs) == 2
+        assert "\n0," not in (logs[1] / "metrics.csv").read_text()
+
+
+def test_workers_share_the_trials_and_bad_parameters_do_not_stop_them(recipe: Path, tmp_path: Path, here: Here) -> None:
+    space = tmp_path / "wild.yaml"
+    space.write_text("- search: {optim.lr: {low: 0.001, high: 1.0e+30, grid: [0.001, 1.0e+30]}}\n")
+    out = tmp_path / "out"
+    words = ["--sampler", "grid", "--workers", "2", "--training.epochs", "1"]
+    result = here("tune", "--recipe", recipe, "--space", space, "--out", out, *words)
+    assert result.returncode == 0, result.stderr
+    good, bad = rows(out)
+    assert (good["state"], bad["state"]) == ("complete", "failed")
+    assert "learning rate" in bad["failure"]
+    assert "checkpoint" not in bad["failure"]
+    assert float(bad["optim.lr"]) == 1e30
+
+
+REFUSED: dict[str, tuple[list[str], list[str]]] = {
+    "no recipe": ([], ["--recipe is missing"]),
+    "unknown recipe": (["--recipe", "glyps"], ["did you mean glyphs"]),
+    "no trials": (["--recipe", "tiny.yaml", "--trials", "0"], ["--trials is 0", "at least 1"]),
+    "no workers": (["--recipe", "tiny.yaml", "--workers", "0"], ["--workers is 0", "at least 1"]),
+    "unknown sampler": (["--recipe", "tiny.yaml", "--sampler", "cma"], ["cma", "random"]),
+    "unknown space": (["--recipe", "tiny.yaml", "--space", "ProxyAncorLoss"], ["did you mean ProxyAnchorLoss"]),
+    "space without file": (["--recipe", "tiny.yaml", "--space", "no.yaml"], ["no.yaml", "not a readable"]),
+    "space of another loss": (
+        ["--recipe", "tiny.yaml", "--space", "HISTLoss"],
+        ["search space HISTLoss, stage 1", "loss.tau"],
+    ),
+    "fewer trials than stages": (
+        ["--recipe", "tiny.yaml", "--loss", "WarpedSoftmaxLoss", "--trials", "1"],
+        ["--trials is 1", "at least 2"],
+    ),
+    "choice on test": (
+        ["--recipe", "tiny.yaml", "--evaluation.select_on", "test"],
+        ["select_on is test", "set --evaluation.select_on validation", "validation_fraction above 0"],
+    ),
+    "no choice": (["--recipe", "tiny.yaml", "--evaluation.select_on", "last"], ["select_on is last", "validation"]),
+    "unknown metric": (["--recipe", "tiny.yaml", "--metric", "map"], ["'map'", "map@r"]),
+    "storage": (["--recipe", "tiny.yaml", "--storage", "here.db"], ["here.db", "Optuna storage URL"]),
+    "misspelt flag": (["--recipe", "tiny.yaml", "--optim.lrr", "1"], ["did you mean --optim.lr?"]),
+    "resume with more": (["--resume", "out", "--trials", "3"], ["--resume", "alone"]),
+    "resume of nothing": (["--resume", "nowhere"], ["nowhere", "holds no search"]),
+    "out is a file": (["--recipe", "tiny.yaml", "--out", "tiny.yaml"], ["is a file"]),
+    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["is not empty"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str, recipe: Path, here: Here) -> None:
+    before = sorted(recipe.parent.iterdir())
+    words, expected = REFUSED[case]
+    assert_refused(here("tune", *words, cwd=recipe.parent), expected)
+    assert sorted(recipe.parent.iterdir()) == before
+
+
+def test_without_validation_classes_the_search_ends_at_once(recipe: Path, tmp_path: Path, here: Here) -> None:
+    words: list[Any] = ["--recipe", recipe, "--out", tmp_path / "out", "--data.validation_fraction", "0"]
+    assert_refused(here("tune", *words), ["no validation classes", "data.validation_fraction is 0"])
+
+
+def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
+    out = tmp_path / "out"
+    from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
+
+    options = TuningOptions(
+        str(recipe), [], yaml.safe_load(SPACE), str(space), 1, "tpe", "none", "mysql://me:***@host/x", "s", 0
+    )
+    TuningDirectory(out).create(options, read_recipe(recipe).yaml)
+    assert_refused(here("tune", "--resume", out), ["password", "give --storage again"])
+    assert_refused(here("tune", "--resume", out, "--storage", "sqlite:///x.db"), ["mysql://me:***@host/x", "same"])

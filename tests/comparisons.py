@@ -1,0 +1,62 @@
+"""Comparisons with results that nobody trained for: run directories written by hand."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from proxemic.protocols.comparison_directory import Cell, Comparison
+from proxemic.protocols.comparison_entries import Entry
+
+RECIPE = {
+    "data": {"class_path": "proxemic.data.Glyphs", "init_args": {"split_seed": 0}},
+    "model": {"backbone": "convnet", "embedding_size": 16, "pretrained": False, "weights": None},
+    "loss": {"class_path": "proxemic.losses.NormalizedSoftmaxLoss", "init_args": {"scale": 16}},
+    "optim": {"optimizer": {"class_path": "torch.optim.AdamW"}},
+    "images": {"size": 32},
+    "batches": {"size": 8},
+    "training": {"epochs": 2},
+    "evaluation": {
+        "recall_at": [1, 2],
+        "precision_at": [],
+        "map_at": [],
+        "ndcg_at": [8],
+        "nmi": False,
+        "metric": "map@r",
+        "select_on": "validation",
+    },
+    "seed": 0,
+    "second_phase": None,
+}
+
+
+def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: dict[str, object]) -> Entry:
+    """A recipe whose parts are `RECIPE`'s, with what is given here in place of it."""
+    given = {key: value | parts.get(key, {}) if isinstance(value, dict) else value for key, value in RECIPE.items()}
+    dataset = name.partition("/")[0] if dataset is None else dataset
+    return Entry(name, name.replace("/", "-"), dataset, label, yaml.safe_dump(given, sort_keys=False))
+
+
+def finish(cell: Cell, test: Mapping[str, float], curve: Sequence[float] = (0.25, 0.5), selected_on: str = "") -> None:
+    """Write the run directory that training would have left."""
+    cell.path.mkdir(parents=True, exist_ok=True)
+    (cell.path / "recipe.yaml").write_text(cell.entry.with_seed(cell.seed))
+    content = {
+        "test": dict(test),
+        "untrained": {"map@r": 0.125},
+        "epoch": len(curve),
+        "selected_on": selected_on or cell.entry.selected_on,
+        "seed": cell.seed,
+        "validation": {"map@r": curve[-1]},
+    }
+    (cell.path / "metrics.json").write_text(json.dumps(content))
+    with (cell.path / "history.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["epoch", "step", "loss", "map@r", "seconds"])
+        writer.writerows([number, 10 * number, 1.0, value, 2.5] for number, value in enumerate(curve, start=1))
+
+
+def comparison(path: Path, entries: Sequence[Entry], seeds: int = 3) -> Comparison:
+    return Comparison(path, tuple(entries), tuple(range(seeds)))
