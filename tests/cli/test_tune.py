@@ -125,18 +125,19 @@ def wait_for_rows(run: Path, count: int) -> None:
     raise AssertionError(f"{run} did not begin")
 
 
-def test_a_search_that_is_killed_and_then_stopped_goes_on(
+def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     recipe: Path, space: Path, tmp_path: Path, here: Here
 ) -> None:
     out = tmp_path / "out"
-    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "12"]
-    process = start(*words)
-    wait_for_rows(out / "trials" / "1-0", 2)
-    process.send_signal(signal.SIGKILL)
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "16"]
+    process = start(*words, "--workers", "2")
+    for name in ("1-0", "1-1"):
+        wait_for_rows(out / "trials" / name, 2)  # both at a time
+    process.send_signal(signal.SIGKILL)  # its workers end with it
     process.communicate()
 
     def interrupt() -> None:
-        wait_for_rows(out / "trials" / "1-1", 2)
+        wait_for_rows(out / "trials" / "1-1", len(history(out / "trials" / "1-1")) + 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -144,32 +145,33 @@ def test_a_search_that_is_killed_and_then_stopped_goes_on(
     stopped = here("tune", "--resume", out)
     thread.join()
     assert_refused(stopped, ["Stopped", f"proxemic tune --resume {out}"])
-    assert stopped.stdout.startswith("trial 1-0")
+    assert [line.split()[1] for line in stopped.stdout.splitlines() if line.startswith("trial")] == ["1-0"]
 
     finished = here("tune", "--resume", out)
     assert finished.returncode == 0, finished.stderr
     assert [line.split()[1] for line in finished.stdout.splitlines() if line.startswith("trial")] == ["1-1"]
     assert [row["state"] for row in rows(out)] == ["complete", "complete"]
-    for name in ("1-0", "1-1"):
+    for name, starts in (("1-0", 2), ("1-1", 3)):
         run = out / "trials" / name
-        assert history(run) == list(range(1, 13))
-        # Begun twice, and the second time not from the beginning.
+        assert history(run) == list(range(1, 17))
+        # Only the first start was from the beginning.
         logs = sorted((run / "logs" / "csv").iterdir())
-        assert len(logs) == 2
-        assert "\n0," not in (logs[1] / "metrics.csv").read_text()
+        assert len(logs) == starts
+        assert ["\n0," in (log / "metrics.csv").read_text() for log in logs[1:]] == [False] * (starts - 1)
 
 
-def test_workers_share_the_trials_and_bad_parameters_do_not_stop_them(recipe: Path, tmp_path: Path, here: Here) -> None:
+def test_bad_parameters_do_not_stop_a_search(recipe: Path, tmp_path: Path, here: Here) -> None:
     space = tmp_path / "wild.yaml"
-    space.write_text("- search: {optim.lr: {low: 0.001, high: 1.0e+30, grid: [0.001, 1.0e+30]}}\n")
+    space.write_text("- search: {optim.lr: {low: 0.001, high: 1.0e+30, grid: [1.0e+30, 0.001]}}\n")
     out = tmp_path / "out"
-    words = ["--sampler", "grid", "--workers", "2", "--training.epochs", "1"]
+    words = ["--sampler", "grid", "--training.epochs", "1"]
     result = here("tune", "--recipe", recipe, "--space", space, "--out", out, *words)
     assert result.returncode == 0, result.stderr
-    good, bad = rows(out)
-    assert (good["state"], bad["state"]) == ("complete", "failed")
+    bad, good = rows(out)
+    assert (bad["state"], good["state"]) == ("failed", "complete")
     assert "learning rate" in bad["failure"]
     assert "checkpoint" not in bad["failure"]
+    assert bad["failure"] in result.stdout
     assert float(bad["optim.lr"]) == 1e30
 
 

@@ -200,6 +200,11 @@ def test_states(three: Comparison) -> None:
     assert three.cell(three.entries[0], 1).entry.with_seed(1).count("seed: 1\n") == 1
 
 
+def test_labels_stay_apart() -> None:
+    names = ("glyphs-small", "cub/arcface", "cub/reality-check/arcface")
+    assert [entry(name).label for name in names] == ["glyphs-small", "arcface", "reality-check/arcface"]
+
+
 def test_plots(three: Comparison) -> None:
     draw_points(three)
     draw_curves(three)

@@ -49,19 +49,21 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
     elif arguments.recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    recipe = None if arguments.resume else find_recipe(arguments.recipe)  # before what takes seconds to import
+    resume: Path | None = arguments.resume
+    recipe = None if resume else find_recipe(arguments.recipe)  # before what takes seconds to import
 
     from proxemic.cli.train import default_out
     from proxemic.protocols.tuning import resume_tuning, tune
 
     here = {"workers": arguments.workers, "storage": arguments.storage, "report": _print_line}
-    if recipe is None:
-        result = resume_tuning(arguments.resume, **here)
-    else:
+    if recipe is not None:
         if arguments.metric:
             flags = [*flags, f"--evaluation.metric={arguments.metric}"]
         out = arguments.out or default_out(f"tune-{arguments.recipe}")
         result = tune(recipe, flags, out=out, **given, **here)
+    else:
+        assert resume is not None
+        result = resume_tuning(resume, **here)
     print(
         f"Best: {result.value:.4f} on validation classes, of many trials and so too good to be expected again. "
         f"Train and test it: proxemic train --recipe {result.best_recipe}"

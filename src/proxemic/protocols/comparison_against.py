@@ -79,9 +79,8 @@ def _formula(given: Any) -> str | None:
     if isinstance(given, str):
         return {"torch.square": "t^2", "torch.sqrt": "sqrt(t)"}.get(given)
     arguments = given.get("init_args", {})
-    if _class(given) == "AffineTransform" and arguments.get("loc") == 0:
-        return f"{float(arguments['scale'])}t"
-    return "t^(3/2)" if _class(given) == "PowerTransform" and arguments.get("exponent") == 1.5 else None
+    is_line = _class(given) == "AffineTransform" and arguments.get("loc") == 0
+    return f"{float(arguments['scale'])}t" if is_line else None
 
 
 def _same(ours: object, theirs: str) -> bool:

@@ -65,7 +65,7 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
             class that does not exist.
         ValueError: If a value is out of its range.
     """
-    parser = ArgumentParser(exit_on_error=False, prog="proxemic train")
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic train")
     parser.add_class_arguments(Recipe, skip={"second_phase"})  # its keys are those of the recipe itself
     # The network takes what the transforms make: one place to say it.
     parser.link_arguments("images.channels", "model.in_channels")
@@ -102,7 +102,7 @@ def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
         UserError: As `read_recipe`.
         ValueError: If a value is out of its range.
     """
-    parser = ArgumentParser(exit_on_error=False, prog="proxemic evaluate")
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic evaluate")
     parser.add_class_arguments(Evaluation)
     content: dict[str, Any] = {}
     if path is not None:
@@ -124,7 +124,7 @@ def read_evaluation_config(path: Path | None, flags: Sequence[str] = ()) -> Eval
         UserError: As `read_recipe`.
         ValueError: If a value is out of its range.
     """
-    parser = ArgumentParser(exit_on_error=False, prog="proxemic evaluate")
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic evaluate")
     parser.add_class_arguments(EvaluationConfig, "evaluation")
     given = {} if path is None else _content(path).get("evaluation", {})
     # With the defaults, a message can name what there is.
