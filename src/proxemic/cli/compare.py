@@ -29,7 +29,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="names (proxemic recipes list), patterns over them as 'glyphs-small/*', or YAML files",
     )
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, as 5 (the default) for 0 to 4, or which: 0,1,2")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the comparison's directory (comparisons/DATE-TIME)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the comparison's directory (runs/compare-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this comparison, as it was begun")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (1)")
     parser.add_argument(
@@ -128,4 +128,4 @@ def read_seeds(text: str) -> list[int]:
 def _default_out() -> Path:
     from datetime import datetime
 
-    return Path("comparisons") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
