@@ -165,6 +165,8 @@ def test_a_plateau_lowers_the_rates_and_resumes(recipe: Path, tmp_path: Path) ->
     assert_same_optimizer(resumed, whole)
     with pytest.raises(ValueError, match="set its mode to max"):
         run(recipe, tmp_path / "min", "--optim.schedule", plateau)
+    with pytest.raises(UserError, match="select_on is last"):
+        run(recipe, tmp_path / "last", *flags, "--evaluation.select_on", "last")
 
 
 @pytest.mark.parametrize("clip", ["clip_value", "clip_norm"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_atomically
 from proxemic.protocols.jobs import Job, Workers
@@ -53,6 +54,11 @@ class CrossValidation:
     ) -> None:
         self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
         self.base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags).yaml)
+        if str((self.base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
+            raise UserError(
+                f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
+                "has none: give another one with --optim.schedule."
+            )
         for fold in range(folds):
             data = {"source": _whole(self.base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
             data = {"class_path": "proxemic.data.Fold", "init_args": data}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
@@ -117,7 +118,12 @@ def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
     splits = recipe.cache.apply(recipe.data.load())
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
-    recipe.optim.build(model, loss)
+    _, schedule = recipe.optim.build(model, loss)
+    if isinstance(schedule, ReduceLROnPlateau) and recipe.evaluation.select_on == "last":
+        raise UserError(
+            "optim.schedule is ReduceLROnPlateau, which waits for evaluation.metric on held-out classes, but "
+            "evaluation.select_on is last, so that there are none: take another schedule, or select_on validation."
+        )
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
@@ -287,6 +293,7 @@ def _ignore_what_is_meant() -> None:
         ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*GPU available but not used.*",
+        ".*module\\(s\\) in eval mode.*",  # frozen batch norm
         ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
     ):
         warnings.filterwarnings("ignore", message)

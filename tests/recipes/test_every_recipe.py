@@ -1,0 +1,278 @@
+"""Every recipe of the package: its summary, its published values, and two steps of it on a miniature of its data."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import yaml
+from lightning.pytorch import Callback, Trainer
+from PIL import Image
+from torch import nn
+
+from data.benchmarks.miniature import write_cars, write_cub, write_fashion_mnist, write_in_shop, write_sop
+from images import write_folder
+from proxemic.data import (
+    CUB200,
+    Cars196,
+    FashionMNIST,
+    Glyphs,
+    ImageSource,
+    InShop,
+    Omniglot,
+    OwnImages,
+    StanfordOnlineProducts,
+)
+from proxemic.losses import PairwiseLoss
+from proxemic.models import bn_inception, build_model
+from proxemic.recipes import find_recipe, list_recipes, recipe_summary
+from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training.data_module import EpochOrder, TrainingData
+from proxemic.training.embed import evaluate_embeddings
+from proxemic.training.module import EmbeddingTask
+from proxemic.training.phases import Phase
+from proxemic.training.recipe import Recipe
+from recipes.published_values import PUBLISHED, REALITY
+
+read = functools.cache(lambda name: read_recipe(find_recipe(name)))
+
+LOSSES = [
+    *("softmax", "softmax-mean-proxy", "soft-triple", "proxy-anchor", "proxy-anchor-bn-inception", "proxy-nca"),
+    *("proxy-nca-plus-plus", "mpa", "mpa-dw", "mpa-ap", "euclidean-softmax", "warped-softmax", "hist"),
+    *("multi-similarity", "contrastive", "cosface", "arcface"),
+]
+RERUN = [
+    *("proxy-nca-plus-plus-512", "soft-triple-mpa-settings", "proxy-anchor-mpa-settings", "euclidean-softmax-on-test"),
+    *("warped-softmax-all-classes", "warped-softmax-on-test", "warped-softmax-large-crop"),
+]
+SWEEP = [f"mpa-k{k}" for k in (1, 4, 8, 12, 16)]
+BENCHMARKS = {"cub": LOSSES + RERUN + SWEEP, "cars": LOSSES + RERUN + SWEEP, "sop": LOSSES + RERUN, "in-shop": LOSSES}
+
+
+def test_every_row_of_the_tables_has_a_recipe() -> None:
+    wanted = {f"{dataset}/{name}" for dataset, names in BENCHMARKS.items() for name in names}
+    wanted |= {f"{dataset}/reality-check/{name}" for dataset, names in REALITY.items() for name in names}
+    assert wanted <= set(list_recipes())
+
+
+def test_summaries_are_a_line_each_and_differ() -> None:
+    summaries = {name: recipe_summary(name) for name in list_recipes()}
+    for name, summary in summaries.items():
+        assert find_recipe(name).read_text(encoding="utf-8").startswith(f"# {summary}\n"), name
+        assert 20 < len(summary) <= 125, name
+        assert summary.endswith("."), name
+    assert len(set(summaries.values())) == len(summaries)
+
+
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.partition("/")[0] in BENCHMARKS])
+def test_backbones_start_from_the_weights_of_the_papers_and_only_marked_recipes_look_at_the_test(name: str) -> None:
+    recipe = read(name).recipe
+    assert recipe.model.pretrained
+    if recipe.model.backbone == "bn_inception":
+        assert (recipe.images.channel_order, recipe.images.white) == ("bgr", 255)
+        assert (list(recipe.images.mean), list(recipe.images.std)) == ([104, 117, 128], [1, 1, 1])
+    else:
+        assert recipe.model.backbone == "resnet50.tv_in1k"
+        assert timm.is_model_pretrained(recipe.model.backbone)
+        assert (recipe.images.channel_order, recipe.images.white) == ("rgb", 1)
+    marked = name.endswith(("on-test", "large-crop"))
+    assert (recipe.evaluation.select_on == "test") == marked
+    held_out = value(yaml.safe_load(read(name).yaml), "data.validation_fraction")
+    assert (held_out > 0) == (recipe.evaluation.select_on == "validation")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_values_are_the_published_ones(name: str) -> None:
+    expected = PUBLISHED[name]
+    content = yaml.safe_load(read(name).yaml)
+    found = {key: value(content, key) for key in expected if key not in ("falls", "mean proxy")}
+    if "falls" in expected:
+        found["falls"] = falls(read(name).recipe, *expected["falls"])
+    if "mean proxy" in expected:
+        (regularizer,) = value(content, "loss.regularizers")
+        found["mean proxy"] = value(regularizer, "weight")
+    assert found == {
+        key: pytest.approx(number) if isinstance(number, float) else number for key, number in expected.items()
+    }
+
+
+def value(content: Any, key: str) -> Any:
+    """What a recipe's full text holds under a dotted key; of a class, its name."""
+    for name in key.split("."):
+        content = content.get("init_args", content)[name]
+    return (
+        content["class_path"].rpartition(".")[2] if isinstance(content, dict) and "class_path" in content else content
+    )
+
+
+def falls(recipe: Recipe, factor: float, at: list[int]) -> tuple[float, list[int]]:
+    """The epochs, counted from 1, at which all rates fall, each time by the factor."""
+    optimizer, schedule = recipe.optim.build(nn.Linear(1, 1), nn.ParameterList([nn.Parameter(torch.zeros(1))]))
+    found: list[int] = []
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for epoch in range(2, recipe.training.epochs + 1):
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        now = [group["lr"] for group in optimizer.param_groups]
+        if now != rates:
+            assert now == pytest.approx([rate * factor for rate in rates])
+            found.append(epoch)
+        rates = now
+    return factor, found
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[type[ImageSource], dict[str, Any]]:
+    """What makes each source a miniature."""
+    root = tmp_path_factory.mktemp("miniatures")
+    for alphabet, part in (("Greek", "1"), ("Tagalog", "2")):
+        for character in range(1, 13):
+            folder = root / "omniglot" / f"images_background_small{part}" / alphabet / f"character{character:02}"
+            folder.mkdir(parents=True)
+            for writer in (1, 2):
+                picture = Image.new("1", (105, 105), 1)
+                picture.paste(0, (10, 10, 10 + 5 * character, 30 + 9 * writer))
+                picture.save(folder / f"0001_{writer:02}.png")
+    sources: dict[type[ImageSource], Path] = {
+        CUB200: write_cub(root / "cub", classes=16),
+        Cars196: write_cars(root / "cars", classes=16),
+        StanfordOnlineProducts: write_sop(root / "sop", classes=16),
+        InShop: write_in_shop(root / "in-shop", classes=16),
+        FashionMNIST: write_fashion_mnist(root / "fashion-mnist"),
+    }
+    miniatures: dict[type[ImageSource], dict[str, Any]] = {
+        source: {"root": folder, "check_counts": False} for source, folder in sources.items()
+    }
+    own = write_folder(root / "own", images=4)
+    return miniatures | {
+        Omniglot: {"root": root / "omniglot"},
+        OwnImages: {"root": own},
+        Glyphs: {"train_classes": 20, "test_classes": 8},
+    }
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both large networks with an eighth of the channels inside: as deep, of the same parts, with all their options."""
+    create: Any = timm.create_model
+
+    def narrow_resnet(name: str, **arguments: Any) -> nn.Module:
+        return create(name, **arguments | ({"base_width": 8} if name.startswith("resnet50") else {}))
+
+    monkeypatch.setattr(timm, "create_model", narrow_resnet)
+    blocks = {name: type(block)(*(width // 8 for width in block)) for name, block in bn_inception._BLOCKS.items()}
+    monkeypatch.setattr(bn_inception, "_BLOCKS", blocks)
+
+
+def shrunk(recipe: Recipe, place: dict[str, Any]) -> Recipe:
+    """The recipe on a miniature, with small images and batches, two epochs, and all phases that it has in them."""
+    each = recipe.batches.images_per_class
+    each = None if each is None else min(each, 4)
+    resize = None if recipe.images.resize is None else 36
+    second = recipe.second_phase
+    return replace(
+        recipe,
+        data=replace(recipe.data, **place),  # type: ignore[type-var]
+        images=replace(recipe.images, size=32, resize=resize),
+        batches=replace(recipe.batches, size=8 if each is None else 3 * each, images_per_class=each, workers=0),
+        model=replace(recipe.model, pretrained=False),
+        training=replace(recipe.training, epochs=2, warmup_epochs=min(recipe.training.warmup_epochs, 1)),
+        second_phase=None if second is None else replace(second, epochs=1),
+    )
+
+
+class Watch(Callback):
+    """What moves in each of two steps, and by which gradients."""
+
+    def __init__(self, parts: dict[str, list[nn.Parameter]]) -> None:
+        self.parts = parts
+        self.losses: list[float] = []
+        self.moved: list[set[str]] = []
+        self.before: dict[str, list[torch.Tensor]] = {}
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
+        # Weight decay alone would move what has no gradient.
+        pushed = {name for name, part in self.parts.items() if any(p.grad is not None and p.grad.any() for p in part)}
+        self.before = {name: [p.detach().clone() for p in self.parts[name]] for name in pushed}
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(float(outputs["loss"]))
+        self.moved.append(
+            {name for name, old in self.before.items() if _differ(old, (p.detach() for p in self.parts[name]))}
+        )
+
+
+def _differ(old: Iterable[torch.Tensor], new: Iterable[torch.Tensor]) -> bool:
+    return any(not torch.equal(one, other) for one, other in zip(old, new, strict=True))
+
+
+def test_networks_take_images_of_the_recipes_sizes(narrow: None) -> None:
+    recipes = [read(name).recipe for name in list_recipes()]
+    for recipe in {(recipe.model.backbone, recipe.images.size): recipe for recipe in recipes}.values():
+        images = torch.randn(1, recipe.images.channels, recipe.images.size, recipe.images.size)
+        with torch.no_grad():
+            embeddings = build_model(replace(recipe.model, pretrained=False)).eval()(images)
+        assert embeddings.shape == (1, recipe.model.embedding_size)
+
+
+def test_results_hold_the_metric_that_chooses_the_epoch(places: dict[type[ImageSource], dict[str, Any]]) -> None:
+    recipes = [read(name).recipe for name in list_recipes()]
+    for recipe in {(type(recipe.data), str(recipe.evaluation)): recipe for recipe in recipes}.values():
+        images = replace(recipe.data, **places[type(recipe.data)]).load().test  # type: ignore[type-var]
+        results = evaluate_embeddings(torch.randn(len(images), 4), images, recipe.evaluation)
+        assert recipe.evaluation.metric in dict(results)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers",
+    "ignore:.*is deprecated",
+    "ignore:.*GPU available but not used",
+    "ignore:.*in eval mode at the start of training",  # frozen batch norm
+)
+@pytest.mark.parametrize("name", list_recipes())
+def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], narrow: None, tmp_path: Path) -> None:
+    whole: ReadRecipe = read(name)
+    recipe = shrunk(whole.recipe, places[type(whole.recipe.data)])
+    splits = recipe.data.load()
+    torch.manual_seed(recipe.seed)
+    classes, size = splits.train.num_classes, recipe.model.embedding_size
+    model, loss = build_model(recipe.model), recipe.loss(classes, size)
+    second = recipe.second_phase
+    phase = None if second is None else Phase(1, second.loss(classes, size), second.optim)
+    task = EmbeddingTask(
+        model, loss, recipe.optim, recipe.seed, warmup_epochs=recipe.training.warmup_epochs, second=phase
+    )
+    parts = {
+        "backbone": list(model.backbone.parameters()),
+        "head": list(model.head.parameters()),
+        "loss": list(loss.parameters()),
+    }
+    watch, data = Watch(parts), TrainingData(splits.train, recipe)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        limit_train_batches=1,
+        callbacks=[watch, EpochOrder(data)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(task, data)
+    assert len(watch.losses) == 2
+    assert torch.tensor(watch.losses).isfinite().all()
+    there = {part for part, parameters in parts.items() if parameters}
+    assert ("loss" in there) == (not isinstance(loss, PairwiseLoss))
+    warm = {"backbone"} if recipe.training.warmup_epochs else set()
+    assert watch.moved == [there - warm, there]
+    assert task.in_second_phase == (second is not None)
+    if second is not None:
+        rates = {group["name"]: group.get("initial_lr", group["lr"]) for group in trainer.optimizers[0].param_groups}
+        assert rates["backbone"] == second.optim.lr
