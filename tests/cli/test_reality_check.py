@@ -136,9 +136,25 @@ def test_bad_input_is_one_sentence(here: Here, tmp_path: Path, words: list[str],
     assert_refused(here("reality-check", *words, "--out", tmp_path / "out"), said)
 
 
+def test_trials_that_diverge_are_noted_and_the_search_goes_on(here: Here, tmp_path: Path, recipe: Path) -> None:
+    rates = ["--optim.optimizer", "torch.optim.SGD", "--optim.lr", "1e25", "--optim.loss_lr", "1e25"]
+    result = here("reality-check", recipe, *FLAGS, *rates, *SMALL, "--out", tmp_path / "out")
+    assert_refused(result, ["None of the 2 trials worked", "not finite", "try a tenth"])
+    assert "trial 2/2" in result.stdout
+
+
+def test_all_recipes_are_read_before_any_is_trained(here: Here, tmp_path: Path, recipe: Path) -> None:
+    wrong = recipe.with_name("wrong.yaml")
+    wrong.write_text(recipe.read_text().replace("proxies_per_class", "proxies_for_class"))
+    assert_refused(here("reality-check", recipe, wrong, "--out", tmp_path / "out"), ["proxies_for_class"])
+    assert_refused(here("reality-check", recipe, "--metric", "map@9", "--out", tmp_path / "out"), ["map@9"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path, checked: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     assert_refused(here("reality-check", "glyphs", "--out", tmp_path), ["holds something else"])
     assert_refused(here("reality-check", "--resume", tmp_path), ["holds no reality check"])
     assert_refused(here("reality-check", "glyphs", "--out", checked), ["other settings"])
-    assert_refused(here("reality-check", "glyphs", "--resume", checked), ["--resume takes everything"])
+    for words in (["glyphs"], ["--trials", "3"]):
+        assert_refused(here("reality-check", *words, "--resume", checked), ["--resume takes everything"])

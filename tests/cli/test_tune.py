@@ -117,7 +117,7 @@ def test_the_warp_is_tuned_from_the_best_weights_without_it(recipe: Path, tmp_pa
 
 
 def wait_for_rows(run: Path, count: int) -> None:
-    end = time.monotonic() + 200
+    end = time.monotonic() + 280
     while time.monotonic() < end:
         if (run / "history.csv").exists() and len(history(run)) >= count:
             return

@@ -15,7 +15,7 @@ import pytest
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.protocols.dimensions import Choices, Range
-from proxemic.protocols.search import Finished, Trial, TrialFailed, search
+from proxemic.protocols.search import Finished, Trial, TrialFailed, _make_one, search
 from proxemic.protocols.study import CONTINUES, PROCESS, SURPLUS, open_study, put_back, slot_of
 from proxemic.protocols.trials import finished_trials
 
@@ -95,14 +95,26 @@ def test_bad_trials_are_pruned_and_good_ones_are_not(tmp_path: Path) -> None:
             trial.report(step, trial.parameters["x"] * step)
         return 3 * trial.parameters["x"]
 
-    for sampler in ("random", "gp"):
-        trials = run(tmp_path, sampler, curve, sampler=sampler, pruner="median", pruner_warmup=1, trials=9)
-        complete = [each for each in trials if each.state == "complete"]
-        pruned = [each for each in trials if each.state == "pruned"]
-        assert pruned, sampler
-        assert max(each.parameters["x"] for each in complete) == max(each.parameters["x"] for each in trials)
-        # GP knows nothing of Optuna's pruned trials, and would try one of them again and again.
-        assert len({str(each.parameters) for each in trials}) >= 7
+    trials = run(tmp_path, "random", curve, sampler="random", pruner="median", pruner_warmup=1, trials=9)
+    complete = [each for each in trials if each.state == "complete"]
+    assert len(complete) < 9
+    assert max(each.parameters["x"] for each in complete) == max(each.parameters["x"] for each in trials)
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_gp_learns_from_trials_that_came_to_no_value(pruned: bool, tmp_path: Path) -> None:
+    def cliff(trial: Trial) -> float:
+        if trial.parameters["x"] > 0.5:
+            trial.report(1, -1.0)
+            raise optuna.TrialPruned if pruned else TrialFailed("The loss is nan.")
+        return 1 + trial.parameters["x"]
+
+    search(cliff, {"x": Range(0, 1)}, storage=url(tmp_path), study="s", sampler="gp", trials=9)
+    trials = finished_trials(open_study(url(tmp_path), "s"))
+    places = [each.parameters["x"] for each in trials]
+    # Of Optuna's pruned and failed trials it knows nothing: it would try the far end of the cliff again and again.
+    assert len(set(places)) >= 8, places
+    assert {each.state for each in trials} == {"complete", "pruned" if pruned else "failed"}
 
 
 def test_failed_trials_are_kept_with_their_reason_and_the_search_goes_on(tmp_path: Path) -> None:
@@ -175,6 +187,21 @@ def test_places_of_trials_are_each_taken_once(tmp_path: Path) -> None:
     numbers = [each.number for each in study.get_trials()]
     # 3 goes on with 1; 4 is new.
     assert [slot_of(study.get_trials(), number) for number in numbers] == [0, 1, 2, 1, 3]
+
+
+def test_a_trial_beyond_the_number_is_not_made(tmp_path: Path) -> None:
+    run(tmp_path, trials=2)
+    study = open_study(url(tmp_path), "s")
+
+    def never(trial: Trial) -> float:
+        raise AssertionError(trial)
+
+    # As when two processes see at the same moment that one trial is left.
+    made = _make_one(study, never, DIMENSIONS, 2, learns_from_complete=False)
+    assert made is not None
+    assert SURPLUS in made.user_attrs
+    assert len(finished_trials(study)) == 2
+    assert len(run(tmp_path, trials=2)) == 2
 
 
 PROGRAM = """

@@ -37,7 +37,7 @@ PROXY_LOSSES = sorted(
 INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
 
 MPA = {
-    "loss.proxies_per_class": [10, 2],
+    "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
     "loss.alpha": [32],
     "loss.margin": [0.1],
     "loss.gamma": [0.1],
@@ -60,7 +60,7 @@ PUBLISHED: dict[str, dict[str, list[Any]]] = {
     "ProxyNCAPlusPlusLoss": {"loss.temperature": [1 / 9]},
     "ProxyAnchorLoss": {"loss.alpha": [32], "loss.margin": [0.1]},
     "SoftTripleLoss": {
-        "loss.proxies_per_class": [10, 2],
+        "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
         "loss.scale": [20],
         "loss.gamma": [0.1],
         "loss.margin": [0.01],

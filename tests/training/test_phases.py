@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.losses import HISTLoss, ProxyAnchorLoss
+from proxemic.losses import HISTLoss, ProxyAnchorLoss, WarpedSoftmaxLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.recipes.reader import read_recipe
+from proxemic.recipes.second_phase import differences, merge
 from proxemic.training import Optimization, parameter_groups, train
+from proxemic.training.module import EmbeddingTask
 
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
@@ -144,13 +149,78 @@ def test_warm_up_trains_head_and_proxies_only(recipe: Path, tmp_path: Path) -> N
     flags = [*LAST, "--training.epochs", "2", "--training.warmup_epochs"]
     warm = load_file(run(recipe, tmp_path / "warm", *flags, "2") / "model.safetensors")
     thawed = load_file(run(recipe, tmp_path / "thawed", *flags, "1") / "model.safetensors")
-    read = read_recipe(recipe)
-    torch.manual_seed(read.recipe.seed)
-    initial = build_model(read.recipe.model)
-    for name, parameter in initial.named_parameters():
+    for name, parameter in initial_model(recipe).named_parameters():
         stood_still = torch.equal(warm[name], parameter)
         assert stood_still == name.startswith("backbone."), name
         assert not torch.equal(thawed[name], parameter), name
+
+
+def initial_model(recipe: Path) -> torch.nn.Module:
+    read = read_recipe(recipe)
+    torch.manual_seed(read.recipe.seed)
+    return build_model(read.recipe.model)
+
+
+def test_a_second_phase_that_begins_with_the_end_of_the_warm_up_trains_the_backbone(
+    recipe: Path, tmp_path: Path
+) -> None:
+    flags = [*WARPED, *SECOND, *LAST, "--training.epochs", "4", "--training.warmup_epochs", "2"]
+    whole = run(recipe, tmp_path / "whole", *flags)
+    assert [group["name"] for group in optimizer_state(whole)["param_groups"]] == ["backbone", "head", "proxies"]
+    trained = load_file(whole / "model.safetensors")
+    for name, parameter in initial_model(recipe).named_parameters():
+        assert not torch.equal(trained[name], parameter), name
+    with pytest.raises(Stopped):
+        run(recipe, tmp_path / "run", *flags, stop_after=3)
+    assert_same_optimizer(run(recipe, tmp_path / "run", resume=True), whole)
+
+
+def test_resuming_in_the_middle_of_an_epoch_of_the_warm_up(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = EmbeddingTask.training_step
+
+    def stopping(task: EmbeddingTask, *arguments: Any) -> torch.Tensor:
+        if task.global_step == 2:
+            raise Stopped
+        return step(task, *arguments)
+
+    flags = [*LAST, "--training.epochs", "2", "--training.warmup_epochs", "2", "--training.checkpoint_minutes", "0"]
+    monkeypatch.setattr(EmbeddingTask, "training_step", stopping)
+    with pytest.raises(Stopped):
+        run(recipe, tmp_path / "run", *flags)
+    monkeypatch.undo()
+    trained = load_file(run(recipe, tmp_path / "run", resume=True) / "model.safetensors")
+    for name, parameter in initial_model(recipe).named_parameters():
+        assert torch.equal(trained[name], parameter) == name.startswith("backbone."), name
+
+
+def test_a_flag_reaches_both_phases_of_a_recipe_that_is_spelt_out(two_phases: Path) -> None:
+    second = read_recipe(two_phases / "recipe.yaml", ["--loss.k1", "0.5"]).recipe.second_phase
+    assert second is not None
+    loss = second.loss(5, 4)
+    assert isinstance(loss, WarpedSoftmaxLoss)
+    assert loss(torch.zeros(1, 4), torch.tensor([0])).isfinite()
+    assert yaml.safe_load((two_phases / "recipe.yaml").read_text())["second_phase"] == {
+        "epochs": 2, "loss": {"alpha": 1.0}, "optim": {"lr": 0.0005},
+    }  # fmt: skip
+
+
+def test_a_class_is_the_same_by_its_name_and_by_its_path() -> None:
+    base = {"class_path": "proxemic.losses.WarpedSoftmaxLoss", "init_args": {"alpha": 4, "k1": 0.9}}
+    merged = merge(base, {"class_path": "WarpedSoftmaxLoss", "init_args": {"alpha": 3}})
+    assert merged == {**base, "init_args": {"alpha": 3, "k1": 0.9}}
+    assert merge(base, {"class_path": "mine.WarpedSoftmaxLoss"}) == {"class_path": "mine.WarpedSoftmaxLoss"}
+
+
+@given(
+    base=st.dictionaries(st.sampled_from("abc"), st.integers(0, 2) | st.dictionaries(st.just("x"), st.integers(0, 2))),
+    changes=st.dictionaries(st.sampled_from("abc"), st.integers(0, 2)),
+)
+def test_differences_are_what_merge_needs(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    changed = merge(base, changes)
+    assert merge(base, differences(base, changed)) == changed
+    assert differences(base, base) == {}
 
 
 def test_a_plateau_lowers_the_rates_and_resumes(recipe: Path, tmp_path: Path) -> None:
@@ -173,9 +243,7 @@ def test_a_plateau_lowers_the_rates_and_resumes(recipe: Path, tmp_path: Path) ->
 def test_gradients_are_clipped(recipe: Path, tmp_path: Path, clip: str) -> None:
     flags = [*LAST, "--training.epochs", "1", "--optim.optimizer", "torch.optim.SGD", f"--optim.{clip}", "1e-6"]
     out = run(recipe, tmp_path / "run", *flags, "--optim.lr", "1", "--optim.loss_lr", "1")
-    read = read_recipe(recipe)
-    torch.manual_seed(read.recipe.seed)
-    initial = dict(build_model(read.recipe.model).named_parameters())
+    initial = dict(initial_model(recipe).named_parameters())
     steps = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
     trained = load_file(out / "model.safetensors")
     moved = torch.stack([(trained[name] - value).abs().max() for name, value in initial.items()]).max()
@@ -205,13 +273,10 @@ def test_four_groups_have_their_own_rates() -> None:
 
 
 def test_an_optimization_refuses_what_makes_no_sense() -> None:
-    for wrong in (
-        {"head_lr": 0.0},
-        {"clip_norm": -1.0},
-        {"loss_weight_decay": -1.0},
-        {"clip_value": 1, "clip_norm": 1},
-    ):
+    both = {"clip_value": 1.0, "clip_norm": 1.0}
+    cases: list[dict[str, Any]] = [{"head_lr": 0.0}, {"clip_norm": -1.0}, {"loss_weight_decay": -1.0}, both]
+    for wrong in cases:
         with pytest.raises(ValueError, match=r"optim\."):
-            Optimization(torch.optim.SGD, lr=0.1, loss_lr=0.1, **wrong)
+            Optimization(torch.optim.SGD, 0.1, 0.1, **wrong)
     default = parameter_groups(torch.nn.Linear(2, 2), ProxyAnchorLoss(3, 2), lr=1.0, loss_lr=2.0)
     assert [group["name"] for group in default] == ["backbone", "proxies"]

@@ -21,14 +21,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe's name or a YAML file, one a loss")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the directory (runs/reality-check-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the check in this directory")
-    parser.add_argument("--trials", type=int, default=50, help="a loss (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=10, help="seeds with the best values (%(default)s)")
-    parser.add_argument("--folds", type=int, default=4, help="parts of the training classes (%(default)s)")
+    parser.add_argument("--trials", type=int, help="a loss (50)")
+    parser.add_argument("--repeats", type=int, help="seeds with the best values (10)")
+    parser.add_argument("--folds", type=int, help="parts of the training classes (4)")
     parser.add_argument(
-        "--embedding-size", type=int, default=128, help="of a fold's model; the complete one has FOLDS times as much"
+        "--embedding-size", type=int, help="of a fold's model (128); the complete one has FOLDS times as much"
     )
-    parser.add_argument("--metric", default="map@r", help="what the trials maximise (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the search and the folds (%(default)s)")
+    parser.add_argument("--metric", help="what the trials maximise (map@r)")
+    parser.add_argument("--seed", type=int, help="of the search and the folds (0)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="training processes (%(default)s)")
     parser.set_defaults(run=run, takes_flags=True)
 
@@ -42,29 +42,19 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.protocols.reality_check import RealityCheck, check_reality
     from proxemic.protocols.reality_tables import markdown
 
+    names = ("trials", "repeats", "folds", "embedding_size", "metric", "seed")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if arguments.resume is not None:
-        if arguments.recipes or flags or arguments.out:
+        if arguments.recipes or flags or arguments.out or given:
             raise UserError("--resume takes everything but --workers from the check that it goes on with.")
         try:
             kept = json.loads((arguments.resume / "reality-check.json").read_text(encoding="utf-8"))
         except OSError as error:
-            raise UserError(
-                f"{arguments.resume} holds no reality check: give a directory that one was begun in."
-            ) from error
+            raise UserError(f"{arguments.resume} holds no reality check: give the directory of one.") from error
         check = RealityCheck(**kept | {"recipes": tuple(kept["recipes"]), "flags": tuple(kept["flags"])})
-        out = arguments.resume
     else:
-        check = RealityCheck(
-            recipes=tuple(arguments.recipes),
-            flags=tuple(flags),
-            trials=arguments.trials,
-            repeats=arguments.repeats,
-            folds=arguments.folds,
-            embedding_size=arguments.embedding_size,
-            metric=arguments.metric,
-            seed=arguments.seed,
-        )
-        out = arguments.out or Path("runs") / f"reality-check-{datetime.now():%Y%m%d-%H%M%S}"
+        check = RealityCheck(recipes=tuple(arguments.recipes), flags=tuple(flags), **given)
+    out = arguments.resume or arguments.out or Path("runs") / f"reality-check-{datetime.now():%Y%m%d-%H%M%S}"
     results = check_reality(check, out, workers=arguments.workers)
     print(f"Wrote {out}/table.md and {out}/results.csv\n")
     print(markdown(results, check.repeats))

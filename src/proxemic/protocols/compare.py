@@ -11,7 +11,8 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.protocols.comparison_directory import Cell, Comparison, computed_metrics
 from proxemic.protocols.comparison_entries import Entry, find_names, read_entry
 from proxemic.protocols.comparison_tables import write_tables
-from proxemic.protocols.jobs import Job, run_jobs
+from proxemic.protocols.jobs import Job, Workers
+from proxemic.protocols.locks import alone_in
 
 __all__ = ["Comparison", "finish_comparison", "plan_comparison", "run_comparison", "show_differently", "states"]
 
@@ -129,7 +130,7 @@ def _begun(out: Path) -> Comparison | None:
     if (out / "comparison.json").exists():
         return Comparison.read(out)
     # A call that was killed at once may have left recipes.
-    if out.exists() and any(path.name != "recipes" for path in out.iterdir()):
+    if out.exists() and any(path.name not in ("recipes", ".lock") for path in out.iterdir()):
         raise UserError(f"{out} holds something else than a comparison: choose a new or an empty folder for --out.")
     return None
 
@@ -152,7 +153,8 @@ def finish_comparison(
     watch = _Watch(comparison, waiting, report)
     jobs = [Job(comparison.recipe_file(cell.entry), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()]
     try:
-        run_jobs(jobs, workers=workers, on_result=watch.finish, on_failure=watch.fail)
+        with alone_in(comparison.path), Workers(workers) as pool:
+            pool.run(jobs, on_result=watch.finish, on_failure=watch.fail)
     except Interrupted:
         raise Interrupted(
             f"Stopped; everything that was saved is kept: go on with proxemic compare --resume {comparison.path}"
@@ -183,7 +185,7 @@ class _Watch:
         )
         self._tell(f"{cell}: {text}")
 
-    def fail(self, job: Job, error: UserError) -> None:
+    def fail(self, job: Job, error: Exception) -> None:
         cell = self.cells[job.out]
         cell.fail(str(error))
         self._tell(f"{cell} FAILED: {error}")

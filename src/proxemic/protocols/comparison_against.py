@@ -128,7 +128,13 @@ def _note(entry: Entry, results: Mapping[int, Result], figure: PublishedFigure) 
         f"{name}: ours {ours[name]}, theirs {value}" for name, value in stated.items() if not _equal(ours[name], value)
     ]
     unstated = [name for name in ours if name not in stated]
-    text = f"Differs: {'; '.join(differs)}." if differs else "Nothing differs of what is stated."
+    held_out = entry.recipe["data"]["init_args"].get("validation_fraction")
+    if held_out and entry.selected_on == "validation":
+        differs.append(f"training classes ours without the {held_out:.0%} that choose the epoch, theirs as said there")
+    if entry.recipe["data"]["init_args"].get("check_counts") is False:
+        differs.append("images ours not checked to be all of the data set's")
+    text = f"Differs: {'; '.join(differs)}." if differs else "Nothing differs of what is compared."
+    text += " Rates, schedule, pooling, sampling and augmentation are not compared."
     if unstated:
         text += f" Not stated: {', '.join(unstated)}."
     said = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -66,7 +65,7 @@ class Entry:
 
     def is_named(self, word: str) -> bool:
         """Whether the user means it, by name, path or pattern."""
-        return fnmatchcase(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
+        return _matches(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
 
 
 def find_names(words: Sequence[str]) -> list[str]:
@@ -86,10 +85,23 @@ def find_names(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for name in _names(word)))
 
 
+def _matches(name: str, pattern: str) -> bool:
+    """As in a shell: ``*`` stops at a slash, ``**`` does not.
+
+    >>> [_matches("cub/reality-check/hist", pattern) for pattern in ("cub/*", "cub/**", "cub/*/h?st")]
+    [False, True, True]
+    """
+    signs = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return (
+        re.fullmatch("".join(signs.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*|\?)", pattern)), name)
+        is not None
+    )
+
+
 def _names(word: str) -> Iterator[str]:
     names = list_recipes()
-    if re.search(r"[*?[]", word) and not Path(word).is_file():
-        found = [name for name in names if fnmatchcase(name, word)]
+    if re.search(r"[*?]", word) and not Path(word).is_file():
+        found = [name for name in names if _matches(name, word)]
         if not found:
             raise UserError(f"No recipe is called {word!r}: the names are {', '.join(names)}.")
         yield from found

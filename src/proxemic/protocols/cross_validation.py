@@ -16,54 +16,83 @@ with extra("train"):
     import yaml
 
     from proxemic.recipes.reader import read_recipe
+    from proxemic.training import EvaluationConfig
+    from proxemic.training.module import TrainingDiverged
 
-__all__ = ["CrossValidation", "concatenated"]
+__all__ = ["CrossValidation", "FoldFailed", "concatenated", "plan_folds"]
+
+
+class FoldFailed(UserError):
+    """A training that these hyper-parameters do not allow; others may."""
+
+
+def plan_folds(
+    recipe: Path, flags: Sequence[str], *, folds: int, embedding_size: int, metric: str, split_seed: int
+) -> dict[str, str]:
+    """Read a recipe and make those of its folds and of the complete model from it, as text.
+
+    Args:
+        recipe: YAML file.
+        flags: What overrides it.
+        folds: Class-disjoint parts of the training classes.
+        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
+        metric: What chooses the epoch of a fold, and is `CrossValidation.evaluate`'s value.
+        split_seed: How classes are dealt.
+
+    Returns:
+        By the recipe's name in the directory: ``base``, ``fold-0`` and so on, ``complete``.
+
+    Raises:
+        UserError: If the recipe or a flag is refused, or its schedule does not fit.
+        ValueError: If a value is out of its range, or the metric is not computed.
+    """
+    base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags).yaml)
+    if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
+        raise UserError(
+            f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
+            "has none: give another one with --optim.schedule."
+        )
+
+    def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
+        evaluation = {"select_on": select_on, "untrained": False, "metric": metric}
+        model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
+        return base | {"data": data, "model": model, "evaluation": evaluation}
+
+    recipes = {"base": base, "complete": changed(_whole(base["data"]), folds * embedding_size, "last")}
+    for fold in range(folds):
+        dealt = {"source": _whole(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
+        data = {"class_path": "proxemic.data.Fold", "init_args": dealt}
+        recipes[f"fold-{fold}"] = changed(data, embedding_size, "validation")
+    EvaluationConfig(**recipes["complete"]["evaluation"])  # whether the metric is computed
+    return {name: yaml.safe_dump(content, sort_keys=False) for name, content in recipes.items()}
 
 
 class CrossValidation:
     """The folds of one recipe, and the model on all training classes, trained with any flags.
 
     Args:
-        recipe: YAML file.
-        flags: What overrides it.
+        recipes: As `plan_folds` makes them; those that are in the directory must be the same.
         out: The directory.
         workers: Who trains.
-        folds: Class-disjoint parts of the training classes.
-        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
-        metric: What chooses the epoch of a fold, and is `evaluate`'s value.
-        split_seed: How classes are dealt.
+        folds: How many.
+        metric: `evaluate`'s value.
 
     Attributes:
         base: The recipe in full.
 
     Raises:
-        UserError: If the recipe or a flag is refused.
+        UserError: If the directory was begun with another recipe.
     """
 
-    def __init__(
-        self,
-        recipe: Path,
-        flags: Sequence[str],
-        out: Path,
-        workers: Workers,
-        *,
-        folds: int,
-        embedding_size: int,
-        metric: str,
-        split_seed: int,
-    ) -> None:
+    def __init__(self, recipes: Mapping[str, str], out: Path, workers: Workers, *, folds: int, metric: str) -> None:
         self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
-        self.base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags).yaml)
-        if str((self.base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
-            raise UserError(
-                f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
-                "has none: give another one with --optim.schedule."
-            )
-        for fold in range(folds):
-            data = {"source": _whole(self.base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
-            data = {"class_path": "proxemic.data.Fold", "init_args": data}
-            self._write_recipe(f"fold-{fold}", data, embedding_size, "validation")
-        self._write_recipe("complete", _whole(self.base["data"]), folds * embedding_size, "last")
+        self.base: dict[str, Any] = yaml.safe_load(recipes["base"])
+        for name, text in recipes.items():
+            file = self._file(name)
+            if file.exists() and file.read_text(encoding="utf-8") != text:
+                raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
+            with write_atomically(file) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
     def evaluate(self, flags: Sequence[str], folder: Path) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch."""
@@ -106,20 +135,19 @@ class CrossValidation:
 
     def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         results: dict[Path, dict[str, Any]] = {}
-        self.workers.run(jobs, on_result=lambda job, result: results.update({job.out: result}))
+        failures: list[tuple[Job, Exception]] = []
+        self.workers.run(
+            jobs,
+            on_result=lambda job, result: results.update({job.out: result}),
+            on_failure=lambda job, error: failures.append((job, error)),
+        )
+        for job, error in failures:
+            kind = FoldFailed if isinstance(error, TrainingDiverged | ValueError) else UserError
+            raise kind(f"{job.out}: {error}") from error
         return [results[job.out] for job in jobs]
 
     def _file(self, name: str) -> Path:
         return self.out / "recipes" / f"{name}.yaml"
-
-    def _write_recipe(self, name: str, data: Mapping[str, Any], embedding_size: int, select_on: str) -> None:
-        content = self.base | {
-            "data": data,
-            "model": self.base["model"] | {"embedding_size": embedding_size},
-            "evaluation": self.base["evaluation"] | {"select_on": select_on, "untrained": False, "metric": self.metric},
-        }
-        with write_atomically(self._file(name)) as temporary:
-            temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
 def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,14 +162,15 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
 
     from proxemic.data import Preprocessing
     from proxemic.models import load_model
-    from proxemic.training.embed import embed_images, evaluate_embeddings
+    from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
     recipe = read_recipe(runs[0] / "recipe.yaml").recipe
     test = recipe.cache.apply(recipe.data.load()).test
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers
+    device = pick_device(recipe.training.accelerator)
     parts = []
     for run in runs:
         model, preprocessing = load_model(run)
-        found = embed_images(model, test, Preprocessing(**preprocessing), batch_size=size, workers=workers)
+        found = embed_images(model.to(device), test, Preprocessing(**preprocessing), batch_size=size, workers=workers)
         parts.append(normalize(found, dim=1))
     return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

@@ -16,7 +16,7 @@ from typing import Any
 
 from proxemic.errors import Interrupted, UserError
 
-__all__ = ["Job", "Workers", "check_stopped", "run_job", "run_jobs"]
+__all__ = ["Job", "Workers", "check_stopped", "run_job"]
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,15 @@ class Workers:
         jobs: Sequence[Job],
         *,
         on_result: Callable[[Job, dict[str, Any]], object],
-        on_failure: Callable[[Job, UserError], object] | None = None,
+        on_failure: Callable[[Job, Exception], object] | None = None,
     ) -> None:
         """Run jobs.
 
         Args:
             jobs: What to train.
             on_result: Is given each job that is finished, with its metrics.
-            on_failure: Is given each job that failed, and the others go on; None ends all at the first failure.
+            on_failure: Is given each job that failed, and the others go on; None ends all at the first failure, after
+                which these workers can do no more.
 
         Raises:
             Interrupted: After Ctrl-C.
@@ -173,23 +174,11 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    *,
-    workers: int = 1,
-    on_result: Callable[[Job, dict[str, Any]], object],
-    on_failure: Callable[[Job, UserError], object] | None = None,
-) -> None:
-    """Run jobs with `Workers` of their own."""
-    with Workers(workers) as pool:
-        pool.run(jobs, on_result=on_result, on_failure=on_failure)
-
-
 def _hand_over(
     job: Job,
     future: "Future[dict[str, Any]]",
     on_result: Callable[[Job, dict[str, Any]], object],
-    on_failure: Callable[[Job, UserError], object] | None,
+    on_failure: Callable[[Job, Exception], object] | None,
 ) -> None:
     try:
         result = future.result()
@@ -198,7 +187,7 @@ def _hand_over(
     except (UserError, ValueError, OSError) as error:
         if on_failure is None:
             raise UserError(f"{job.out}: {error}") from error
-        on_failure(job, UserError(str(error)))
+        on_failure(job, error)
     else:
         on_result(job, result)
 

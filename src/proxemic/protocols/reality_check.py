@@ -9,16 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_atomically
-from proxemic.protocols.cross_validation import CrossValidation
+from proxemic.protocols.cross_validation import CrossValidation, FoldFailed, plan_folds
+from proxemic.protocols.dimensions import Choices, Range
 from proxemic.protocols.jobs import Workers
+from proxemic.protocols.locks import alone_in
 from proxemic.protocols.reality_tables import Repeats, write_results
 from proxemic.protocols.search import Finished, Trial, TrialFailed, search
 from proxemic.protocols.spaces import as_flags, default_space, read_stages, recipe_value
 
 with extra("train"):
+    import yaml
+
     from proxemic.recipes import find_recipe
 
 __all__ = ["RealityCheck", "check_reality"]
@@ -82,22 +86,17 @@ def check_reality(
         Interrupted: After Ctrl-C; the same call goes on.
         UserError: If the directory holds something else, a recipe is refused, or a training fails.
     """
+    plans = {recipe: _plan(check, recipe, out) for recipe in check.recipes}  # all are read before any is trained
     _begin(check, out)
+    report(
+        f"{out}: {len(plans)} losses, for each {check.trials} trials of {check.folds} folds, then {check.repeats} "
+        "repetitions"
+    )
     results: dict[str, Repeats] = {}
-    with Workers(workers) as pool:
-        for recipe in check.recipes:
-            one = out / _slug(recipe)
-            validation = CrossValidation(
-                find_recipe(recipe),
-                check.flags,
-                one,
-                pool,
-                folds=check.folds,
-                embedding_size=check.embedding_size,
-                metric=check.metric,
-                split_seed=check.seed,
-            )
-            kept = one / "best.json"
+    with alone_in(out), Workers(workers) as pool:
+        for recipe, plan in plans.items():
+            validation = CrossValidation(plan, out / _slug(recipe), pool, folds=check.folds, metric=check.metric)
+            kept = validation.out / "best.json"
             if not kept.exists():
                 best = _tune(check, validation, lambda line, recipe=recipe: report(f"{recipe}: {line}"))
                 _write(kept, {"parameters": dict(best.parameters), check.metric: best.value})
@@ -113,17 +112,40 @@ def check_reality(
     return results
 
 
+def _plan(check: RealityCheck, recipe: str, out: Path) -> dict[str, str]:
+    """The recipes of the folds: as they were begun with where the recipe itself is out of reach by now."""
+    folder = out / _slug(recipe) / "recipes"
+    try:
+        file = find_recipe(recipe)
+    except UserError:
+        if not (folder / "base.yaml").exists():
+            raise
+        return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    plan = plan_folds(
+        file,
+        check.flags,
+        folds=check.folds,
+        embedding_size=check.embedding_size,
+        metric=check.metric,
+        split_seed=check.seed,
+    )
+    _joint_space(yaml.safe_load(plan["base"]))
+    return plan
+
+
+def _joint_space(base: Mapping[str, Any]) -> dict[str, Range | Choices]:
+    """All stages' values at once, as the protocol has it; the first stage that searches one gives its range."""
+    stages = read_stages(default_space(base), "the search space")
+    return {name: each for stage in reversed(stages) for name, each in stage.dimensions(base).items()}
+
+
 def _tune(check: RealityCheck, validation: CrossValidation, report: Callable[[str], object]) -> Finished:
-    stages = read_stages(default_space(validation.base), "the search space")
-    # All at once, as the protocol has it; the first stage that searches a value gives its range.
-    joint = {name: each for stage in reversed(stages) for name, each in stage.dimensions(validation.base).items()}
+    joint = _joint_space(validation.base)
 
     def evaluate(trial: Trial) -> float:
         try:
             return validation.evaluate(as_flags(trial.parameters), validation.out / "trials" / str(trial.number))
-        except Interrupted:
-            raise
-        except UserError as error:
+        except FoldFailed as error:
             raise TrialFailed(str(error)) from error
 
     def tell(trial: Finished) -> None:
@@ -147,10 +169,8 @@ def _begin(check: RealityCheck, out: Path) -> None:
     content = json.loads(json.dumps(asdict(check)))
     if file.exists():
         if json.loads(file.read_text(encoding="utf-8")) != content:
-            raise UserError(
-                f"{out} holds a reality check with other settings: give the same, or a new --out."
-            )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
+    elif out.exists() and (not out.is_dir() or any(path.name != ".lock" for path in out.iterdir())):
         raise UserError(f"{out} holds something else: give a new folder, or that of a reality check to go on with.")
     else:
         _write(file, content)

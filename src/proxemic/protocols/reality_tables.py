@@ -50,7 +50,11 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
 
 def _cells(repeats: Repeats) -> Sequence[str]:
     return [
-        format_estimate(t_interval(values) if (values := [kinds[kind][metric] for kinds in repeats.values()]) else None)
+        format_estimate(
+            t_interval(values)
+            if (values := [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]])
+            else None
+        )
         for kind in KINDS
         for metric in METRICS
     ]

@@ -145,7 +145,7 @@ class TuningDirectory:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """One process at a time; one that is killed lets the next one in."""
-        with contextlib.closing(sqlite3.connect(self.path / "lock.db", isolation_level=None)) as lock:
+        with contextlib.closing(sqlite3.connect(self.path / ".lock.db", isolation_level=None)) as lock:
             lock.execute("PRAGMA busy_timeout = 1000")
             while True:
                 try:

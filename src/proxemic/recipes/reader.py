@@ -21,7 +21,7 @@ from proxemic.extras import extra
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.recipes import resolve_extended
 from proxemic.recipes.pairs import PLACES, make_inside
-from proxemic.recipes.second_phase import merge, part_flags, read_changes
+from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import EvaluationConfig, Recipe
 
@@ -86,8 +86,10 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
             raise UserError(f"second_phase: {error}") from error
         new = _instantiate(parser, make_inside(changed))
         phase = SecondPhase(epochs, new["loss"], new["optim"])
-        kept = {key: value for key, value in _spelt_out(parser, changed).items() if key in ("loss", "optim")}
-        full["second_phase"] = {"epochs": epochs} | kept
+        # What differs and no more: a value that a flag gives to both phases later shall reach both.
+        new_full = _spelt_out(parser, changed)
+        kept = {key: differences(full[key], new_full[key]) for key in ("loss", "optim")}
+        full["second_phase"] = {"epochs": epochs} | {key: value for key, value in kept.items() if value}
         return ReadRecipe(Recipe(**values, second_phase=phase), yaml.safe_dump(full, sort_keys=False))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["merge", "part_flags", "read_changes"]
+__all__ = ["differences", "merge", "part_flags", "read_changes"]
 
 _PREFIX = "--second_phase"
 
@@ -51,6 +51,12 @@ def read_changes(content: Any, flags: Sequence[str]) -> tuple[int, dict[str, Any
         key = name.removeprefix(_PREFIX).lstrip(".")
         if not key and value in ("null", "None"):
             return None
+        if not key or not value:
+            raise UserError(
+                f"{name} {value}".rstrip()
+                + " cannot be read: give --second_phase null, or a value to one of its keys, "
+                "as --second_phase.loss.alpha 2."
+            )
         if key == "epochs":
             changes["epochs"] = value
         else:
@@ -80,9 +86,35 @@ def merge(base: Any, changes: Any) -> Any:
     if not (isinstance(base, Mapping) and isinstance(changes, Mapping)):
         return changes
     if "class_path" in base:
-        if changes.get("class_path", base["class_path"]) != base["class_path"]:
+        if not _same_class(changes.get("class_path", base["class_path"]), base["class_path"]):
             return changes
         named = "class_path" in changes or "init_args" in changes
         inner = changes.get("init_args") or {} if named else changes
         return {**base, "init_args": merge(base.get("init_args") or {}, inner)}
     return {**base, **{key: merge(base.get(key), value) for key, value in changes.items()}}
+
+
+def differences(base: Any, changed: Any) -> Any:
+    """The least changes that `merge` makes ``changed`` of ``base`` with; {} where they are the same.
+
+    >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
+    >>> differences({"loss": loss, "seed": 0}, {"loss": merge(loss, {"alpha": 3}), "seed": 0})
+    {'loss': {'alpha': 3}}
+    """
+    if "class_path" in base and base["class_path"] != changed["class_path"]:
+        return changed
+    base, changed = (each.get("init_args", {}) if "class_path" in base else each for each in (base, changed))
+    found = {}
+    for key, value in changed.items():
+        before = base.get(key)
+        if value != before:
+            nested = isinstance(value, Mapping) and isinstance(before, Mapping)
+            found[key] = differences(before, value) if nested else value
+    return found
+
+
+def _same_class(one: str, other: str) -> bool:
+    """Whether two import paths mean one class; a name alone means that of any package."""
+    if "." in one and "." in other:
+        return one == other
+    return one.rpartition(".")[2] == other.rpartition(".")[2]

@@ -15,7 +15,7 @@ from proxemic.training.data_module import ignore_interrupts
 from proxemic.training.recipe import EvaluationConfig
 from proxemic.training.retrieval_metric import split_roles
 
-__all__ = ["embed_images", "evaluate_embeddings", "metric_settings", "share_of"]
+__all__ = ["embed_images", "evaluate_embeddings", "metric_settings", "pick_device", "share_of"]
 
 
 @torch.no_grad()
@@ -65,6 +65,17 @@ def embed_images(
         for part, mode in modes:
             part.training = mode
     return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+
+
+def pick_device(accelerator: str) -> torch.device:
+    """The device that a recipe's ``training.accelerator`` means on this machine.
+
+    >>> pick_device("cpu")
+    device(type='cpu')
+    """
+    if accelerator == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    return torch.device(accelerator)
 
 
 def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:

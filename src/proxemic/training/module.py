@@ -68,14 +68,19 @@ class EmbeddingTask(LightningModule):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         return self.model(images)
 
+    def on_train_start(self) -> None:
+        if self._plateau is not None and self._kept_plateau is not None:
+            self._plateau.load_state_dict(self._kept_plateau)
+        self._warm_up()  # Lightning does not begin an epoch anew that is resumed in its middle
+
     def on_train_epoch_start(self) -> None:
         if self.second is not None and not self.in_second_phase and self.current_epoch >= self.second.begins:
             (earlier,) = self.trainer.optimizers
+            self._train_backbone(True)  # an optimiser takes what is trained, now or after the warm-up
             self._begin_second_phase()
             self.trainer.strategy.setup_optimizers(self.trainer)
             continue_optimizer(self.trainer.optimizers[0], earlier)
-        for parameter in self._trained:
-            parameter.requires_grad_(self.current_epoch >= self.warmup_epochs)
+        self._warm_up()
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         torch.manual_seed(derive_seed(self.seed, self.global_step))
@@ -127,14 +132,17 @@ class EmbeddingTask(LightningModule):
             self._begin_second_phase()
         self._kept_plateau = kept["plateau"]
 
-    def on_train_start(self) -> None:
-        if self._plateau is not None and self._kept_plateau is not None:
-            self._plateau.load_state_dict(self._kept_plateau)
-
     @property
     def in_second_phase(self) -> bool:
         """Whether loss and optimiser are those of the second phase."""
         return self.second is not None and self.loss is self.second.loss
+
+    def _warm_up(self) -> None:
+        self._train_backbone(self.current_epoch >= self.warmup_epochs)
+
+    def _train_backbone(self, trained: bool) -> None:
+        for parameter in self._trained:
+            parameter.requires_grad_(trained)
 
     def _begin_second_phase(self) -> None:
         assert self.second is not None

@@ -193,5 +193,5 @@ class Recipe:
         second = self.second_phase
         if second is None or self.training.start_phase == 1:
             return self
-        training = replace(self.training, epochs=second.epochs, start_phase=1)
+        training = replace(self.training, epochs=second.epochs, start_phase=1, warmup_epochs=0)
         return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)

@@ -79,7 +79,9 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
             )
-        if self.path.exists() and any(self.path.iterdir()):
+        # What a kill between the first two files of a run leaves is no run.
+        left = (path.name for path in self.path.iterdir()) if self.path.exists() else ()
+        if any(name != self.environment.name and not name.endswith(".tmp") for name in left):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
     def check_run(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
@@ -21,7 +21,7 @@ from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
 from proxemic.training.data_module import EpochOrder, TrainingData
-from proxemic.training.embed import embed_images, evaluate_embeddings
+from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.keeper import RunKeeper
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.phases import Phase
@@ -118,12 +118,7 @@ def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
     splits = recipe.cache.apply(recipe.data.load())
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
-    _, schedule = recipe.optim.build(model, loss)
-    if isinstance(schedule, ReduceLROnPlateau) and recipe.evaluation.select_on == "last":
-        raise UserError(
-            "optim.schedule is ReduceLROnPlateau, which waits for evaluation.metric on held-out classes, but "
-            "evaluation.select_on is last, so that there are none: take another schedule, or select_on validation."
-        )
+    _check_schedule(recipe, recipe.optim.build(model, loss)[1])
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
@@ -134,13 +129,21 @@ def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
     return _Parts(splits, task, TrainingData(splits.train, recipe))
 
 
+def _check_schedule(recipe: Recipe, schedule: LRScheduler | None) -> None:
+    if isinstance(schedule, ReduceLROnPlateau) and recipe.evaluation.select_on == "last":
+        raise UserError(
+            "optim.schedule is ReduceLROnPlateau, which waits for evaluation.metric on held-out classes, but "
+            "evaluation.select_on is last, so that there are none: take another schedule, or select_on validation."
+        )
+
+
 def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phase | None:
     second = recipe.second_phase
     if second is None:
         return None
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
         loss = second.loss(splits.train.num_classes, recipe.model.embedding_size)
-    second.optim.build(model, loss)
+    _check_schedule(recipe, second.optim.build(model, loss)[1])
     return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
 
 
@@ -240,7 +243,7 @@ def _finish(
 
 def _test(recipe: Recipe, splits: Splits, run: RunDirectory) -> dict[str, Any]:
     model, _ = load_model(run.path)
-    device = _device(recipe)
+    device = pick_device(recipe.training.accelerator)
 
     def judge(network: EmbeddingModel, description: str) -> tuple[torch.Tensor, Any]:
         embeddings = embed_images(
@@ -263,13 +266,6 @@ def _test(recipe: Recipe, splits: Splits, run: RunDirectory) -> dict[str, Any]:
         "test_queries": test.queries,
         "test_queries_left_out": test.left_out,
     }
-
-
-def _device(recipe: Recipe) -> torch.device:
-    wanted = recipe.training.accelerator
-    if wanted == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    return torch.device(wanted)
 
 
 def _loggers(recipe: Recipe, run: RunDirectory) -> Sequence[Logger]:

@@ -91,15 +91,17 @@ def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "dict[str, Loc
         )
     labels, groups = train.labels.repeat(draws), train.groups.repeat(draws)
     nearest = nearest_own_proxy(loss, embeddings, labels)
-    found = {"group": shuffled_information(labels, groups, nearest, shuffles=shuffles, seed=seed)}
-    for name, values in _properties(type(recipe.data).__name__, groups).items():
-        found[name] = shuffled_information(labels, values, nearest, units=groups, shuffles=shuffles, seed=seed)
-    return found
+    # Whole pictures are shuffled, as the draws of one are alike in any case.
+    pictures = torch.arange(len(train)).repeat(draws)
+    return {
+        name: shuffled_information(labels, values, nearest, units=pictures, shuffles=shuffles, seed=seed)
+        for name, values in _properties(type(recipe.data).__name__, groups).items()
+    }
 
 
 def _properties(source: str, groups: "Tensor") -> "dict[str, Tensor]":
-    """What Glyphs' typefaces have in common: shuffled as whole typefaces, as their draws are alike in any case."""
+    """The groups; of Glyphs, which has one picture of each in a class, what its typefaces have in common."""
     if source != "Glyphs":
-        return {}
+        return {"group": groups}
     style = groups % 4
     return {"family": groups // 4, "weight": style % 2, "slant": style // 2}

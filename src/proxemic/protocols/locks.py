@@ -1,0 +1,36 @@
+"""One process at a time on a directory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from proxemic.errors import UserError
+from proxemic.extras import extra
+
+with extra("train"):
+    from filelock import FileLock, Timeout
+
+__all__ = ["alone_in"]
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """Hold a directory, which is made if need be, while the block runs; a killed process lets go of it.
+
+    Raises:
+        UserError: If another process holds it.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> with alone_in(folder), alone_in(folder):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    proxemic.errors.UserError: Another process works in ...: wait for it, or choose another --out.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path / ".lock", timeout=0, is_singleton=False):
+            yield
+    except Timeout:
+        raise UserError(f"Another process works in {path}: wait for it, or choose another --out.") from None
