@@ -61,13 +61,13 @@ def test_a_dry_run_of_what_was_never_begun(tmp_path: Path, here: Here) -> None:
 
 def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     from proxemic.errors import UserError
-    from proxemic.protocols import compare
+    from proxemic.protocols.jobs import Workers
 
-    def fail(jobs, *, workers, on_result, on_failure):
+    def fail(workers, jobs, *, on_result, on_failure):
         for job in jobs:
             on_failure(job, UserError("The loss is nan."))
 
-    monkeypatch.setattr(compare, "run_jobs", fail)
+    monkeypatch.setattr(Workers, "run", fail)
     result = here("compare", "--resume", made, "--against", "paper", "--metrics", "map@r")
     said = ["1 of 3 runs failed, the first of them glyphs-small/softmax, seed 2: The loss is nan.", "--resume"]
     assert_refused(result, said)

@@ -139,7 +139,7 @@ def test_bad_input_is_one_sentence(here: Here, tmp_path: Path, words: list[str],
 def test_trials_that_diverge_are_noted_and_the_search_goes_on(here: Here, tmp_path: Path, recipe: Path) -> None:
     rates = ["--optim.optimizer", "torch.optim.SGD", "--optim.lr", "1e25", "--optim.loss_lr", "1e25"]
     result = here("reality-check", recipe, *FLAGS, *rates, *SMALL, "--out", tmp_path / "out")
-    assert_refused(result, ["None of the 2 trials worked", "not finite", "try a tenth"])
+    assert_refused(result, ["None of the 2 trials worked", "became nan", "try a tenth"])
     assert "trial 2/2" in result.stdout
 
 

@@ -13,11 +13,10 @@ import torch
 from command_line import start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.protocols import compare
 from proxemic.protocols.compare import plan_comparison, run_comparison
 from proxemic.protocols.comparison_directory import Comparison
 from proxemic.protocols.comparison_entries import read_entry
-from proxemic.protocols.jobs import Job, _processors, run_job
+from proxemic.protocols.jobs import Job, Workers, _processors, run_job
 
 FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
 
@@ -42,8 +41,8 @@ def values(path: Path) -> dict[tuple[str, ...], str]:
     return found
 
 
-def run_here(jobs, *, workers, on_result, on_failure):
-    """As `run_jobs`, without processes, which take seconds to start."""
+def run_here(workers, jobs, *, on_result, on_failure):
+    """As `Workers.run`, without processes, which take seconds to start."""
     for job in jobs:
         try:
             found = run_job(job, report=str)
@@ -73,7 +72,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     assert f"**{4 - len(finished)} of 4 cells" in (out / "table.md").read_text()
     kept = {cell: (cell.path / "metrics.json").stat().st_mtime_ns for cell in finished}
 
-    monkeypatch.setattr(compare, "run_jobs", run_here)
+    monkeypatch.setattr(Workers, "run", run_here)
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, _processors() // 2))  # as each of the two workers has
     try:
@@ -92,7 +91,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
         assert (out / name).stat().st_size > 0
     assert "not finished" not in (out / "table.md").read_text()
 
-    monkeypatch.setattr(compare, "run_jobs", lambda jobs, **_: pytest.fail("nothing is left") if jobs else None)
+    monkeypatch.setattr(Workers, "run", lambda _, jobs, **__: pytest.fail("nothing is left") if jobs else None)
     before = time.time_ns()
     run_comparison(recipes, None, out, FLAGS, report=str)
     assert all((cell.path / "metrics.json").stat().st_mtime_ns < before for cell in again.cells())
@@ -103,12 +102,12 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 ) -> None:
     tries: list[Job] = []
 
-    def run_some(jobs, *, workers, on_result, on_failure):
+    def run_some(workers, jobs, *, on_result, on_failure):
         tries.extend(jobs)
         for job in jobs:
             on_failure(job, UserError("The loss is nan at step 3, with the learning rate 1."))
 
-    monkeypatch.setattr(compare, "run_jobs", run_some)
+    monkeypatch.setattr(Workers, "run", run_some)
     lines: list[str] = []
     made = run_comparison(recipes, [7], tmp_path, report=lines.append)
     assert lines[1] == (
