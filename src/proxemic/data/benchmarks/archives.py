@@ -104,10 +104,22 @@ def _unpack_tgz(archive: Path, tree: str, folder: Path) -> None:
                     continue
                 if not (member.isfile() or member.isdir()):
                     raise ValueError(f"{archive} holds a link, {member.name!r}, which the original does not.")
-                opened.extract(member, folder, filter="data")
+                _write(opened, member, folder / member.name)
                 bar.update(file.tell() - bar.n)
         while content.read(1 << 20):  # to the checksum at the end
             pass
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    # Not extract(): its filter, without which it would also set owners and modes, is not in every Python 3.11.
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = archive.extractfile(member)
+    assert source is not None  # a file
+    with source, target.open("wb") as sink:
+        shutil.copyfileobj(source, sink)
 
 
 def _belongs(name: str, tree: str, archive: Path) -> bool:
