@@ -136,8 +136,16 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     process.send_signal(signal.SIGKILL)  # its workers end with it
     process.communicate()
 
+    begun = {name: len(history(out / "trials" / name)) for name in ("1-0", "1-1")}
+
     def interrupt() -> None:
-        wait_for_rows(out / "trials" / "1-1", len(history(out / "trials" / "1-1")) + 2)
+        # Either may be taken up first; in the middle of the second one.
+        end = time.monotonic() + 280
+        while not (first := [name for name in begun if (out / "trials" / name / "metrics.json").exists()]):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        (second,) = begun.keys() - set(first)
+        wait_for_rows(out / "trials" / second, begun[second] + 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -145,13 +153,14 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     stopped = here("tune", "--resume", out)
     thread.join()
     assert_refused(stopped, ["Stopped", f"proxemic tune --resume {out}"])
-    assert [line.split()[1] for line in stopped.stdout.splitlines() if line.startswith("trial")] == ["1-0"]
+    (first,) = [line.split()[1] for line in stopped.stdout.splitlines() if line.startswith("trial")]
 
     finished = here("tune", "--resume", out)
     assert finished.returncode == 0, finished.stderr
-    assert [line.split()[1] for line in finished.stdout.splitlines() if line.startswith("trial")] == ["1-1"]
+    (second,) = [line.split()[1] for line in finished.stdout.splitlines() if line.startswith("trial")]
+    assert {first, second} == begun.keys()
     assert [row["state"] for row in rows(out)] == ["complete", "complete"]
-    for name, starts in (("1-0", 2), ("1-1", 3)):
+    for name, starts in ((first, 2), (second, 3)):
         run = out / "trials" / name
         assert history(run) == list(range(1, 17))
         # Only the first start was from the beginning.
