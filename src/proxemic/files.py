@@ -1,14 +1,16 @@
 """Files that are whole or not there."""
 
 import errno
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["write_atomically"]
+__all__ = ["write_atomically", "write_json"]
 
 
 @contextmanager
@@ -43,3 +45,13 @@ def write_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write ``content`` for people as much as for programs, whole or not at all.
+
+    Raises:
+        UserError: As `write_atomically`.
+    """
+    with write_atomically(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

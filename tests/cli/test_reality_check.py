@@ -40,7 +40,7 @@ def checked(recipe: Path) -> Path:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    begun = next(out.glob("tiny/trials/*/fold-*/environment.json"))
+    begun = next(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt")).parents[1] / "environment.json"
     before = begun.read_bytes()
     process = warm_start("reality-check", "--resume", out, "--workers", "2")
     output, errors = process.communicate(timeout=300)

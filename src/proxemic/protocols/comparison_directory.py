@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import write_atomically, write_json
 from proxemic.protocols.comparison_entries import Entry
 
 __all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
@@ -157,8 +157,7 @@ class Comparison:
             "baseline": self.baseline,
             "metrics": self.metrics,
         }
-        with write_atomically(self.path / "comparison.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(self.path / "comparison.json", content)
 
     def recipe_file(self, entry: Entry) -> Path:
         """All values of a recipe, as they were when it was added."""

@@ -103,7 +103,7 @@ def _names(word: str) -> Iterator[str]:
     if re.search(r"[*?]", word) and not Path(word).is_file():
         found = [name for name in names if _matches(name, word)]
         if not found:
-            raise UserError(f"No recipe is called {word!r}: the names are {', '.join(names)}.")
+            raise UserError(f"No recipe is called {word!r}: see the names with proxemic recipes list.")
         yield from found
     else:
         path = find_recipe(word)

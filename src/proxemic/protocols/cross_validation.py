@@ -9,7 +9,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
-from proxemic.files import write_atomically
+from proxemic.files import write_atomically, write_json
 from proxemic.protocols.jobs import Job, Workers
 
 with extra("train"):
@@ -115,8 +115,7 @@ class CrossValidation:
             "concatenated": concatenated([job.out for job in jobs]),
             "complete": complete["test"],
         }
-        with write_atomically(kept) as temporary:
-            temporary.write_text(json.dumps(results, indent=2), encoding="utf-8")
+        write_json(kept, results)
         return results
 
     def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
-from proxemic.files import write_atomically
+from proxemic.files import write_json
 from proxemic.protocols.cross_validation import CrossValidation, FoldFailed, plan_folds
 from proxemic.protocols.dimensions import Choices, Range
 from proxemic.protocols.jobs import Workers
@@ -99,7 +99,7 @@ def check_reality(
             kept = validation.out / "best.json"
             if not kept.exists():
                 best = _tune(check, validation, lambda line, recipe=recipe: report(f"{recipe}: {line}"))
-                _write(kept, {"parameters": dict(best.parameters), check.metric: best.value})
+                write_json(kept, {"parameters": dict(best.parameters), check.metric: best.value})
             flags = as_flags(json.loads(kept.read_text(encoding="utf-8"))["parameters"])
             repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
             results[recipe] = repeats
@@ -173,12 +173,7 @@ def _begin(check: RealityCheck, out: Path) -> None:
     elif out.exists() and (not out.is_dir() or any(path.name != ".lock" for path in out.iterdir())):
         raise UserError(f"{out} holds something else: give a new folder, or that of a reality check to go on with.")
     else:
-        _write(file, content)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with write_atomically(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(file, content)
 
 
 def _slug(recipe: str) -> str:

@@ -55,4 +55,4 @@ def find_recipe(name: str) -> Path:
         )
     near = difflib.get_close_matches(name, list_recipes(), n=1, cutoff=0.4)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    raise UserError(f"There is no recipe {name!r}{meant}: the names are {', '.join(list_recipes())}.")
+    raise UserError(f"There is no recipe {name!r}{meant}: give a YAML file or a name of proxemic recipes list.")

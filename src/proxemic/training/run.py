@@ -16,7 +16,7 @@ import torch
 
 from proxemic.data import Splits
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import write_atomically, write_json
 
 __all__ = ["RunDirectory", "fingerprint"]
 
@@ -101,7 +101,7 @@ class RunDirectory:
 
     def create(self, recipe_yaml: str, fingerprint: str) -> None:
         """Make the directory with the recipe and a record of the machine and the images."""
-        self.write_json(self.environment, _environment() | {"images": fingerprint})
+        write_json(self.environment, _environment() | {"images": fingerprint})
         with write_atomically(self.recipe) as temporary:
             temporary.write_text(recipe_yaml, encoding="utf-8")
 
@@ -116,11 +116,6 @@ class RunDirectory:
         """One dict an epoch."""
         with self.history.open(newline="") as file:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-    def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
-        """Write ``content`` for people as much as for programs."""
-        with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def fingerprint(splits: Splits) -> str:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
+from proxemic.files import write_json
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
@@ -236,7 +237,7 @@ def _finish(
     if selected_on == "validation":
         result["validation"] = validation
     draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
-    run.write_json(run.metrics, result)
+    write_json(run.metrics, result)
     show.report(f"Wrote {run.path}")
     return result
 

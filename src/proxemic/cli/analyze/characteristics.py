@@ -52,11 +52,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Measure, print, write."""
-    import json
-
     from proxemic.analysis import characteristics, every_proxy_loss
     from proxemic.errors import UserError
-    from proxemic.files import write_atomically
+    from proxemic.files import write_atomically, write_json
 
     if arguments.csv is not None and arguments.csv == arguments.json:
         raise UserError(f"--csv and --json are both {arguments.csv}: give two files.")
@@ -68,8 +66,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         with write_atomically(arguments.csv) as temporary:
             _write_csv(temporary, rows)
     if arguments.json is not None:
-        with write_atomically(arguments.json) as temporary:
-            temporary.write_text(json.dumps(rows, indent=2) + "\n")
+        write_json(arguments.json, rows)
 
 
 def _row(found: "Characteristics") -> dict[str, Any]:

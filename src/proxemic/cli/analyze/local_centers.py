@@ -31,19 +31,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Embed the training pictures, print the information, write it."""
-    import json
     from dataclasses import asdict
 
     from proxemic.cli.show import format_table
-    from proxemic.files import write_atomically
+    from proxemic.files import write_json
 
     found = _measure(arguments.run_directory, arguments.draws, arguments.shuffles, arguments.seed)
     rows = [[name, f"{each.information:.3f}", _chance(each), f"{each.most:.3f}"] for name, each in found.items()]
     print(f"Bits that the nearest proxy of its class tells about a training picture, {arguments.run_directory}")
     print(format_table(["property", "bits", "by chance (95%)", "at most"], rows))
     if arguments.json is not None:
-        with write_atomically(arguments.json) as temporary:
-            temporary.write_text(json.dumps({name: asdict(each) for name, each in found.items()}, indent=2) + "\n")
+        write_json(arguments.json, {name: asdict(each) for name, each in found.items()})
 
 
 def _chance(found: "LocalCenters") -> str:
