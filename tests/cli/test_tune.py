@@ -184,6 +184,19 @@ def test_bad_parameters_do_not_stop_a_search(recipe: Path, tmp_path: Path, here:
     assert float(bad["optim.lr"]) == 1e30
 
 
+def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
+    out = tmp_path / "out"
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "1"]
+    result = here(*words, "--loss.alpha", "20")
+    assert result.returncode == 0, result.stderr
+    assert "Not searched, as flags give it: loss.alpha." in result.stdout
+    assert [set(row) & {"optim.lr", "loss.alpha"} for row in rows(out)] == [{"optim.lr"}] * 2
+    trials = [yaml.safe_load(path.read_text()) for path in (out / "trials").glob("*/recipe.yaml")]
+    assert [trial["loss"]["init_args"]["alpha"] for trial in trials] == [20, 20]
+    words = ["--recipe", recipe, "--space", space, "--loss.alpha=20", "--optim.lr=1", "--out", tmp_path / "other"]
+    assert_refused(here("tune", *words), ["Flags give optim.lr, loss.alpha", "leave one of them"])
+
+
 REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no recipe": ([], ["--recipe is missing"]),
     "unknown recipe": (["--recipe", "glyps"], ["did you mean glyphs"]),

@@ -4,7 +4,7 @@ Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, as in the
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from proxemic.protocols.jobs import Workers
 from proxemic.protocols.locks import alone_in
 from proxemic.protocols.reality_tables import Repeats, write_results
 from proxemic.protocols.search import Finished, Trial, TrialFailed, search
-from proxemic.protocols.spaces import as_flags, default_space, read_stages, recipe_value
+from proxemic.protocols.spaces import as_flags, default_space, hold, read_stages, recipe_value
 
 with extra("train"):
     import yaml
@@ -129,18 +129,19 @@ def _plan(check: RealityCheck, recipe: str, out: Path) -> dict[str, str]:
         metric=check.metric,
         split_seed=check.seed,
     )
-    _joint_space(yaml.safe_load(plan["base"]))
+    _joint_space(yaml.safe_load(plan["base"]), check.flags)
     return plan
 
 
-def _joint_space(base: Mapping[str, Any]) -> dict[str, Range | Choices]:
+def _joint_space(base: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Range | Choices]:
     """All stages' values at once, as the protocol has it; the first stage that searches one gives its range."""
-    stages = read_stages(default_space(base), "the search space")
+    content, _ = hold(default_space(base), flags)
+    stages = read_stages(content, "the search space")
     return {name: each for stage in reversed(stages) for name, each in stage.dimensions(base).items()}
 
 
 def _tune(check: RealityCheck, validation: CrossValidation, report: Callable[[str], object]) -> Finished:
-    joint = _joint_space(validation.base)
+    joint = _joint_space(validation.base, check.flags)
 
     def evaluate(trial: Trial) -> float:
         try:

@@ -15,7 +15,7 @@ from proxemic.protocols.dimensions import Choices, Dimension, Factor, Range, rea
 with extra("train"):
     import yaml
 
-__all__ = ["Stage", "as_flags", "default_space", "list_spaces", "load_space", "read_stages", "recipe_value"]
+__all__ = ["Stage", "as_flags", "default_space", "hold", "list_spaces", "load_space", "read_stages", "recipe_value"]
 
 FOLDER = Path(__file__).parent / "spaces"
 PACKAGES = ("proxemic.losses.", "pytorch_metric_learning.")
@@ -102,6 +102,41 @@ def default_space(recipe: Mapping[str, Any]) -> list[Any]:
         if name in known:
             stages[-1]["search"] |= load_space(name)[-1]["search"]
     return stages
+
+
+def hold(content: Sequence[Any], flags: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """Take out of a search space what flags give a value to, so that it keeps that value in every trial.
+
+    Args:
+        content: A list of stages.
+        flags: Of the recipe, as on the command line.
+
+    Returns:
+        The stages with what is left to search, and the keys that were taken out.
+
+    Raises:
+        UserError: If a stage has nothing left to search.
+
+    >>> hold([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["--loss.alpha=32"])
+    ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
+    """
+    given = {word.removeprefix("--").partition("=")[0] for word in flags if word.startswith("--")}
+    held: dict[str, None] = {}
+    left: list[Any] = []
+    for stage in content:
+        search = stage.get("search") if isinstance(stage, Mapping) else None
+        if not isinstance(search, Mapping) or given.isdisjoint(search):
+            left.append(stage)
+            continue
+        rest = {key: each for key, each in search.items() if key not in given}
+        if not rest:
+            raise UserError(
+                f"Flags give {', '.join(search)}, which is all that a stage of the search space varies: leave one of "
+                "them to be searched, or give --space FILE."
+            )
+        held |= dict.fromkeys(key for key in search if key in given)
+        left.append({**stage, "search": rest})
+    return left, list(held)
 
 
 def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ from proxemic.extras import extra
 from proxemic.protocols.jobs import Workers
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
-from proxemic.protocols.spaces import default_space, load_space, read_stages
+from proxemic.protocols.spaces import default_space, hold, load_space, read_stages
 from proxemic.protocols.study import check_storage, masked
 from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning_search import TuningSearch
@@ -61,7 +61,7 @@ def tune(
 
     Args:
         recipe: The YAML file that is varied.
-        flags: Overrides of it, as on the command line.
+        flags: Overrides of it, as on the command line; what they give a value to is not searched.
         out: The search's directory; new, or that of the same search, which is gone on with.
         space: Name of a search space of the package, or a YAML file; None takes that of the recipe's loss.
         trials: Of all stages and processes together; None makes 50, or all points of a grid.
@@ -90,6 +90,7 @@ def tune(
             "the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
         )
     content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
+    content, held = hold(content, flags)
     name = space or "of the loss"
     stages = read_stages(content, f"The search space {name}")
     if sampler != "grid" or trials is not None:
@@ -103,6 +104,8 @@ def tune(
     if storage is not None:
         check_storage(storage)
     directory.create(options, read.yaml)
+    if held:
+        report(f"Not searched, as flags give {'it' if len(held) == 1 else 'them'}: {', '.join(held)}.")
     return resume_tuning(out, workers=workers, storage=storage, report=report)
 
 
