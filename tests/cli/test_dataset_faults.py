@@ -107,6 +107,7 @@ def test_whole_cut_missing_and_shuffled(source: type[Benchmark], site: Site, tmp
         (root / first).unlink()
     else:
         assert_refused(cut, [Path(first).name, "corrupted", str(root)])
+        assert "goes on" not in cut.stderr  # nothing was kept
         assert not [path for path in root.rglob("*") if path.is_file()]
     site.files[first] = whole
 

@@ -55,18 +55,19 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url} is no http:// or https:// address.")
     lock = target.with_name(f".{target.name}.lock")
+    part = _Part(url, target, checked=md5 is not None)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):  # two processes may want it
             if not target.exists():
-                part = _Part(url, target, checked=md5 is not None)
                 _fetch(part)
                 _finish(part, md5)
     except (_Refused, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ValueError(
-            f"{url} could not be downloaded to {target.parent} ({why}): try again, which goes on from what has "
-            f"arrived, or fetch it by hand and put it there as {target.name}."
+            f"{url} could not be downloaded to {target.parent} ({why}): try again"
+            f"{', which goes on from what has arrived' if part.path.exists() else ''}, or fetch it by hand and put it there as "
+            f"{target.name}."
         ) from error
     finally:
         with suppress(OSError):
