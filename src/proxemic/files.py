@@ -1,16 +1,17 @@
 """Files that are whole or not there."""
 
+import csv
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["write_atomically", "write_json"]
+__all__ = ["write_atomically", "write_csv", "write_json", "write_text"]
 
 
 @contextmanager
@@ -47,11 +48,32 @@ def write_atomically(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        UserError: As `write_atomically`.
+    """
+    with write_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table, whole or not at all; None is an empty cell.
+
+    Raises:
+        UserError: As `write_atomically`.
+    """
+    with write_atomically(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write ``content`` for people as much as for programs, whole or not at all.
 
     Raises:
         UserError: As `write_atomically`.
     """
-    with write_atomically(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2) + "\n")

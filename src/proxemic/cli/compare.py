@@ -65,10 +65,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         text = against_paper(comparison)
         print(text)
         if not arguments.dry_run:
-            from proxemic.files import write_atomically
+            from proxemic.files import write_text
 
-            with write_atomically(comparison.path / "against-paper.md") as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(comparison.path / "against-paper.md", text)
     if arguments.dry_run:
         return
     print(f"Wrote {comparison.path}")

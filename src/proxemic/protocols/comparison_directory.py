@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.errors import UserError
-from proxemic.files import write_atomically, write_json
+from proxemic.files import write_json, write_text
 from proxemic.protocols.comparison_entries import Entry
 
 __all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
@@ -86,8 +86,7 @@ class Cell:
 
     def fail(self, sentence: str) -> None:
         """Keep why it failed."""
-        with write_atomically(self._failed) as temporary:
-            temporary.write_text(" ".join(sentence.split()), encoding="utf-8")
+        write_text(self._failed, " ".join(sentence.split()))
 
     def forget_failure(self) -> None:
         """Before it is tried again."""
@@ -145,8 +144,7 @@ class Comparison:
     def write(self) -> None:
         """Write what is compared; `read` gives it back."""
         for entry in self.entries:
-            with write_atomically(self.recipe_file(entry)) as temporary:
-                temporary.write_text(entry.yaml, encoding="utf-8")
+            write_text(self.recipe_file(entry), entry.yaml)
         content: dict[str, Any] = {
             "recipes": [
                 {"name": each.name, "slug": each.slug, "dataset": each.dataset, "loss": each.loss}

@@ -1,9 +1,8 @@
 """The tables of a comparison: CSV for programs, Markdown for people. A cell that was not measured is never filled."""
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from proxemic.files import write_atomically
+from proxemic.files import write_csv, write_text
 from proxemic.protocols.comparison_directory import Comparison, Result
 from proxemic.protocols.comparison_entries import Entry
 from proxemic.protocols.comparison_statistics import Estimate, difference, mean
@@ -27,12 +26,8 @@ def write_tables(comparison: Comparison) -> None:
         ("summary.csv", SUMMARY, _summary_rows(results)),
         ("differences.csv", DIFFERENCES, _difference_rows(comparison, results)),
     ):
-        with write_atomically(comparison.path / name) as temporary, temporary.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
-    with write_atomically(comparison.path / "table.md") as temporary:
-        temporary.write_text(markdown(comparison, results), encoding="utf-8")
+        write_csv(comparison.path / name, header, rows)
+    write_text(comparison.path / "table.md", markdown(comparison, results))
 
 
 RESULTS = ("recipe", "dataset", "loss", "seed", "split", "metric", "value", "epoch", "selected_on", "seconds")

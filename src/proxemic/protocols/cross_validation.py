@@ -9,7 +9,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
-from proxemic.files import write_atomically, write_json
+from proxemic.files import write_json, write_text
 from proxemic.protocols.jobs import Job, Workers
 
 with extra("train"):
@@ -91,8 +91,7 @@ class CrossValidation:
             file = self._file(name)
             if file.exists() and file.read_text(encoding="utf-8") != text:
                 raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
-            with write_atomically(file) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(file, text)
 
     def evaluate(self, flags: Sequence[str], folder: Path) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch."""

@@ -1,10 +1,9 @@
 """Results of a reality check as CSV and Markdown."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from proxemic.files import write_atomically
+from proxemic.files import write_csv, write_text
 from proxemic.protocols.comparison_statistics import t_interval
 from proxemic.protocols.comparison_tables import format_estimate, format_rows
 
@@ -19,15 +18,15 @@ Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
 
 def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> None:
     """Write ``results.csv``, a row a value, and ``table.md``, a row a loss."""
-    with write_atomically(out / "results.csv") as temporary, temporary.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("recipe", "repeat", "kind", "metric", "value"))
-        for recipe, repeats in results.items():
-            for number, kinds in repeats.items():
-                for kind, values in kinds.items():
-                    writer.writerows((recipe, number, kind, metric, value) for metric, value in values.items())
-    with write_atomically(out / "table.md") as temporary:
-        temporary.write_text(markdown(results, expected), encoding="utf-8")
+    rows = [
+        (recipe, number, kind, metric, value)
+        for recipe, repeats in results.items()
+        for number, kinds in repeats.items()
+        for kind, values in kinds.items()
+        for metric, value in values.items()
+    ]
+    write_csv(out / "results.csv", ("recipe", "repeat", "kind", "metric", "value"), rows)
+    write_text(out / "table.md", markdown(results, expected))
 
 
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:

@@ -1,7 +1,6 @@
 """The directory of a search for hyper-parameters: what is in it, and how it stays small."""
 
 import contextlib
-import csv
 import json
 import shutil
 import sqlite3
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import write_csv, write_json, write_text
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
 from proxemic.protocols.trials import Finished
@@ -98,8 +97,8 @@ class TuningDirectory:
 
     def create(self, options: TuningOptions, base: str) -> None:
         """Write what `check` let pass."""
-        self.write(self.options, json.dumps(asdict(options), indent=2) + "\n")
-        self.write(self.base, base)
+        write_json(self.options, asdict(options))
+        write_text(self.base, base)
 
     def read(self) -> TuningOptions:
         """The options of the search that is in the directory.
@@ -115,23 +114,17 @@ class TuningDirectory:
                 "tune made."
             ) from error
 
-    def write(self, path: Path, text: str) -> None:
-        """Write a file of the directory."""
-        with write_atomically(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-
     def write_trials(self, stages: Sequence[Sequence[Finished]]) -> None:
         """Write all trials, those of a stage after those of the stage before."""
         names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
-        with write_atomically(self.trials) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["stage", "trial", "state", "value", "seconds", *names, "failure"])
-            for number, stage in enumerate(stages, 1):
-                for each in stage:
-                    values = [each.parameters.get(name) for name in names]
-                    writer.writerow(
-                        [number, each.number, each.state, each.value, round(each.seconds, 1), *values, each.failure]
-                    )
+        rows = [
+            [number, each.number, each.state, each.value, round(each.seconds, 1)]
+            + [each.parameters.get(name) for name in names]
+            + [each.failure]
+            for number, stage in enumerate(stages, 1)
+            for each in stage
+        ]
+        write_csv(self.trials, ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
 
     def drop_weights(self, stage: int, trials: Sequence[Finished], best: int | None) -> None:
         """Remove what is large of the trials that are over, but for the best; recipe, history and metrics stay."""

@@ -1,12 +1,12 @@
 """What each process of a search for hyper-parameters does: its stages, its files, its lines."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from proxemic.extras import extra
+from proxemic.files import write_json, write_text
 from proxemic.protocols.search import search
 from proxemic.protocols.spaces import read_stages
 from proxemic.protocols.study import open_study
@@ -112,11 +112,11 @@ class TuningSearch:
         comment = (
             f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
         )
-        self.directory.write(self.directory.best_recipe, comment + yaml.safe_dump(content, sort_keys=False))
+        write_text(self.directory.best_recipe, comment + yaml.safe_dump(content, sort_keys=False))
         stages = [{"trial": f"{n}-{each.number}", **asdict(each)} for n, each in enumerate(found, 1)]
         best_trial = {"metric": self.metric, "value": value, "trial": f"{last}-{found[-1].number}"}
-        text = json.dumps(best_trial | {"parameters": dict(found[-1].parameters), "stages": stages}, indent=2)
-        self.directory.write(self.directory.best, text + "\n")
+        parameters = dict(found[-1].parameters)
+        write_json(self.directory.best, best_trial | {"parameters": parameters, "stages": stages})
 
 
 class _Progress:

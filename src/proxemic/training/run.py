@@ -16,7 +16,7 @@ import torch
 
 from proxemic.data import Splits
 from proxemic.errors import UserError
-from proxemic.files import write_atomically, write_json
+from proxemic.files import write_csv, write_json, write_text
 
 __all__ = ["RunDirectory", "fingerprint"]
 
@@ -102,15 +102,11 @@ class RunDirectory:
     def create(self, recipe_yaml: str, fingerprint: str) -> None:
         """Make the directory with the recipe and a record of the machine and the images."""
         write_json(self.environment, _environment() | {"images": fingerprint})
-        with write_atomically(self.recipe) as temporary:
-            temporary.write_text(recipe_yaml, encoding="utf-8")
+        write_text(self.recipe, recipe_yaml)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs anew, so that a resumed run never repeats or loses a row."""
-        with write_atomically(self.history) as temporary, temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
 
     def read_history(self) -> list[dict[str, float]]:
         """One dict an epoch."""

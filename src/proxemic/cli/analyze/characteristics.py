@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Measure, print, write."""
     from proxemic.analysis import characteristics, every_proxy_loss
     from proxemic.errors import UserError
-    from proxemic.files import write_atomically, write_json
+    from proxemic.files import write_csv, write_json
 
     if arguments.csv is not None and arguments.csv == arguments.json:
         raise UserError(f"--csv and --json are both {arguments.csv}: give two files.")
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     rows = {name: _row(each) for name, each in found.items()}
     _print(found, numbers=arguments.numbers)
     if arguments.csv is not None:
-        with write_atomically(arguments.csv) as temporary:
-            _write_csv(temporary, rows)
+        header = ["loss", *next(iter(rows.values()))]
+        write_csv(arguments.csv, header, [[name, *row.values()] for name, row in rows.items()])
     if arguments.json is not None:
         write_json(arguments.json, rows)
 
@@ -73,15 +73,6 @@ def _row(found: "Characteristics") -> dict[str, Any]:
     from dataclasses import asdict
 
     return {**found.answers(), "beyond_scores": found.beyond_scores, **asdict(found)}
-
-
-def _write_csv(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    import csv
-
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["loss", *next(iter(rows.values()))])
-        writer.writeheader()
-        writer.writerows({"loss": name, **row} for name, row in rows.items())
 
 
 def _print(found: "Mapping[str, Characteristics]", *, numbers: bool) -> None:

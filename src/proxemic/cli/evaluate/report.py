@@ -11,7 +11,7 @@ from typing import Any
 from proxemic.cli.evaluate.targets import Judged
 from proxemic.cli.show import format_table
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import write_text
 from proxemic.metrics import Interval, PairedDifference, paired_differences
 
 __all__ = ["Report", "check_names", "class_rows", "print_worst", "query_rows", "write_table"]
@@ -57,8 +57,7 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name."""
-        with write_atomically(path) as temporary:
-            temporary.write_text(self.text(_FORMATS[path.suffix.lower()]) + "\n", encoding="utf-8")
+        write_text(path, self.text(_FORMATS[path.suffix.lower()]) + "\n")
 
     def text(self, form: str) -> str:
         """The whole of it: as json, csv, markdown or table."""
@@ -166,8 +165,7 @@ def query_rows(judged: Judged) -> list[Record]:
 
 def write_table(path: Path, rows: Sequence[Record]) -> None:
     """Write records as CSV."""
-    with write_atomically(path) as temporary:
-        temporary.write_text(_csv(rows) + "\n", encoding="utf-8")
+    write_text(path, _csv(rows) + "\n")
 
 
 def print_worst(judged: Judged, count: int) -> None:

@@ -64,10 +64,10 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
                 _finish(part, md5)
     except (_Refused, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        again = "try again, which goes on from what has arrived" if part.path.exists() else "try again"
         raise ValueError(
-            f"{url} could not be downloaded to {target.parent} ({why}): try again"
-            f"{', which goes on from what has arrived' if part.path.exists() else ''}, or fetch it by hand and put it there as "
-            f"{target.name}."
+            f"{url} could not be downloaded to {target.parent} ({why}): {again}, or fetch it by hand "
+            f"and put it there as {target.name}."
         ) from error
     finally:
         with suppress(OSError):
