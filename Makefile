@@ -21,8 +21,10 @@ lint: setup
 types: setup
 	$(RUN) $(HERE) pyright
 
+# Compiled once, at the start: where PYTHONDONTWRITEBYTECODE is set, each command would compile torch anew, for ten seconds.
 setup: $(UV)
-	@$(UV) sync --frozen --all-extras --quiet
+	@if [ ! -d .venv ]; then compile=--compile-bytecode; fi; \
+	$(UV) sync --frozen --all-extras --quiet $$compile
 
 .uv/bin/uv:
 	python3 bootstrap_uv.py .uv

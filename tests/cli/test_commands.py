@@ -52,6 +52,14 @@ sys.meta_path.insert(0, Lacking())
     return warm.run("-c", lacking + code)
 
 
+def test_the_package_can_be_run() -> None:
+    """``python -m proxemic`` is the command, exit code and all."""
+    for words, code in (["--version"], 0), (["nothing"], 2):
+        done = subprocess.run([sys.executable, "-m", "proxemic", *words], capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert (done.stdout or done.stderr).startswith("proxemic")
+
+
 def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     # As on a bare install: lightning cannot be imported.
     (tmp_path / "lightning.py").write_text("raise ModuleNotFoundError('No module named lightning', name='lightning')")

@@ -16,7 +16,7 @@ from proxemic.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.regularizers import CenterRegularizer, MeanProxyNorm
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
-from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
+from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 
 __all__ = [
     "AllPairMultiProxyAnchorLoss",
@@ -34,6 +34,7 @@ __all__ = [
     "NormalizedSoftmaxLoss",
     "PairwiseLoss",
     "Pooling",
+    "Power",
     "ProxyAnchorLoss",
     "ProxyLoss",
     "ProxyNCALoss",

@@ -1,6 +1,7 @@
 """Softmax of Euclidean distances, and its warped form, which puts the loss's minimum at a distance α from the proxy."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scoring import Scoring
 from proxemic.losses.similarity import Euclidean
 
-__all__ = ["EuclideanSoftmaxLoss", "WarpedSoftmaxLoss", "warp"]
+__all__ = ["EuclideanSoftmaxLoss", "Power", "WarpedSoftmaxLoss", "warp"]
 
 Distances = Callable[..., Any]  # of a tensor; its types unchecked, so that a recipe may name torch.sqrt
 
@@ -36,6 +37,29 @@ def warp(
     """
     below = k1 * distance + delta_scale * (1 - k1) * distance.detach()
     return torch.where(distance < alpha, below, k2 * distance + (1 - k2) * alpha)
+
+
+@dataclass(frozen=True)
+class Power:
+    """``t^exponent``, a function for `WarpedSoftmaxLoss` (warping paper, table III: 1.5).
+
+    Args:
+        exponent: > 0.
+
+    Raises:
+        ValueError: If it is not.
+
+    >>> Power(1.5)(torch.tensor([0.0, 4.0]))
+    tensor([0., 8.])
+    """
+
+    exponent: float
+
+    def __post_init__(self) -> None:
+        check_positive("exponent", self.exponent)
+
+    def __call__(self, distance: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return distance**self.exponent
 
 
 class _DistanceSoftmax(ProxyLoss):

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.extras import extra
 from proxemic.protocols.dimensions import Choices, Dimension, Factor, Range, read_dimension
-
-with extra("train"):
-    import yaml
+from proxemic.recipes.reader import read_yaml
 
 __all__ = ["Stage", "as_flags", "default_space", "hold", "list_spaces", "load_space", "read_stages", "recipe_value"]
 
@@ -72,10 +69,7 @@ def load_space(name: str) -> list[Any]:
         raise UserError(
             f"There is no search space {name!r}{meant}: the names are {', '.join(list_spaces())}; or give a YAML file."
         )
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is not a readable YAML file: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if not isinstance(content, list):
         raise UserError(f"{path} holds no search space: it must be a list of stages, each with search.")
     return content

@@ -148,11 +148,20 @@ def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merge(_content(base, (*by, path)), content)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not a readable YAML file: {' '.join(str(error).split())}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
     return content

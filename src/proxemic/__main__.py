@@ -1,0 +1,7 @@
+"""``python -m proxemic``."""
+
+import sys
+
+from proxemic.cli import main
+
+sys.exit(main())
