@@ -10,9 +10,9 @@ from PIL import Image
 
 from comparisons import comparison, entry, finish
 from proxemic.errors import UserError
-from proxemic.protocols.comparison_directory import Comparison
+from proxemic.protocols.comparison_directory import Comparison, Result
 from proxemic.protocols.comparison_plots import draw_curves, draw_points
-from proxemic.protocols.comparison_statistics import t_interval
+from proxemic.protocols.comparison_statistics import spread, t_interval
 from proxemic.protocols.comparison_tables import format_estimate, write_tables
 
 # Student's t, 0.975, from a printed table.
@@ -101,6 +101,43 @@ def test_csv(three: Comparison) -> None:
     assert float(other["half_width"]) == pytest.approx(T[1] * 0.16, rel=2e-4)
 
 
+def test_spread(three: Comparison) -> None:
+    """By hand from A, B, C: variances, and the logarithms of ratios, which are all that of a half."""
+    write_tables(three)
+    rows = {row["metric"]: row for row in read(three.path / "spread.csv")}
+    assert set(rows) == {"recall@1", "map@r", "ndcg@8"}
+    over_seeds = math.sqrt(sum(np.var(each, ddof=1) for each in (A, B, C)) / 3)
+    apart = np.std([np.mean(each) for each in (A, B, C)], ddof=1)
+    for name, share in (("recall@1", 1), ("map@r", 1 / 2), ("ndcg@8", 1 / 4)):
+        row = rows[name]
+        assert (row["n"], row["against"]) == ("3", "recall@1")
+        assert float(row["seeds"]) == pytest.approx(share * over_seeds)
+        assert float(row["recipes"]) == pytest.approx(share * apart)
+        if name != "recall@1":
+            assert [float(row[key]) for key in ("ratio", "ratio_low", "ratio_high")] == pytest.approx([share] * 3)
+    assert rows["recall@1"]["ratio"] == ""
+
+
+def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
+    values = [[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]]
+    results = [
+        {
+            seed: Result({"test": {"recall@1": each[seed] * factor, "map@r": each[seed]}}, 1, "validation", 1.0)
+            for seed in range(2)
+        }
+        for each, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
+    ]
+    found = spread(results, "map@r", "recall@1")
+    assert found is not None
+    assert found.ratio is not None
+    logarithms = np.log([2, 4, 1])
+    half = T[2] * np.std(logarithms, ddof=1) / 3**0.5
+    expected = np.exp([logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half])
+    assert found.ratio == pytest.approx(expected, rel=1e-3)
+    assert found.told_apart == pytest.approx(np.std([0.15, 0.2, 0.15], ddof=1) / math.sqrt(0.03 / 3))
+    assert spread(results[:1], "map@r", "recall@1") is None
+
+
 def test_markdown(three: Comparison) -> None:
     three.cell(three.entries[2], 2).fail("The loss is no longer\nfinite.")
     write_tables(three)
@@ -128,6 +165,14 @@ Difference from `small/a`, paired by seed; * where the 95% interval, each by its
 | --- | --: | --: | --: | --: |
 | `small/b` | +10.00 ± 2.48 * | +5.00 ± 1.24 * | +2.50 ± 0.62 * | 3 |
 | `small/c` † | +4.00 ± 203.30 | +2.00 ± 101.65 | +1.00 ± 50.82 | 2 |
+
+Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:
+
+| metric | over seeds | of recipes' means | recipes / seeds | over seeds, to recall@1's |
+| --- | --: | --: | --: | --: |
+| recall@1 | 12.68 | 5.29 | 0.4 | – |
+| map@r | 6.34 | 2.65 | 0.4 | 0.50 (0.50 to 0.50) |
+| ndcg@8 | 3.17 | 1.32 | 0.4 | 0.25 (0.25 to 0.25) |
 
 ## Failed
 

@@ -1,5 +1,6 @@
-"""Means over seeds with their 95% intervals, and differences paired by seed."""
+"""Means over seeds with their 95% intervals, differences paired by seed, and how far seeds spread."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from proxemic.extras import extra
 from proxemic.protocols.comparison_directory import Result
 
-__all__ = ["Estimate", "difference", "mean", "t_interval"]
+__all__ = ["Estimate", "Spread", "difference", "mean", "spread", "t_interval"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,29 @@ class Estimate:
     def excludes_zero(self) -> bool | None:
         """Whether 0 is outside of the interval; None without one."""
         return None if self.half_width is None else abs(self.mean) > self.half_width
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far a metric spreads over seeds, and how far recipes are apart by it.
+
+    Args:
+        seeds: Standard deviation over the seeds of a recipe, the root mean square over recipes.
+        recipes: Standard deviation of the recipes' means.
+        ratio: The seeds' standard deviation as a multiple of another metric's, the geometric mean over recipes; with
+            its 95% interval (t distribution of the logarithms over recipes), None where it has none.
+        n: Recipes with two seeds or more.
+    """
+
+    seeds: float
+    recipes: float
+    ratio: tuple[float, float, float] | None
+    n: int
+
+    @property
+    def told_apart(self) -> float:
+        """How many standard deviations of a seed the recipes are apart: what a metric tells of them from one run."""
+        return self.recipes / self.seeds if self.seeds else math.inf
 
 
 def t_interval(values: Sequence[float]) -> Estimate:
@@ -57,6 +81,30 @@ def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], me
     first, second = _values(results, metric, "test"), _values(baseline, metric, "test")
     differences = [first[seed] - second[seed] for seed in first if seed in second]
     return t_interval(differences) if differences else None
+
+
+def spread(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> Spread | None:
+    """Of a metric of the test over the seeds of several recipes; None with fewer than two recipes of two seeds.
+
+    Args:
+        results: By seed, of each recipe.
+        metric: The metric.
+        against: The metric whose standard deviation is the unit of ``ratio``.
+    """
+    pairs = [(list(_values(each, metric, "test").values()), _values(each, against, "test")) for each in results]
+    pairs = [(values, list(unit.values())) for values, unit in pairs if len(values) > 1]
+    if len(pairs) < 2:
+        return None
+    deviations = [statistics.stdev(values) for values, _ in pairs]
+    units = [statistics.stdev(unit) if len(unit) > 1 else 0.0 for _, unit in pairs]
+    ratio = None
+    if metric != against and all(deviations) and all(units):
+        found = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
+        assert found.half_width is not None
+        low, high = found.mean - found.half_width, found.mean + found.half_width
+        ratio = (math.exp(found.mean), math.exp(low), math.exp(high))
+    over_recipes = statistics.stdev(statistics.fmean(values) for values, _ in pairs)
+    return Spread(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
 
 
 def _values(results: Mapping[int, Result], metric: str, split: str) -> dict[int, float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from proxemic.files import write_csv, write_text
 from proxemic.protocols.comparison_directory import Comparison, Result
 from proxemic.protocols.comparison_entries import Entry
-from proxemic.protocols.comparison_statistics import Estimate, difference, mean
+from proxemic.protocols.comparison_statistics import Estimate, difference, mean, spread
 
 __all__ = ["UNMEASURED", "format_estimate", "format_rows", "markdown", "write_tables"]
 
@@ -19,12 +19,13 @@ _Results = Mapping[Entry, Mapping[int, Result]]
 
 
 def write_tables(comparison: Comparison) -> None:
-    """Write ``results.csv``, ``summary.csv``, ``differences.csv`` and ``table.md`` from what is finished."""
+    """Write results, summary, differences and spread as CSV, and ``table.md``, from what is finished."""
     results = comparison.results()
     for name, header, rows in (
         ("results.csv", RESULTS, _result_rows(results)),
         ("summary.csv", SUMMARY, _summary_rows(results)),
         ("differences.csv", DIFFERENCES, _difference_rows(comparison, results)),
+        ("spread.csv", SPREAD, _spread_rows(comparison, results)),
     ):
         write_csv(comparison.path / name, header, rows)
     write_text(comparison.path / "table.md", markdown(comparison, results))
@@ -33,6 +34,8 @@ def write_tables(comparison: Comparison) -> None:
 RESULTS = ("recipe", "dataset", "loss", "seed", "split", "metric", "value", "epoch", "selected_on", "seconds")
 SUMMARY = ("recipe", "dataset", "loss", "selected_on", "split", "metric", "mean", "half_width", "n")
 DIFFERENCES = ("dataset", "recipe", "baseline", "metric", "difference", "half_width", "n", "excludes_zero")
+
+SPREAD = ("dataset", "metric", "seeds", "recipes", "against", "ratio", "ratio_low", "ratio_high", "n")
 
 
 def _result_rows(results: _Results) -> Iterator[tuple[object, ...]]:
@@ -63,6 +66,17 @@ def _difference_rows(comparison: Comparison, results: _Results) -> Iterator[tupl
                     excludes = {True: "yes", False: "no", None: None}[found.excludes_zero]
                     row = (dataset, entry.title, baseline.title, metric, found.mean, found.half_width, found.n)
                     yield (*row, excludes)
+
+
+def _spread_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
+    for dataset, entries in comparison.datasets().items():
+        first = comparison.shown_metrics(entries)[0]
+        own = [results[entry] for entry in entries]
+        for split, metric in _measured(result for seeds in own for result in seeds.values()):
+            found = spread(own, metric, first) if split == "test" else None
+            if found is not None:
+                ratio = found.ratio or (None, None, None)
+                yield (dataset, metric, found.seeds, found.recipes, first, *ratio, found.n)
 
 
 def _measured(results: Iterable[Result]) -> list[tuple[str, str]]:
@@ -112,7 +126,12 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     )
     used = {entry.selected_on for entry in entries}
     yield from (FOOTNOTES[each] for each in FOOTNOTES if each in used)
-    baseline = comparison.baseline_of(entries)
+    yield from _differences(comparison, entries, results)
+    yield from _spread(entries, results, metrics)
+
+
+def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
+    metrics, baseline = comparison.shown_metrics(entries), comparison.baseline_of(entries)
     others = [entry for entry in entries if entry != baseline]
     if not others:
         return
@@ -125,6 +144,28 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
         rows.append([_name(entry), *map(_difference, found), str(max([0, *(each.n for each in found if each)]))])
     yield f"Difference from {_name(baseline)}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
     yield format_rows(["recipe", *metrics, "pairs"], rows, "l" + "r" * (len(metrics) + 1))
+
+
+def _spread(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
+    found = {metric: spread([results[entry] for entry in entries], metric, metrics[0]) for metric in metrics}
+    rows = [
+        [
+            metric,
+            f"{100 * each.seeds:.2f}",
+            f"{100 * each.recipes:.2f}",
+            f"{each.told_apart:.1f}",
+            "{:.2f} ({:.2f} to {:.2f})".format(*each.ratio) if each.ratio else UNMEASURED,
+        ]
+        for metric, each in found.items()
+        if each is not None
+    ]
+    if rows:
+        yield "Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:"
+        yield format_rows(
+            ["metric", "over seeds", "of recipes' means", "recipes / seeds", f"over seeds, to {metrics[0]}'s"],
+            rows,
+            "lrrrr",
+        )
 
 
 def _best(entries: Sequence[Entry], mean_of: Callable[[Entry], Estimate | None]) -> list[Entry]:
