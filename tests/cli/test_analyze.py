@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, warm_proxemic
 from proxemic.analysis import Characteristics, every_proxy_loss
 from proxemic.cli.analyze import SUBCOMMANDS
 from proxemic.cli.analyze.characteristics import _print
@@ -66,3 +66,39 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, here: Here, monkeypatch: 
     few = {"ProxyAnchorLoss": every_proxy_loss()["ProxyAnchorLoss"]}  # all take seconds
     monkeypatch.setattr("proxemic.analysis.every_proxy_loss", lambda *_, **__: few)
     assert_refused(here("analyze", "characteristics", "--csv", tmp_path), [str(tmp_path), "could not be written"])
+
+
+@pytest.fixture(scope="module")
+def centers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two short runs with two proxies a class."""
+    runs = [tmp_path_factory.mktemp("centers") / f"seed-{seed}" for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        words = ["--recipe", "glyphs-small/mpa", "--training.epochs", "1", "--seed", str(seed), "--training.loggers=[]"]
+        result = warm_proxemic("train", *words, "--model.width", "4", "--data.train_classes", "24", "--out", run)
+        assert result.returncode == 0, result.stderr
+    return runs
+
+
+def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: Path, here: Here) -> None:
+    data = tmp_path / "data.json"
+    one = here("analyze", "local-centers", centers[0], "--draws", "1", "--shuffles", "20")
+    assert one.returncode == 0, one.stderr
+    assert "beyond chance" not in one.stdout
+    both = here("analyze", "local-centers", *centers, "--draws", "1", "--shuffles", "20", "--json", data)
+    assert both.returncode == 0, both.stderr
+    found = json.loads(data.read_text())
+    assert list(found) == [str(run) for run in centers]
+    means = both.stdout[both.stdout.index("beyond chance") :]
+    for name in ("family", "weight", "slant"):
+        values = [run[name]["information"] - run[name]["chance"] for run in found.values()]
+        assert all(0 <= run[name]["information"] <= run[name]["most"] <= 1 for run in found.values())
+        (line,) = (line for line in means.splitlines() if name in line)
+        half = 12.706 * abs(values[0] - values[1]) / 2  # t of one degree; s/√2 of two values is half their distance
+        assert f"{sum(values) / 2:.3f} ± {half:.3f}" in line
+    for run in found.values():
+        assert f"cosine between two proxies of a class {run['proxy_cosine']:.4f}" in both.stdout
+
+
+def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", "local-centers", run), ["have no groups within their classes"])
+    assert_refused(here("analyze", "local-centers", tmp_path / "none"), ["none"])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from proxemic.losses import ProxyLoss
 
-__all__ = ["LocalCenters", "conditional_information", "nearest_own_proxy", "shuffled_information"]
+__all__ = ["LocalCenters", "conditional_information", "nearest_own_proxy", "proxy_cosine", "shuffled_information"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,25 @@ def nearest_own_proxy(
         mine = labels == label
         nearest[mine] = similarity.dense(queries[mine], centers[label]).argmax(1)
     return nearest
+
+
+@torch.no_grad()
+def proxy_cosine(loss: ProxyLoss) -> float:
+    """The mean cosine between two proxies of a class; where it is 1 they have merged, and K is 1 in effect.
+
+    Args:
+        loss: with K ≥ 2 proxies a class.
+
+    >>> from proxemic.losses import SoftTripleLoss
+    >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
+    >>> loss.proxies.data[:] = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [2.0, 2.0]]])
+    >>> round(proxy_cosine(loss), 6)
+    0.5
+    """
+    units = torch.nn.functional.normalize(loss.centers(loss.proxies).double(), dim=2)
+    per_class = units.shape[1]
+    sums = units.sum(1).square().sum(1)  # of all K·K cosines, K of them with itself
+    return float(((sums - per_class) / (per_class * (per_class - 1))).mean())
 
 
 def conditional_information(

@@ -21,7 +21,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "typeface), in bits, beside chance; for runs with several proxies a class.",
         allow_abbrev=False,
     )
-    parser.add_argument("run_directory", type=Path, metavar="RUN", help="a finished run")
+    parser.add_argument(
+        "run_directories", type=Path, nargs="+", metavar="RUN", help="a finished run; of several, also the mean"
+    )
     parser.add_argument("--draws", type=int, default=8, help="augmented versions of each picture (%(default)s)")
     parser.add_argument("--shuffles", type=int, default=200, help="for the range of chance (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of augmentation and shuffles (%(default)s)")
@@ -36,12 +38,35 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.show import format_table
     from proxemic.files import write_json
 
-    found = _measure(arguments.run_directory, arguments.draws, arguments.shuffles, arguments.seed)
-    rows = [[name, f"{each.information:.3f}", _chance(each), f"{each.most:.3f}"] for name, each in found.items()]
-    print(f"Bits that the nearest proxy of its class tells about a training picture, {arguments.run_directory}")
-    print(format_table(["property", "bits", "by chance (95%)", "at most"], rows))
+    runs: list[Path] = list(dict.fromkeys(arguments.run_directories))
+    found = {run: _measure(run, arguments.draws, arguments.shuffles, arguments.seed) for run in runs}
+    print("Bits that the nearest proxy of its class tells about a training picture")
+    header = ["run", "property", "bits", "by chance (95%)", "at most"]
+    rows = [
+        [str(run), name, f"{each.information:.3f}", _chance(each), f"{each.most:.3f}"]
+        for run, (centers, _) in found.items()
+        for name, each in centers.items()
+    ]
+    print(format_table(header, rows))
+    if len(runs) > 1:
+        print("Bits beyond chance, mean and 95% interval over the runs (t distribution)")
+        print(format_table(["property", "bits beyond chance"], _means([centers for centers, _ in found.values()])))
+    for run, (_, cosine) in found.items():
+        print(f"{run}: mean cosine between two proxies of a class {cosine:.4f}")
     if arguments.json is not None:
-        write_json(arguments.json, {name: asdict(each) for name, each in found.items()})
+        content = {
+            str(run): {name: asdict(each) for name, each in centers.items()} | {"proxy_cosine": cosine}
+            for run, (centers, cosine) in found.items()
+        }
+        write_json(arguments.json, content)
+
+
+def _means(runs: "list[dict[str, LocalCenters]]") -> list[list[str]]:
+    from proxemic.protocols.comparison_statistics import t_interval
+
+    names = [name for name in runs[0] if all(name in each for each in runs)]
+    beyond = {name: t_interval([each[name].information - each[name].chance for each in runs]) for name in names}
+    return [[name, f"{each.mean:.3f} ± {each.half_width:.3f}"] for name, each in beyond.items()]
 
 
 def _chance(found: "LocalCenters") -> str:
@@ -49,10 +74,10 @@ def _chance(found: "LocalCenters") -> str:
     return f"{found.chance:.3f} ({least:.3f} … {most:.3f})"
 
 
-def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "dict[str, LocalCenters]":
+def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[str, LocalCenters], float]":
     import torch
 
-    from proxemic.analysis.local_centers import nearest_own_proxy, shuffled_information
+    from proxemic.analysis.local_centers import nearest_own_proxy, proxy_cosine, shuffled_information
     from proxemic.data import EmbeddingDataset
     from proxemic.errors import UserError
     from proxemic.losses import ProxyLoss
@@ -91,10 +116,11 @@ def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "dict[str, Loc
     nearest = nearest_own_proxy(loss, embeddings, labels)
     # Whole pictures are shuffled, as the draws of one are alike in any case.
     pictures = torch.arange(len(train)).repeat(draws)
-    return {
+    centers = {
         name: shuffled_information(labels, values, nearest, units=pictures, shuffles=shuffles, seed=seed)
         for name, values in _properties(type(recipe.data).__name__, groups).items()
     }
+    return centers, proxy_cosine(loss)
 
 
 def _properties(source: str, groups: "Tensor") -> "dict[str, Tensor]":
