@@ -34,7 +34,10 @@ RECIPE = {
 
 def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: dict[str, object]) -> Entry:
     """A recipe whose parts are `RECIPE`'s, with what is given here in place of it."""
-    given = {key: value | parts.get(key, {}) if isinstance(value, dict) else value for key, value in RECIPE.items()}
+    given = {
+        key: value | parts.get(key, {}) if isinstance(value, dict) else parts.get(key, value)
+        for key, value in RECIPE.items()
+    }
     dataset = name.partition("/")[0] if dataset is None else dataset
     return Entry(name, name.replace("/", "-"), dataset, label, yaml.safe_dump(given, sort_keys=False))
 

@@ -84,7 +84,9 @@ def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: 
     one = here("analyze", "local-centers", centers[0], "--draws", "1", "--shuffles", "20")
     assert one.returncode == 0, one.stderr
     assert "beyond chance" not in one.stdout
-    both = here("analyze", "local-centers", *centers, "--draws", "1", "--shuffles", "20", "--json", data)
+    log = centers[0].with_name("seed-0.log")  # as proxemic compare leaves it beside a run
+    log.write_text("training\n")
+    both = here("analyze", "local-centers", *centers, log, "--draws", "1", "--shuffles", "20", "--json", data)
     assert both.returncode == 0, both.stderr
     found = json.loads(data.read_text())
     assert list(found) == [str(run) for run in centers]
@@ -102,3 +104,6 @@ def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: 
 def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "local-centers", run), ["have no groups within their classes"])
     assert_refused(here("analyze", "local-centers", tmp_path / "none"), ["none"])
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
+    assert_refused(here("analyze", "local-centers", run, tmp_path / "begun"), ["begun has no weights of a finished"])

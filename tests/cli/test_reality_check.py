@@ -158,3 +158,29 @@ def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path,
     assert_refused(here("reality-check", "glyphs", "--out", checked), ["other settings"])
     for words in (["glyphs"], ["--trials", "3"]):
         assert_refused(here("reality-check", *words, "--resume", checked), ["--resume takes everything"])
+
+
+def test_what_is_large_is_kept_of_the_repetitions_alone(checked: Path) -> None:
+    assert not list(checked.glob("tiny/trials/**/*.safetensors"))
+    assert not list(checked.rglob("checkpoints"))
+    assert len(list(checked.glob("tiny/repeats/0/*/model.safetensors"))) == 3
+
+
+def test_ctrl_c_says_how_all_of_it_goes_on(recipe: Path, tmp_path: Path) -> None:
+    """Not how one fold does, which would judge it on the test classes."""
+    out = tmp_path / "out"
+    process = warm_start("reality-check", recipe, *FLAGS, *SMALL, "--out", out)
+    while not list(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert f"go on with proxemic reality-check --resume {out}" in errors
+    assert "proxemic train" not in errors
+
+
+def test_a_missing_folder_is_told_before_anything_is_written(here: Here, tmp_path: Path, recipe: Path) -> None:
+    words = ["reality-check", recipe, *FLAGS, *SMALL, "--data.root", tmp_path / "none", "--out", tmp_path / "out"]
+    assert_refused(here(*words), [str(tmp_path / "none")])
+    assert not (tmp_path / "out").exists()

@@ -251,3 +251,36 @@ def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, he
     TuningDirectory(out).create(options, read_recipe(recipe).yaml)
     assert_refused(here("tune", "--resume", out), ["password", "give --storage again"])
     assert_refused(here("tune", "--resume", out, "--storage", "sqlite:///x.db"), ["mysql://me:***@host/x", "same"])
+
+
+def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
+    """They are no fault of the hyper-parameters: nothing is noted, and the search goes on when they are back."""
+    from proxemic.protocols.spaces import load_space
+    from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
+
+    images, out, begun = recipe.parent / "images", tmp_path / "out", tmp_path / "begun"
+    words: list[Any] = ["--recipe", recipe, "--space", space, "--trials", "1", "--training.epochs", "1"]
+    flags = ["--training.epochs", "1"]
+    options = TuningOptions(str(recipe), flags, load_space(str(space)), "mine", 1, "tpe", "none", None, "begun", 0)
+    TuningDirectory(begun).create(options, read_recipe(recipe, flags).yaml)
+    hidden = images.rename(images.with_name("hidden"))
+    try:
+        assert_refused(here("tune", *words, "--out", out), [str(images)])
+        assert not out.exists()
+        assert_refused(here("tune", "--resume", begun), [str(images)])
+        assert not (begun / "trials.csv").exists()
+    finally:
+        hidden.rename(images)
+    assert here("tune", "--resume", begun).returncode == 0
+    assert [row["state"] for row in rows(begun)] == ["complete"]
+
+
+def test_a_trial_is_not_to_be_judged_on_the_test_classes(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
+    out = tmp_path / "out"
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "1", "--training.epochs", "1"]
+    assert here(*words).returncode == 0
+    for left in ("metrics.json", "recipe.yaml"):  # finished, then as if it were under way
+        refused = here("train", "--resume", out / "trials" / "1-0")
+        assert_refused(refused, ["is a trial of a search", "must not be judged on the test classes"])
+        if left == "metrics.json":
+            (out / "trials" / "1-0" / left).unlink()

@@ -13,10 +13,11 @@ import torch
 from command_line import start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.protocols.compare import plan_comparison, run_comparison
+from proxemic.protocols.compare import finish_comparison, plan_comparison, run_comparison
 from proxemic.protocols.comparison_directory import Comparison
 from proxemic.protocols.comparison_entries import read_entry
 from proxemic.protocols.jobs import Job, Workers, _processors, run_job
+from proxemic.protocols.locks import alone_in
 
 FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
 
@@ -203,3 +204,19 @@ def test_folders_that_are_refused(recipes: list[str], tmp_path: Path) -> None:
     # What a call leaves that was killed at once.
     (tmp_path / "made" / "comparison.json").unlink()
     assert plan_comparison(["glyphs-small"], [0], tmp_path / "made").flags == ()
+
+
+def test_what_another_process_added_is_not_forgotten(recipes: list[str], tmp_path: Path) -> None:
+    """Two are begun in one folder: the one that read it before the other wrote is refused, and changes nothing."""
+    out = tmp_path / "both"
+    slow = plan_comparison(recipes[:1], [0], out, FLAGS)
+    plan_comparison(recipes[1:], [0], out, FLAGS).write()
+    before = (out / "comparison.json").read_bytes()
+    with pytest.raises(UserError, match=r"Another process has added to .*both"):
+        finish_comparison(slow)
+    assert (out / "comparison.json").read_bytes() == before
+    joined = plan_comparison(recipes[:1], [0], out, FLAGS)
+    assert len(joined.entries) == 2
+    with alone_in(out), pytest.raises(UserError, match="Another process works in"):
+        finish_comparison(joined)
+    assert (out / "comparison.json").read_bytes() == before

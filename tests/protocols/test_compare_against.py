@@ -126,3 +126,24 @@ def test_a_data_set_without_figures(tmp_path: Path) -> None:
     assert against_paper(made).endswith(
         "The papers print no figures of: `glyphs-small/softmax` (NormalizedSoftmaxLoss on glyphs).\n"
     )
+
+
+def test_the_loss_is_that_of_the_end_of_the_training(tmp_path: Path) -> None:
+    """A warp that is switched on by the second phase is the papers' warp."""
+    path = "proxemic.losses.WarpedSoftmaxLoss"
+    warp = {"f1": None, "alpha": 24.68, "k1": 0.95, "k2": 1.2}
+    recipes = [
+        entry("cub/off", data=CUB, loss=loss(path, f1="torch.positive")),
+        entry("cub/on", data=CUB, loss=loss(path, f1="torch.positive"), second_phase={"epochs": 1, "loss": warp}),
+        entry("cub/warp", data=CUB, loss=loss(path, alpha=24.68, k1=0.95, k2=1.2)),
+    ]
+    off, on, warped = (shown(against_paper(comparison(tmp_path / each.slug, [each]))) for each in recipes)
+    assert on == warped != {}
+    assert not {*off} & {*on}
+
+
+def test_the_number_of_proxies_is_said_to_differ(tmp_path: Path) -> None:
+    path = "proxemic.losses.ProxyAnchorLoss"
+    one, five = (entry(f"cub/{k}", data=CUB, loss=loss(path, proxies_per_class=k)) for k in (1, 5))
+    assert "proxies a class" not in against_paper(comparison(tmp_path / "one", [one]))
+    assert "proxies a class: ours 5, theirs 1" in against_paper(comparison(tmp_path / "five", [five]))

@@ -20,6 +20,7 @@ from proxemic.protocols.spaces import (
     Stage,
     as_flags,
     default_space,
+    hold,
     list_spaces,
     load_space,
     read_stages,
@@ -312,3 +313,24 @@ def test_the_phases_of_a_recipe_become_the_stages() -> None:
     assert first["second_phase"] is second["second_phase"] is None
     assert second["loss.temperature"] == 3.0
     assert (first["loss.f1"], second["loss.f1"]) == ("torch.positive", None)
+
+
+def test_what_flags_hold_is_found_however_they_spell_it() -> None:
+    content = load_space("MultiProxyAnchorLoss")
+    for flag in ("--loss.alpha", "--loss.init_args.alpha=16"):
+        left, held = hold(content, [flag, "16"])
+        assert held == ["loss.alpha"]
+        assert "loss.alpha" not in left[0]["search"]
+        assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]}
+    assert hold(content, ["--loss", "MultiProxyAnchorLoss", "--seed", "3"]) == (content, [])
+    with pytest.raises(UserError, match=r"Flags give loss\.f1, which the search space sets itself"):
+        hold(load_space("WarpedSoftmaxLoss"), ["--loss.f1", "torch.sqrt"])
+    left, held = hold(load_space("WarpedSoftmaxLoss"), ["--loss.alpha", "5"])
+    assert held == ["loss.alpha"]  # of the second stage, which searched it
+
+
+def test_the_second_stage_does_not_warm_up_again() -> None:
+    base = {"training": {"epochs": 50, "warmup_epochs": 5}, "second_phase": None}
+    stages = stages_of("WarpedSoftmaxLoss")
+    assert "training.warmup_epochs" not in stage_values(base, stages, 1, {})
+    assert stage_values(base, stages, 2, {})["training.warmup_epochs"] == 0

@@ -21,6 +21,7 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.second_phase import differences, merge
 from proxemic.training import Optimization, parameter_groups, train
 from proxemic.training.module import EmbeddingTask
+from proxemic.training.phases import continue_optimizer
 
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
@@ -280,3 +281,30 @@ def test_an_optimization_refuses_what_makes_no_sense() -> None:
             Optimization(torch.optim.SGD, 0.1, 0.1, **wrong)
     default = parameter_groups(torch.nn.Linear(2, 2), ProxyAnchorLoss(3, 2), lr=1.0, loss_lr=2.0)
     assert [group["name"] for group in default] == ["backbone", "proxies"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "before", "after"),
+    [
+        (torch.optim.RMSprop, {}, {"momentum": 0.9}),
+        (torch.optim.SGD, {"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}),
+        (torch.optim.Adam, {}, {"amsgrad": True}),
+        (torch.optim.RMSprop, {"centered": True}, {"centered": True}),
+    ],
+)
+def test_state_that_the_new_options_lack_begins_anew(
+    optimizer: type[torch.optim.Optimizer], before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    earlier, later = optimizer([weight], **before), optimizer([weight], **after)
+    earlier.step()
+    continue_optimizer(later, earlier)
+    assert bool(later.state) == (before == after)
+    later.step()
+
+
+def test_images_that_cannot_be_read_are_no_fault_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        run(recipe, tmp_path / "run", "--data.root", str(tmp_path / "nowhere"))
+    assert not (tmp_path / "run").exists()

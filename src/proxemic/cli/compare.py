@@ -17,8 +17,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "compare",
         help="compare recipes over seeds: tables with intervals, paired differences, plots",
         description="Train every recipe with every seed and compare them on each data set: mean with 95%% interval, "
-        "differences paired by seed, plots. Finished runs are kept: the same command goes on where it was, and with "
-        "more recipes or seeds it adds them.",
+        "differences paired by seed, plots. Finished runs are kept: the same command with the same --out goes on, and "
+        "with more recipes or seeds it adds them.",
         epilog="Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 5, …",
         allow_abbrev=False,
     )

@@ -15,7 +15,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "classes; then repetitions with the best values, judged on the test classes: the folds' models (separated), "
         "their joined embeddings (concatenated), and one model on all training classes (complete).",
         epilog="Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 20, … "
-        "The same command goes on where it was, after Ctrl-C or a kill.",
+        "The same command with the same --out, or --resume, goes on where it was, after Ctrl-C or a kill.",
         allow_abbrev=False,
     )
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe's name or a YAML file, one a loss")

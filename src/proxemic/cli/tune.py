@@ -12,8 +12,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "tune",
         help="search for a recipe's hyper-parameters on validation classes",
         description="Search for hyper-parameters with Optuna, on classes held out from training; the test classes are "
-        "never looked at. The same command in several terminals, or with the same --storage and --study on several "
-        "machines, shares the trials; a search that was stopped goes on with --resume.",
+        "never looked at. The same command with --out in several terminals, or with the same --storage and --study on "
+        "several machines, shares the trials; a search that was stopped goes on with --resume.",
         epilog="Every value of the recipe is a flag: --data.root DIR, --training.epochs 20, --loss ProxyAnchorLoss, …",
         allow_abbrev=False,
     )

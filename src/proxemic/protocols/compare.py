@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import UserError
 from proxemic.protocols.comparison_directory import Cell, Comparison, computed_metrics
 from proxemic.protocols.comparison_entries import Entry, find_names, read_entry
 from proxemic.protocols.comparison_tables import write_tables
-from proxemic.protocols.jobs import Job, Workers
+from proxemic.protocols.jobs import Job, Workers, going_on_with
 from proxemic.protocols.locks import alone_in
 
 __all__ = ["Comparison", "finish_comparison", "plan_comparison", "run_comparison", "show_differently", "states"]
@@ -141,6 +141,20 @@ def finish_comparison(
     """Train what is not finished yet, and write tables and plots; the arguments are those of `run_comparison`."""
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
+    with alone_in(comparison.path):
+        _check_kept(comparison)
+        _finish(comparison, workers, report)
+    return comparison
+
+
+def _check_kept(comparison: Comparison) -> None:
+    """Raise `UserError` if another process added what this one, which read it before, would forget."""
+    kept = _begun(comparison.path)
+    if kept is not None and not ({*kept.entries} <= {*comparison.entries} and {*kept.seeds} <= {*comparison.seeds}):
+        raise UserError(f"Another process has added to {comparison.path} in the meantime: give the command again.")
+
+
+def _finish(comparison: Comparison, workers: int, report: Callable[[str], object]) -> None:
     cells = list(comparison.cells())
     waiting = {cell.path: cell for cell in cells if cell.result() is None}
     comparison.write()
@@ -153,19 +167,14 @@ def finish_comparison(
     watch = _Watch(comparison, waiting, report)
     jobs = [Job(comparison.recipe_file(cell.entry), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()]
     try:
-        with alone_in(comparison.path), Workers(workers) as pool:
+        with going_on_with(f"proxemic compare --resume {comparison.path}"), Workers(workers) as pool:
             pool.run(jobs, on_result=watch.finish, on_failure=watch.fail)
-    except Interrupted:
-        raise Interrupted(
-            f"Stopped; everything that was saved is kept: go on with proxemic compare --resume {comparison.path}"
-        ) from None
     finally:
         write_tables(comparison)
     from proxemic.protocols.comparison_plots import draw_curves, draw_points
 
     draw_points(comparison)
     draw_curves(comparison)
-    return comparison
 
 
 class _Watch:

@@ -9,11 +9,18 @@ from proxemic.protocols.comparison_entries import Entry, data_key
 from proxemic.protocols.comparison_statistics import mean
 from proxemic.protocols.comparison_tables import format_estimate, format_rows
 from proxemic.protocols.published import PublishedFigure, PublishedProtocol, published_figures, published_protocol
+from proxemic.recipes.second_phase import merge
 
 __all__ = ["against_paper"]
 
 MEAN_PROXY = "mean proxy regulariser"
 FOUR_MODELS = ("separated", "concatenated")
+MULTI_PROXY = (
+    "SoftTripleLoss",
+    "MultiProxyAnchorLoss",
+    "DataWiseMultiProxyAnchorLoss",
+    "AllPairMultiProxyAnchorLoss",
+)
 SAME = {"precision@1": "recall@1"}
 """Two names of one number: whether the nearest image is of the query's class."""
 
@@ -44,7 +51,7 @@ def against_paper(comparison: Comparison) -> str:
 
 def _rows(entry: Entry) -> list[list[PublishedFigure]]:
     """The rows of the papers' tables that are of the recipe's data set and loss, as lists of their figures."""
-    loss = entry.recipe["loss"]
+    loss = _last_loss(entry.recipe)
     name = loss["class_path"].rpartition(".")[2]
     rows: dict[tuple[object, ...], list[PublishedFigure]] = {}
     for figure in published_figures(dataset=data_key(entry.recipe), loss=name):
@@ -52,6 +59,11 @@ def _rows(entry: Entry) -> list[list[PublishedFigure]]:
             key = (figure.paper, figure.table, figure.method, figure.variant, figure.settings, figure.backbone)
             rows.setdefault((*key, figure.embedding_size, figure.quoted), []).append(figure)
     return list(rows.values())
+
+
+def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The loss at the end of the training: of the second phase where there is one."""
+    return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 
 
 def _agrees(figure: PublishedFigure, arguments: Mapping[str, Any]) -> bool:
@@ -77,7 +89,7 @@ def _formula(given: Any) -> str | None:
     if given is None:
         return "t"
     if isinstance(given, str):
-        return {"torch.square": "t^2", "torch.sqrt": "sqrt(t)"}.get(given)
+        return {"torch.square": "t^2", "torch.sqrt": "sqrt(t)", "torch.positive": "t"}.get(given)
     arguments = given.get("init_args", {})
     is_line = _class(given) == "AffineTransform" and arguments.get("loc") == 0
     return f"{float(arguments['scale'])}t" if is_line else None
@@ -154,6 +166,7 @@ def _protocol(entry: Entry, seeds: int) -> dict[str, object]:
         "chosen on": entry.selected_on,
         "seeds": seeds,
         "pretrained": "imagenet" if model["pretrained"] or model["weights"] else "no",
+        "proxies a class": _last_loss(recipe)["init_args"].get("proxies_per_class", 1),
     }
 
 
@@ -168,7 +181,16 @@ def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, o
         "chosen on": protocol.selected_on,
         "seeds": protocol.seeds,
         "pretrained": protocol.pretrained,
+        "proxies a class": _proxies(figure),
     }
+
+
+def _proxies(figure: PublishedFigure) -> int | None:
+    """Of a row that states no number, 1 where the loss knows of no other."""
+    stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
+    if stated:
+        return int(stated[1])
+    return None if figure.loss in MULTI_PROXY else 1
 
 
 def _equal(ours: object, theirs: object) -> bool:

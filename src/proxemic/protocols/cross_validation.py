@@ -16,7 +16,7 @@ with extra("train"):
     import yaml
 
     from proxemic.recipes.reader import read_recipe
-    from proxemic.training import EvaluationConfig
+    from proxemic.training import EvaluationConfig, RunDirectory
     from proxemic.training.module import TrainingDiverged
 
 __all__ = ["CrossValidation", "FoldFailed", "concatenated", "plan_folds"]
@@ -96,7 +96,10 @@ class CrossValidation:
     def evaluate(self, flags: Sequence[str], folder: Path) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch."""
         jobs = [self._fold(fold, flags, folder, test=False) for fold in range(self.folds)]
-        return fmean(result["validation"][self.metric] for result in self._run(jobs))
+        value = fmean(result["validation"][self.metric] for result in self._run(jobs))
+        for job in jobs:
+            RunDirectory(job.out).drop_weights()  # of 50 trials they would fill a disk
+        return value
 
     def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
         """Separated, concatenated and complete results on the test classes, of one seed."""
@@ -115,6 +118,8 @@ class CrossValidation:
             "complete": complete["test"],
         }
         write_json(kept, results)
+        for path in (*(job.out for job in jobs), folder / "complete"):
+            RunDirectory(path).drop_weights(model=False)
         return results
 
     def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool) -> Job:
@@ -163,7 +168,7 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
     recipe = read_recipe(runs[0] / "recipe.yaml").recipe
-    test = recipe.cache.apply(recipe.data.load()).test
+    test = recipe.load().test
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers
     device = pick_device(recipe.training.accelerator)
     parts = []

@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 from proxemic.errors import Interrupted, UserError
 
-__all__ = ["Job", "Workers", "check_stopped", "run_job"]
+__all__ = ["Job", "Workers", "check_stopped", "going_on_with", "run_job"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,27 @@ def run_job(
         test=job.test,
         on_epoch=on_epoch,
     )
+
+
+@contextlib.contextmanager
+def going_on_with(command: str) -> Iterator[None]:
+    """While many runs are trained: what stops them is told with the command that goes on with all of them.
+
+    A run by itself would be told to go on by ``proxemic train --resume``, which knows nothing of the others.
+
+    >>> with going_on_with("proxemic compare --resume runs/all"):
+    ...     raise Interrupted("Stopped: continue with proxemic train --resume runs/all/one")
+    Traceback (most recent call last):
+        ...
+    proxemic.errors.Interrupted: Stopped; all that was saved is kept: go on with proxemic compare --resume runs/all
+    """
+    try:
+        yield
+    except Interrupted:
+        raise Interrupted(f"Stopped; all that was saved is kept: go on with {command}") from None
+    except UserError as error:
+        said = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace("the same command", command)
+        raise UserError(said) from error
 
 
 class Workers:

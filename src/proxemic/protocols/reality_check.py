@@ -4,26 +4,25 @@ Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, as in the
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_json
 from proxemic.protocols.cross_validation import CrossValidation, FoldFailed, plan_folds
-from proxemic.protocols.dimensions import Choices, Range
-from proxemic.protocols.jobs import Workers
+from proxemic.protocols.jobs import Workers, going_on_with
+from proxemic.protocols.joint_space import JointSpace
 from proxemic.protocols.locks import alone_in
 from proxemic.protocols.reality_tables import Repeats, write_results
 from proxemic.protocols.search import Finished, Trial, TrialFailed, search
-from proxemic.protocols.spaces import as_flags, default_space, hold, read_stages, recipe_value
 
 with extra("train"):
     import yaml
 
     from proxemic.recipes import find_recipe
+    from proxemic.recipes.reader import read_recipe
 
 __all__ = ["RealityCheck", "check_reality"]
 
@@ -93,14 +92,15 @@ def check_reality(
         "repetitions"
     )
     results: dict[str, Repeats] = {}
-    with alone_in(out), Workers(workers) as pool:
+    with alone_in(out), going_on_with(f"proxemic reality-check --resume {out}"), Workers(workers) as pool:
         for recipe, plan in plans.items():
             validation = CrossValidation(plan, out / _slug(recipe), pool, folds=check.folds, metric=check.metric)
+            space = JointSpace.of(validation.base, check.flags)
             kept = validation.out / "best.json"
             if not kept.exists():
-                best = _tune(check, validation, lambda line, recipe=recipe: report(f"{recipe}: {line}"))
+                best = _tune(check, space, validation, lambda line, recipe=recipe: report(f"{recipe}: {line}"))
                 write_json(kept, {"parameters": dict(best.parameters), check.metric: best.value})
-            flags = as_flags(json.loads(kept.read_text(encoding="utf-8"))["parameters"])
+            flags = space.flags(json.loads(kept.read_text(encoding="utf-8"))["parameters"])
             repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
             results[recipe] = repeats
             for number in range(check.repeats):
@@ -129,23 +129,22 @@ def _plan(check: RealityCheck, recipe: str, out: Path) -> dict[str, str]:
         metric=check.metric,
         split_seed=check.seed,
     )
-    _joint_space(yaml.safe_load(plan["base"]), check.flags)
+    space = JointSpace.of(yaml.safe_load(plan["base"]), check.flags)
+    try:
+        read = read_recipe(file, (*check.flags, *space.flags(space.middle()))).recipe
+    except (UserError, ValueError) as error:
+        raise UserError(f"The search space of {recipe}'s loss does not fit it: {error}") from error
+    if not folder.exists():
+        read.load()  # a wrong folder is said before anything is written
     return plan
 
 
-def _joint_space(base: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Range | Choices]:
-    """All stages' values at once, as the protocol has it; the first stage that searches one gives its range."""
-    content, _ = hold(default_space(base), flags)
-    stages = read_stages(content, "the search space")
-    return {name: each for stage in reversed(stages) for name, each in stage.dimensions(base).items()}
-
-
-def _tune(check: RealityCheck, validation: CrossValidation, report: Callable[[str], object]) -> Finished:
-    joint = _joint_space(validation.base, check.flags)
-
+def _tune(
+    check: RealityCheck, space: JointSpace, validation: CrossValidation, report: Callable[[str], object]
+) -> Finished:
     def evaluate(trial: Trial) -> float:
         try:
-            return validation.evaluate(as_flags(trial.parameters), validation.out / "trials" / str(trial.number))
+            return validation.evaluate(space.flags(trial.parameters), validation.out / "trials" / str(trial.number))
         except FoldFailed as error:
             raise TrialFailed(str(error)) from error
 
@@ -155,12 +154,12 @@ def _tune(check: RealityCheck, validation: CrossValidation, report: Callable[[st
 
     return search(
         evaluate,
-        joint,
+        space.dimensions,
         storage=f"sqlite:///{validation.out / 'study.db'}",
         study="reality-check",
         trials=check.trials,
         seed=check.seed,
-        first={name: recipe_value(validation.base, name) for name in joint},
+        first=space.first(),
         on_trial=tell,
     )
 

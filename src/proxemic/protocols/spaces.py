@@ -109,12 +109,18 @@ def hold(content: Sequence[Any], flags: Sequence[str]) -> tuple[list[Any], list[
         The stages with what is left to search, and the keys that were taken out.
 
     Raises:
-        UserError: If a stage has nothing left to search.
+        UserError: If a stage has nothing left to search, or a flag gives what a stage sets itself.
 
     >>> hold([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["--loss.alpha=32"])
     ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
     """
-    given = {word.removeprefix("--").partition("=")[0] for word in flags if word.startswith("--")}
+    words = (word.removeprefix("--").partition("=")[0] for word in flags if word.startswith("--"))
+    given = {word.replace(".init_args", "") for word in words}
+    if twice := sorted(given & _keys(content, "fixed") - _keys(content, "search")):
+        raise UserError(
+            f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave "
+            f"{'it' if len(twice) == 1 else 'them'} out, or give another --space FILE."
+        )
     held: dict[str, None] = {}
     left: list[Any] = []
     for stage in content:
@@ -131,6 +137,11 @@ def hold(content: Sequence[Any], flags: Sequence[str]) -> tuple[list[Any], list[
         held |= dict.fromkeys(key for key in search if key in given)
         left.append({**stage, "search": rest})
     return left, list(held)
+
+
+def _keys(content: Sequence[Any], part: str) -> set[str]:
+    parts = (stage.get(part) for stage in content if isinstance(stage, Mapping))
+    return {str(key) for each in parts if isinstance(each, Mapping) for key in each}
 
 
 def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:

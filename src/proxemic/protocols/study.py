@@ -90,8 +90,11 @@ def masked(url: str) -> str:
 
     >>> masked("postgresql://me:secret@host/tuning")
     'postgresql://me:***@host/tuning'
+    >>> masked("mysql://me:se@cret@host/tuning"), masked("postgresql://host/tuning?user=me&password=secret")
+    ('mysql://me:***@host/tuning', 'postgresql://host/tuning?user=me&password=***')
     """
-    return re.sub(r"(//[^:/@]*:)[^@]+@", r"\1***@", url)
+    url = re.sub(r"(//[^:/@]*:)[^/?]+@", r"\1***@", url)
+    return re.sub(r"(?i)([?&](?:password|passwd|pwd)=)[^&#]*", r"\1***", url)
 
 
 @contextlib.contextmanager

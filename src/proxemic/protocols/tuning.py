@@ -1,14 +1,13 @@
 """The search for a recipe's hyper-parameters on classes held out from training, by any number of processes."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import UserError
 from proxemic.extras import extra
-from proxemic.protocols.jobs import Workers
+from proxemic.protocols.jobs import Workers, going_on_with
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
 from proxemic.protocols.spaces import default_space, hold, load_space, read_stages
@@ -101,6 +100,8 @@ def tune(
     options = TuningOptions(str(recipe), list(flags), content, name, trials, sampler, pruner, shown, named, seed)
     directory = TuningDirectory(out)
     directory.check(options, read.yaml)
+    if not directory.options.exists():
+        read.recipe.load()  # a wrong folder is said before anything is written
     if storage is not None:
         check_storage(storage)
     directory.create(options, read.yaml)
@@ -131,7 +132,7 @@ def resume_tuning(
     if storage is not None and masked(storage) != options.storage:
         kept = options.storage or "in its own folder"
         raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
-    try:
+    with going_on_with(f"proxemic tune --resume {out}"):
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_work, out, storage)
@@ -139,14 +140,6 @@ def resume_tuning(
         its.make_trials()
         best = its.finish()
         return TuningResult(directory.best_recipe, best.value or 0.0, best.parameters)
-    except Interrupted:
-        raise Interrupted(
-            f"Stopped; finished trials are kept, and one under way goes on where it was: proxemic tune --resume {out}"
-        ) from None
-    except UserError as error:
-        again = f"proxemic tune --resume {out}"
-        said = re.sub(r"proxemic train --resume \S+(?=\.$)", again, str(error)).replace("the same command", again)
-        raise UserError(said) from error
 
 
 def _work(out: Path, storage: str | None) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from proxemic.files import write_csv, write_json, write_text
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
 from proxemic.protocols.trials import Finished
+from proxemic.training import RunDirectory
 
 __all__ = ["TuningDirectory", "TuningOptions"]
 
@@ -130,10 +130,7 @@ class TuningDirectory:
         """Remove what is large of the trials that are over, but for the best; recipe, history and metrics stay."""
         for each in trials:
             if each.number != best:
-                run = self.run(stage, each.number)
-                for name in ("model.safetensors", "model.json", "loss.safetensors"):
-                    (run / name).unlink(missing_ok=True)
-                shutil.rmtree(run / "checkpoints", ignore_errors=True)
+                RunDirectory(self.run(stage, each.number)).drop_weights()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

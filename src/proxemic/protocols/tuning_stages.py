@@ -68,6 +68,8 @@ def stage_values(
         epochs = base["second_phase"]["epochs"]
         rest = base["training"]["epochs"] - epochs
         values = {"second_phase": None, "training.epochs": epochs if stage.from_best else rest}
+    if stage.from_best:
+        values["training.warmup_epochs"] = 0  # as of a second phase, which this will be
     return {**values, **carried, **stage.fixed}
 
 

@@ -82,12 +82,21 @@ def take_over(loss: nn.Module, earlier: nn.Module) -> None:
 
 
 def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
-    """Carry the state of an ``earlier`` optimiser on, where it is of the same class."""
-    if type(optimizer) is type(earlier):
+    """Carry the state of an ``earlier`` optimiser on, where it is of the same class and has all that the new one needs.
+
+    The state of one without momentum, say, lacks what momentum starts from: with it switched on, all begins anew.
+    """
+    if type(optimizer) is type(earlier) and not _needs(optimizer) - _needs(earlier):
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for parameter, state in earlier.state.items():
             if id(parameter) in known:
                 optimizer.state[parameter] = state
+
+
+def _needs(optimizer: Optimizer) -> set[str]:
+    """The options that are on of those that add to the state of torch's optimisers."""
+    options = ("momentum", "amsgrad", "centered")
+    return {name for name in options if any(group.get(name) for group in optimizer.param_groups)}
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> str:

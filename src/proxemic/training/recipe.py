@@ -7,7 +7,8 @@ from typing import Literal
 
 from lightning.pytorch.loggers import Logger
 
-from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing
+from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits
+from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import ModelConfig
 from proxemic.training.optim import Optimization
@@ -187,6 +188,17 @@ class Recipe:
                 f"cache.shorter_side is {side}, but images are resized to {resize} pixels, so that they would be "
                 f"enlarged: give {resize} or more."
             )
+
+    def load(self) -> Splits:
+        """The images, from the cache where there is one.
+
+        Raises:
+            UserError: If they cannot be read: no other hyper-parameters would mend that.
+        """
+        try:
+            return self.cache.apply(self.data.load())
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
     def from_its_first_phase(self) -> "Recipe":
         """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,11 +85,20 @@ class RunDirectory:
         if any(name != self.environment.name and not name.endswith(".tmp") for name in left):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
-    def check_run(self) -> None:
-        """Raise `UserError` unless the directory holds a run."""
+    def check_run(self, test: bool = False) -> None:
+        """Raise `UserError` unless the directory holds a run.
+
+        Args:
+            test: It is to be judged on the test classes, which a search must not look at.
+        """
         if not self.recipe.is_file():
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
+            )
+        if test and not json.loads(self.environment.read_text(encoding="utf-8")).get("test", True):
+            raise UserError(
+                f"{self.path} is a trial of a search, which must not be judged on the test classes: go on with the "
+                "search, or train its recipe.yaml into a new --out."
             )
 
     def check_images(self, fingerprint: str) -> None:
@@ -99,10 +109,16 @@ class RunDirectory:
                 "of them is lost: put them back, begin a new run, or judge other images with --data.root."
             )
 
-    def create(self, recipe_yaml: str, fingerprint: str) -> None:
-        """Make the directory with the recipe and a record of the machine and the images."""
-        write_json(self.environment, _environment() | {"images": fingerprint})
+    def create(self, recipe_yaml: str, fingerprint: str, test: bool = True) -> None:
+        """Make the directory with the recipe and a record of the machine, the images and whether it is to be judged."""
+        write_json(self.environment, _environment() | {"images": fingerprint, "test": test})
         write_text(self.recipe, recipe_yaml)
+
+    def drop_weights(self, *, model: bool = True) -> None:
+        """Remove what is large: the checkpoint and, unless they are to stay, the weights; the figures stay."""
+        for path in (self.model, self.model.with_suffix(".json"), self.loss) if model else ():
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs anew, so that a resumed run never repeats or loses a row."""

@@ -85,7 +85,7 @@ def train(
         ValueError: If a value of the recipe is not allowed.
     """
     run = RunDirectory(out)
-    run.check_run() if resume else run.check_new()
+    run.check_run(test) if resume else run.check_new()
     if resume and run.metrics.exists():
         report(f"{out} is finished; these are its results.")
         return json.loads(run.metrics.read_text())
@@ -97,7 +97,7 @@ def train(
     if resume:
         run.check_images(fingerprint(parts.splits))
     else:
-        run.create(recipe_yaml, fingerprint(parts.splits))
+        run.create(recipe_yaml, fingerprint(parts.splits), test)
     show = _Show(report, progress and os.isatty(2), on_epoch)
     best = _fit(recipe, parts, held_out, run, show)
     try:
@@ -116,7 +116,7 @@ def _check_accelerator(recipe: Recipe) -> None:
 
 
 def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
-    splits = recipe.cache.apply(recipe.data.load())
+    splits = recipe.load()
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
     _check_schedule(recipe, recipe.optim.build(model, loss)[1])

@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.show import format_table
     from proxemic.files import write_json
 
-    runs: list[Path] = list(dict.fromkeys(arguments.run_directories))
+    # What seed-* finds beside runs, such as their logs, is none.
+    runs = [run for run in dict.fromkeys(arguments.run_directories) if run.is_dir() or not run.exists()]
+    for run in runs or arguments.run_directories:
+        _check_finished(run)
     found = {run: _measure(run, arguments.draws, arguments.shuffles, arguments.seed) for run in runs}
     print("Bits that the nearest proxy of its class tells about a training picture")
     header = ["run", "property", "bits", "by chance (95%)", "at most"]
@@ -59,6 +62,19 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             for run, (centers, cosine) in found.items()
         }
         write_json(arguments.json, content)
+
+
+def _check_finished(path: Path) -> None:
+    from proxemic.errors import UserError
+    from proxemic.training import RunDirectory
+
+    run = RunDirectory(path)
+    run.check_run()
+    if not (run.metrics.exists() and run.model.exists() and run.loss.exists()):
+        raise UserError(
+            f"{path} has no weights of a finished training: finish it with proxemic train --resume {path}, "
+            "or train anew."
+        )
 
 
 def _means(runs: "list[dict[str, LocalCenters]]") -> list[list[str]]:
@@ -87,11 +103,10 @@ def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[st
     from proxemic.training.starting import load_loss
 
     run = RunDirectory(path)
-    run.check_run()
     if draws < 1:
         raise UserError(f"--draws is {draws}, but must be at least 1.")
     recipe = read_recipe(run.recipe).recipe
-    train = recipe.data.load().train
+    train = recipe.load().train
     if train.groups is None:
         raise UserError(f"The images of {path} have no groups within their classes: those of Glyphs have, typefaces.")
     loss = recipe.loss(train.num_classes, recipe.model.embedding_size)
