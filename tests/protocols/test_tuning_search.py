@@ -12,8 +12,12 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from proxemic.errors import Interrupted, UserError
+from proxemic.protocols import pulse
+from proxemic.protocols import study as study_module
 from proxemic.protocols.dimensions import Choices, Range
 from proxemic.protocols.search import Finished, Trial, TrialFailed, _make_one, search
 from proxemic.protocols.study import CONTINUES, PROCESS, SURPLUS, open_study, put_back, slot_of
@@ -288,3 +292,31 @@ def alarm(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_without_heartbeats_of_the_storage_trials_give_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As redis has none: a file with the same journal, and another machine's trials, one alive and one dead."""
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+    monkeypatch.setattr(study_module, "_open_storage", lambda _: journal)
+    monkeypatch.setattr(pulse, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(pulse, "GRACE", 0.6)
+    shared = optuna.create_study(storage=journal, study_name="s", direction="maximize")
+    alive = shared.ask()
+    alive.set_user_attr(PROCESS, ["elsewhere", 1, "1"])
+    with pulse.beating(shared, alive), pytest.raises(TimeoutError), alarm(2.5):
+        run(tmp_path, trials=1)
+    assert [each.state.name for each in shared.trials] == ["RUNNING"]
+    assert run(tmp_path, trials=1)[0].number == 0  # it no longer beats
+    assert [each.state.name for each in shared.trials] == ["FAIL", "COMPLETE"]
+    beats: list[int] = []
+
+    def slow(trial: Trial) -> float:
+        time.sleep(0.3)
+        (running,) = optuna.load_study(study_name="slow", storage=journal).trials
+        beats.append(running.user_attrs[pulse.BEAT])
+        return 1.0
+
+    search(slow, {"x": Range(0, 1)}, storage="journal", study="slow", trials=1)
+    assert beats[0] > 1

@@ -10,6 +10,7 @@ from proxemic.extras import extra
 from proxemic.protocols.dimensions import Choices, Range, grid_points
 from proxemic.protocols.jobs import check_stopped
 from proxemic.protocols.planned_sampler import PlannedSampler, Sampler
+from proxemic.protocols.pulse import beating
 from proxemic.protocols.study import (
     ENDED,
     FAILURE,
@@ -187,7 +188,8 @@ def _make_one(
 
         parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
         try:
-            value = objective(Trial(number, parameters, report))
+            with beating(study, trial):
+                value = objective(Trial(number, parameters, report))
             if math.isfinite(value):
                 return value
             raise TrialFailed(f"The value is {value}.")

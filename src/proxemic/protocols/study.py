@@ -13,6 +13,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
+from proxemic.protocols.pulse import GRACE, HEARTBEAT, is_silent
 
 with extra("tune"):
     import optuna
@@ -35,9 +36,6 @@ __all__ = [
     "quiet",
     "slot_of",
 ]
-
-HEARTBEAT, GRACE = 30, 150
-"""Seconds between signs of life of a trial, and without one until it is taken for dead."""
 
 CONTINUES = "continues"
 """Attribute of a trial: Optuna's number of the one that it goes on with."""
@@ -156,7 +154,7 @@ def free_dead_trials(study: optuna.Study) -> None:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if _is_dead(trial):
+        if _is_dead(trial) or is_silent(study, trial):
             try:
                 study.tell(trial.number, state=TrialState.FAIL)
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
@@ -214,8 +212,8 @@ def _open_storage(url: str) -> BaseStorage:
             storage = RDBStorage(
                 url,
                 engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
-                heartbeat_interval=HEARTBEAT,
-                grace_period=GRACE,
+                heartbeat_interval=int(HEARTBEAT),
+                grace_period=int(GRACE),
                 heartbeat_stale_trial_callback=put_back,
             )
         except (ImportError, RuntimeError, ValueError, SQLAlchemyError) as error:
