@@ -96,9 +96,12 @@ class CrossValidation:
     def evaluate(self, flags: Sequence[str], folder: Path) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch."""
         jobs = [self._fold(fold, flags, folder, test=False) for fold in range(self.folds)]
-        value = fmean(result["validation"][self.metric] for result in self._run(jobs))
-        for job in jobs:
-            RunDirectory(job.out).drop_weights()  # of 50 trials they would fill a disk
+        try:
+            value = fmean(result["validation"][self.metric] for result in self._run(jobs))
+        except FoldFailed:
+            _drop_weights(jobs)
+            raise
+        _drop_weights(jobs)  # of 50 trials they would fill a disk
         return value
 
     def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -151,6 +154,11 @@ class CrossValidation:
 
     def _file(self, name: str) -> Path:
         return self.out / "recipes" / f"{name}.yaml"
+
+
+def _drop_weights(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        RunDirectory(job.out).drop_weights()
 
 
 def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
