@@ -98,7 +98,9 @@ def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: 
         half = 12.706 * abs(values[0] - values[1]) / 2  # t of one degree; s/√2 of two values is half their distance
         assert f"{sum(values) / 2:.3f} ± {half:.3f}" in line
     for run in found.values():
-        assert f"cosine between two proxies of a class {run['proxy_cosine']:.4f}" in both.stdout
+        assert f"mean cosine between two of them {run['proxies']['cosine']:.4f}" in both.stdout
+        assert f"{run['proxies']['used']:.2f} of the 2 proxies of a class" in both.stdout
+        assert 1 <= run["proxies"]["used"] <= 2
 
 
 def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: Here) -> None:

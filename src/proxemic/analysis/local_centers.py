@@ -17,7 +17,14 @@ from torch import Tensor
 
 from proxemic.losses import ProxyLoss
 
-__all__ = ["LocalCenters", "conditional_information", "nearest_own_proxy", "proxy_cosine", "shuffled_information"]
+__all__ = [
+    "LocalCenters",
+    "conditional_information",
+    "nearest_own_proxy",
+    "proxies_used",
+    "proxy_cosine",
+    "shuffled_information",
+]
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,19 @@ def nearest_own_proxy(
         mine = labels == label
         nearest[mine] = similarity.dense(queries[mine], centers[label]).argmax(1)
     return nearest
+
+
+def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
+    """How many proxies of its class are the nearest of some picture, the mean over classes; of K, from 1.
+
+    Args:
+        classes: of each row.
+        proxies: number of the nearest proxy, of each row.
+
+    >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
+    1.5
+    """
+    return torch.stack([classes, proxies]).unique(dim=1).shape[1] / len(classes.unique())
 
 
 @torch.no_grad()

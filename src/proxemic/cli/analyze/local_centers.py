@@ -43,23 +43,26 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     for run in runs or arguments.run_directories:
         _check_finished(run)
     found = {run: _measure(run, arguments.draws, arguments.shuffles, arguments.seed) for run in runs}
+    names = {run: run.name if len({each.name for each in runs}) == len(runs) else str(run) for run in runs}
     print("Bits that the nearest proxy of its class tells about a training picture")
-    header = ["run", "property", "bits", "by chance (95%)", "at most"]
     rows = [
-        [str(run), name, f"{each.information:.3f}", _chance(each), f"{each.most:.3f}"]
+        [names[run], name, _bits(each.information), _chance(each), _bits(each.most)]
         for run, (centers, _) in found.items()
         for name, each in centers.items()
     ]
-    print(format_table(header, rows))
+    print(format_table(["run", "property", "bits", "by chance (95%)", "at most"], rows))
     if len(runs) > 1:
         print("Bits beyond chance, mean and 95% interval over the runs (t distribution)")
         print(format_table(["property", "bits beyond chance"], _means([centers for centers, _ in found.values()])))
-    for run, (_, cosine) in found.items():
-        print(f"{run}: mean cosine between two proxies of a class {cosine:.4f}")
+    for run, (_, proxies) in found.items():
+        print(
+            f"{run}: {proxies['used']:.2f} of the {proxies['per_class']:.0f} proxies of a class are the nearest of "
+            f"some picture; mean cosine between two of them {proxies['cosine']:.4f}"
+        )
     if arguments.json is not None:
         content = {
-            str(run): {name: asdict(each) for name, each in centers.items()} | {"proxy_cosine": cosine}
-            for run, (centers, cosine) in found.items()
+            str(run): {name: asdict(each) for name, each in centers.items()} | {"proxies": proxies}
+            for run, (centers, proxies) in found.items()
         }
         write_json(arguments.json, content)
 
@@ -82,18 +85,27 @@ def _means(runs: "list[dict[str, LocalCenters]]") -> list[list[str]]:
 
     names = [name for name in runs[0] if all(name in each for each in runs)]
     beyond = {name: t_interval([each[name].information - each[name].chance for each in runs]) for name in names}
-    return [[name, f"{each.mean:.3f} ± {each.half_width:.3f}"] for name, each in beyond.items()]
+    return [[name, f"{_bits(each.mean)} ± {each.half_width:.3f}"] for name, each in beyond.items()]
 
 
 def _chance(found: "LocalCenters") -> str:
     least, most = found.chance_range
-    return f"{found.chance:.3f} ({least:.3f} … {most:.3f})"
+    return f"{_bits(found.chance)} ({_bits(least)} … {_bits(most)})"
 
 
-def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[str, LocalCenters], float]":
+def _bits(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}"  # no -0.000
+
+
+def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[str, LocalCenters], dict[str, float]]":
     import torch
 
-    from proxemic.analysis.local_centers import nearest_own_proxy, proxy_cosine, shuffled_information
+    from proxemic.analysis.local_centers import (
+        nearest_own_proxy,
+        proxies_used,
+        proxy_cosine,
+        shuffled_information,
+    )
     from proxemic.data import EmbeddingDataset
     from proxemic.errors import UserError
     from proxemic.losses import ProxyLoss
@@ -135,7 +147,8 @@ def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[st
         name: shuffled_information(labels, values, nearest, units=pictures, shuffles=shuffles, seed=seed)
         for name, values in _properties(type(recipe.data).__name__, groups).items()
     }
-    return centers, proxy_cosine(loss)
+    used = {"used": proxies_used(labels, nearest), "per_class": loss.proxies_per_class, "cosine": proxy_cosine(loss)}
+    return centers, used
 
 
 def _properties(source: str, groups: "Tensor") -> "dict[str, Tensor]":
