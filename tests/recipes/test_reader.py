@@ -27,7 +27,8 @@ def build(name: str, *flags: str) -> PairwiseLoss:
 def test_by_recipe() -> None:
     loss = build(RECIPE)
     assert isinstance(loss.loss, losses.MultiSimilarityLoss)
-    assert (loss.loss.alpha, loss.loss.beta, loss.loss.base) == (2, 50, 0.5)
+    given = yaml.safe_load(find_recipe(RECIPE).read_text())["loss"]["init_args"]["loss"]["init_args"]
+    assert {name: getattr(loss.loss, name) for name in ("alpha", "beta", "base")} == given
     assert isinstance(loss.miner, miners.MultiSimilarityMiner)
     assert isinstance(build("glyphs-small/contrastive").loss, losses.ContrastiveLoss)
 
@@ -53,10 +54,10 @@ def test_by_flags(name: str) -> None:
 
 def test_what_was_chosen_for_another_class_inside_is_left_behind(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
-    text = find_recipe(RECIPE).read_text()
-    recipe.write_text(text.replace("losses.MultiSimilarityLoss", "losses.TripletMarginLoss").replace(
-        "{alpha: 2, beta: 50, base: 0.5}", "{margin: 7.0}"
-    ))  # fmt: skip
+    content = yaml.safe_load(find_recipe(RECIPE).read_text())
+    triplet = {"class_path": "pytorch_metric_learning.losses.TripletMarginLoss", "init_args": {"margin": 7.0}}
+    content["loss"]["init_args"]["loss"] = triplet
+    recipe.write_text(yaml.safe_dump(content))
     flags = ["--loss.loss", "pytorch_metric_learning.losses.MarginLoss"]
     loss = build(str(recipe), *flags).loss
     assert isinstance(loss, losses.MarginLoss)
