@@ -1,14 +1,13 @@
 """Pictures of a comparison: every recipe's mean with its interval and seeds, and the training curves."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from proxemic.files import write_atomically
+from proxemic.figures import save_figure
 from proxemic.protocols.comparison_directory import Comparison, Result
 from proxemic.protocols.comparison_entries import Entry
 from proxemic.protocols.comparison_statistics import mean, t_interval
@@ -42,7 +41,7 @@ def draw_points(comparison: Comparison) -> None:
         row[0].set_yticks(range(len(entries)), labels, fontsize=8, parse_math=False)
     figure.supxlabel(_caption(comparison, "percent; point: mean, bar: 95% interval, dots: seeds"), fontsize=8)
     for kind in ("png", "svg"):
-        _save(figure, comparison.path / f"points.{kind}")
+        save_figure(figure, comparison.path / f"points.{kind}", dpi=150)
 
 
 def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mapping[int, Result]], metric: str) -> None:
@@ -103,7 +102,7 @@ def draw_curves(comparison: Comparison) -> None:
         else:
             axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", transform=axes.transAxes)
     figure.supxlabel(_caption(comparison, "line: mean over seeds, band: 95% interval"), fontsize=8)
-    _save(figure, comparison.path / "curves.png")
+    save_figure(figure, comparison.path / "curves.png", dpi=150)
 
 
 def _curve(axes: Axes, comparison: Comparison, entry: Entry, place: int) -> None:
@@ -129,10 +128,3 @@ def _curve(axes: Axes, comparison: Comparison, entry: Entry, place: int) -> None
 def _caption(comparison: Comparison, text: str) -> str:
     used = {entry.selected_on for entry in comparison.entries}
     return "\n".join([text, *(FOOTNOTES[each] for each in FOOTNOTES if each in used)])
-
-
-def _save(figure: Figure, path: Path) -> None:
-    # Without a date and random names inside, the same results make the same file.
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    with rc_context({"svg.hashsalt": "proxemic"}), write_atomically(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix[1:], metadata=metadata)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from proxemic.extras import extra
-from proxemic.files import write_atomically
+from proxemic.figures import save_figure
 from proxemic.protocols.dimensions import Choices, Range
 from proxemic.protocols.study import importances
 from proxemic.protocols.trials import Finished
@@ -33,7 +33,7 @@ def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
         axes.set_title(_stage("Importance (PED-ANOVA)", number, len(studies)), fontsize=9)
         if not names:
             axes.text(0.5, 0.5, "too few trials that differ", ha="center", transform=axes.transAxes)
-    _save(figure, folder / "importance.png")
+    save_figure(figure, folder / "importance.png")
 
 
 def draw_slices(
@@ -54,7 +54,7 @@ def draw_slices(
             axes.set_visible(False)
         row[0].set_ylabel(_stage(metric, number, len(stages)), fontsize=8)
     figure.supxlabel("the largest is marked; all on validation classes", fontsize=8)
-    _save(figure, folder / "slices.png")
+    save_figure(figure, folder / "slices.png")
 
 
 def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence[Finished]) -> None:
@@ -90,8 +90,3 @@ def _scale(axes: Axes, dimension: Range) -> None:
 
 def _stage(text: str, number: int, count: int) -> str:
     return f"{text}, stage {number}" if count > 1 else text
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with write_atomically(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from proxemic.data import ImageSet
-from proxemic.files import write_atomically
+from proxemic.figures import save_figure
 from proxemic.metrics import nearest_neighbours
 
 __all__ = ["draw_curves", "draw_gallery"]
@@ -49,7 +49,7 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
     right.set(xlabel="epoch", ylabel="on held-out classes", title="Validation")
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_gallery(
@@ -99,7 +99,7 @@ def draw_gallery(
             _thumbnail(axes, row, column, images, shown, colour)
     for column, title in enumerate(("query", "nearest")):
         axes.text(_TILE_WIDTH * (column + 0.5), _HEADER / 2, title, ha="center", va="center", fontsize=8, weight="bold")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _thumbnail(axes: Axes, row: int, column: int, images: ImageSet, index: int, colour: str) -> None:
@@ -115,8 +115,3 @@ def _thumbnail(axes: Axes, row: int, column: int, images: ImageSet, index: int, 
     name = images.class_names[int(images.labels[index])]
     name = name if len(name) <= 16 else f"…{name[-15:]}"
     axes.text(middle, top - 0.04, name, ha="center", va="bottom", fontsize=6, parse_math=False)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with write_atomically(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")

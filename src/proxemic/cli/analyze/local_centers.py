@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from proxemic.analysis.local_centers import LocalCenters
+    from proxemic.protocols.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
 
@@ -37,12 +38,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     from proxemic.cli.show import format_table
     from proxemic.files import write_json
+    from proxemic.protocols.finished import find_runs
 
-    # What seed-* finds beside runs, such as their logs, is none.
-    runs = [run for run in dict.fromkeys(arguments.run_directories) if run.is_dir() or not run.exists()]
-    for run in runs or arguments.run_directories:
-        _check_finished(run)
-    found = {run: _measure(run, arguments.draws, arguments.shuffles, arguments.seed) for run in runs}
+    runs = {run.path: run for run in find_runs(arguments.run_directories)}
+    found = {path: _measure(run, arguments.draws, arguments.shuffles, arguments.seed) for path, run in runs.items()}
     names = {run: run.name if len({each.name for each in runs}) == len(runs) else str(run) for run in runs}
     print("Bits that the nearest proxy of its class tells about a training picture")
     rows = [
@@ -67,19 +66,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         write_json(arguments.json, content)
 
 
-def _check_finished(path: Path) -> None:
-    from proxemic.errors import UserError
-    from proxemic.training import RunDirectory
-
-    run = RunDirectory(path)
-    run.check_run()
-    if not (run.metrics.exists() and run.model.exists() and run.loss.exists()):
-        raise UserError(
-            f"{path} has no weights of a finished training: finish it with proxemic train --resume {path}, "
-            "or train anew."
-        )
-
-
 def _means(runs: "list[dict[str, LocalCenters]]") -> list[list[str]]:
     from proxemic.protocols.comparison_statistics import t_interval
 
@@ -97,7 +83,9 @@ def _bits(value: float) -> str:
     return f"{round(value, 3) + 0.0:.3f}"  # no -0.000
 
 
-def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[str, LocalCenters], dict[str, float]]":
+def _measure(
+    run: "FinishedRun", draws: int, shuffles: int, seed: int
+) -> "tuple[dict[str, LocalCenters], dict[str, float]]":
     import torch
 
     from proxemic.analysis.local_centers import (
@@ -109,32 +97,25 @@ def _measure(path: Path, draws: int, shuffles: int, seed: int) -> "tuple[dict[st
     from proxemic.data import EmbeddingDataset
     from proxemic.errors import UserError
     from proxemic.losses import ProxyLoss
-    from proxemic.models import load_model
-    from proxemic.recipes.reader import read_recipe
-    from proxemic.training import RunDirectory
-    from proxemic.training.starting import load_loss
 
-    run = RunDirectory(path)
     if draws < 1:
         raise UserError(f"--draws is {draws}, but must be at least 1.")
-    recipe = read_recipe(run.recipe).recipe
-    train = recipe.load().train
+    recipe, train, loss = run.recipe, run.splits.train, run.loss
     if train.groups is None:
-        raise UserError(f"The images of {path} have no groups within their classes: those of Glyphs have, typefaces.")
-    loss = recipe.loss(train.num_classes, recipe.model.embedding_size)
+        raise UserError(
+            f"The images of {run.path} have no groups within their classes: those of Glyphs have, typefaces."
+        )
     if not isinstance(loss, ProxyLoss) or loss.proxies_per_class == 1:
         raise UserError(
-            f"{path} has one proxy a class, or none, but this asks which of several is the nearest: train with "
+            f"{run.path} has one proxy a class, or none, but this asks which of several is the nearest: train with "
             "--loss.proxies_per_class 2 or more."
         )
-    load_loss(run, loss)
-    model = load_model(path)[0]
     torch.manual_seed(seed)
     pictures = EmbeddingDataset(train, recipe.augment.training(recipe.images))
     with torch.no_grad():
         embeddings = torch.cat(
             [
-                model(torch.stack([pictures[index][0] for index in part.tolist()]))
+                run.model(torch.stack([pictures[index][0] for index in part.tolist()]))
                 for _ in range(draws)
                 for part in torch.arange(len(train)).split(recipe.evaluation.batch_size)
             ]

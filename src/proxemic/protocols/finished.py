@@ -1,19 +1,20 @@
 """A finished run, opened to be looked at: its recipe, its images, its network and its proxies."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
+from safetensors import safe_open
 from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss, ProxyLoss
-from proxemic.models import EmbeddingModel, load_model
-from proxemic.recipes.reader import read_recipe
+from proxemic.models import EmbeddingModel, build_model, load_model
+from proxemic.recipes.reader import read_recipe, read_yaml
 from proxemic.training.embed import embed_images
 from proxemic.training.recipe import Recipe
 from proxemic.training.run import RunDirectory, fingerprint
@@ -69,19 +70,20 @@ class FinishedRun:
     @cached_property
     def loss(self) -> ProxyLoss | PairwiseLoss:
         """The loss of the phase that the chosen epoch was in, with the chosen weights."""
-        loss = self._build_loss(self._num_classes)
-        load_loss(RunDirectory(self.path), loss)
+        run = RunDirectory(self.path)
+        recipe = self.recipe.from_its_first_phase()
+        epoch, second = json.loads(run.metrics.read_text(encoding="utf-8"))["epoch"], recipe.second_phase
+        in_second = second is not None and epoch > recipe.training.epochs - second.epochs
+        loss = (second if in_second else recipe).loss(self._num_classes, recipe.model.embedding_size)
+        load_loss(run, loss)
         return loss
 
     def untrained_loss(self) -> ProxyLoss | PairwiseLoss:
         """The same loss as it was before the training, by the recipe's seed."""
-        # The network draws first, as when the run was begun.
-        from proxemic.models import build_model
-
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
-            build_model(self.recipe.model)
-            return self._first_phase().loss(self._num_classes, self.recipe.model.embedding_size)
+            build_model(self.recipe.model)  # draws first, as when the run was begun
+            return self.recipe.from_its_first_phase().loss(self._num_classes, self.recipe.model.embedding_size)
 
     @cached_property
     def model(self) -> EmbeddingModel:
@@ -99,9 +101,9 @@ class FinishedRun:
         )
 
     @property
-    def setting(self) -> Recipe:
-        """The recipe but for its seed: what runs that are repetitions of each other have in common."""
-        return replace(self.recipe, seed=0)
+    def setting(self) -> str:
+        """The recipe but for its seed, as text: what runs that are repetitions of each other have in common."""
+        return json.dumps(read_yaml(RunDirectory(self.path).recipe) | {"seed": None}, sort_keys=True)
 
     @property
     def name(self) -> str:
@@ -110,23 +112,11 @@ class FinishedRun:
 
     @property
     def _num_classes(self) -> int:
-        # From the file, since images may be far away or large.
-        from safetensors import safe_open
-
+        # From the file, since images may be large, or no longer there.
         with safe_open(RunDirectory(self.path).loss, "pt") as file:
             if "proxies" in file.keys():  # noqa: SIM118 - it is no mapping
                 return file.get_slice("proxies").get_shape()[0]
         return self.splits.train.num_classes
-
-    def _first_phase(self) -> Recipe:
-        return self.recipe.from_its_first_phase()
-
-    def _build_loss(self, num_classes: int) -> ProxyLoss | PairwiseLoss:
-        recipe = self._first_phase()
-        epoch = json.loads(RunDirectory(self.path).metrics.read_text(encoding="utf-8"))["epoch"]
-        second = recipe.second_phase
-        chosen = second if second is not None and epoch > recipe.training.epochs - second.epochs else recipe
-        return chosen.loss(num_classes, recipe.model.embedding_size)
 
 
 def find_runs(paths: list[Path]) -> list[FinishedRun]:
