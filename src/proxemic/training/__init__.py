@@ -3,6 +3,7 @@
 from proxemic.extras import extra
 
 with extra("train"):
+    from proxemic.training.measures import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
     from proxemic.training.optim import Optimization, parameter_groups
     from proxemic.training.phases import SecondPhase
     from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
@@ -13,13 +14,17 @@ with extra("train"):
 
 __all__ = [
     "BatchConfig",
+    "DistanceToProxy",
+    "EpochMeasure",
     "EvaluationConfig",
     "Optimization",
+    "ProxyGap",
     "Recipe",
     "RetrievalCallback",
     "RetrievalMetric",
     "RunDirectory",
     "SecondPhase",
+    "Snapshots",
     "TrainingConfig",
     "parameter_groups",
     "train",

@@ -16,6 +16,7 @@ from torch import Tensor
 from proxemic.errors import Interrupted
 from proxemic.files import write_atomically
 from proxemic.models import save_model
+from proxemic.training.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
@@ -116,6 +117,9 @@ class RunKeeper(Checkpoint):
         row["loss"] = float(self.loss_sum) / self.batches
         if self.judge is not None and self.judge.latest is not None:
             row |= self.judge.latest
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EpochMeasure):
+                row |= callback.latest
         row["seconds"] = round(seconds, 3)
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)

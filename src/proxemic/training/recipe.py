@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits
@@ -60,6 +61,7 @@ class TrainingConfig:
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
+        callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
@@ -73,6 +75,7 @@ class TrainingConfig:
     checkpoint_minutes: float = 10.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
 
     def __post_init__(self) -> None:

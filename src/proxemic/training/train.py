@@ -24,6 +24,7 @@ from proxemic.training.checkpoint_io import AtomicCheckpointIO
 from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.keeper import RunKeeper
+from proxemic.training.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.phases import Phase
 from proxemic.training.pictures import draw_curves, draw_gallery
@@ -196,7 +197,13 @@ def _fit(recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirec
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
-            callbacks=[*([judge] if judge else []), keeper, EpochOrder(parts.data), *([bar] if show.bars else [])],
+            callbacks=[
+                *([judge] if judge else []),
+                *(recipe.training.callbacks or []),
+                keeper,
+                EpochOrder(parts.data),
+                *([bar] if show.bars else []),
+            ],
             enable_progress_bar=show.bars,
             enable_model_summary=False,
             logger=_loggers(recipe, run),
@@ -231,11 +238,16 @@ def _finish(
     show: _Show,
     look_at_test: bool,
 ) -> dict[str, Any]:
-    validation = {name: value for name, value in best.items() if name not in ("epoch", "step", "loss", "seconds")}
+    names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
+    measured = {name: best[name] for name in names}
+    other = {"epoch", "step", "loss", "seconds", *names}
+    validation = {name: value for name, value in best.items() if name not in other}
     result = _test(recipe, splits, run) if look_at_test else {}
     result |= {"epoch": int(best["epoch"]), "selected_on": selected_on, "seed": recipe.seed}
     if selected_on == "validation":
         result["validation"] = validation
+    if measured:
+        result["measured"] = measured
     draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
     write_json(run.metrics, result)
     show.report(f"Wrote {run.path}")

@@ -1,0 +1,204 @@
+"""Where the softmax loss wants the embeddings of a class: not at its proxy, and how far from it."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from proxemic.losses import NormalizedSoftmaxLoss, PairwiseLoss, ProxyLoss, ProxyNCAPlusPlusLoss
+from proxemic.losses.checks import check_positive
+
+__all__ = ["GapBounds", "class_minimizers", "gap_bounds", "softmax_form", "squared_gaps"]
+
+_BYTES = 2**27  # of the logits held at once
+_STEPS = 20_000
+
+
+def class_minimizers(
+    proxies: Float[Tensor, "classes dim"], *, scale: float = 1.0, tolerance: float = 1e-8
+) -> Float64[Tensor, "classes dim"]:
+    r"""The unit vectors where the softmax loss of each class is least, all classes at once.
+
+    $$x_c = \arg\min_{\lVert x \rVert = 1} -\log \frac{e^{\sigma w_c \cdot x}}{\sum_j e^{\sigma w_j \cdot x}}$$
+
+    The loss is a softplus of $h(x) = \log \sum_{j \ne c} e^{\sigma (w_j - w_c) \cdot x}$, which is convex and has the
+    same minimiser but whose gradient does not vanish where the loss saturates. Each step goes to the minimum on the
+    sphere of a parabola above h, as steep as the gradient at both ends shows to be enough, so that h never rises. It
+    ends once the gradient's part along the sphere is below ``tolerance`` of the whole; the Hessian on the sphere is at
+    least the size of the gradient there, so the point is then as near to the minimiser. As h is convex, and h's
+    gradient points inwards there, that minimiser is the only one, on the sphere and in the whole ball.
+
+    Args:
+        proxies: One a class, C ≥ 2; only their directions count.
+        scale: σ > 0.
+        tolerance: Largest distance to the minimiser, as a part of the sphere's radius.
+
+    Raises:
+        ValueError: If an argument is out of range, or a proxy is zero or not finite.
+        ArithmeticError: If it does not converge.
+
+    Source: Proposition 3 of the mean-proxy paper (σ = 1), whose equation the result satisfies.
+
+    >>> angles = torch.tensor([0.0, 0.1, -math.pi / 2])
+    >>> x = class_minimizers(torch.stack((angles.cos(), angles.sin()), 1))[0]
+    >>> round(math.atan2(x[1], x[0]), 4)  # nearer to the second proxy than to its own, the first
+    0.5244
+    """
+    check_positive("scale", scale)
+    check_positive("tolerance", tolerance)
+    unit = _directions(proxies)
+    rows = max(1, _BYTES // (8 * len(unit)))
+    return torch.cat(
+        [_descend(unit, part, scale, tolerance) for part in torch.arange(len(unit), device=unit.device).split(rows)]
+    )
+
+
+def squared_gaps(proxies: Float[Tensor, "classes dim"], *, scale: float = 1.0) -> Float64[Tensor, " classes"]:
+    """``‖x_c − ŵ_c‖²`` of each class, between 0 and 4: how far its proxy is from where its loss is least.
+
+    Arguments and errors: as `class_minimizers`.
+
+    >>> squared_gaps(torch.eye(2))  # two classes at right angles: opposite each other would be best
+    tensor([0.5858, 0.5858], dtype=torch.float64)
+    """
+    return (class_minimizers(proxies, scale=scale) - _directions(proxies)).square().sum(1)
+
+
+@dataclass(frozen=True)
+class GapBounds:
+    r"""What the mean-proxy paper's theorems say of the mean squared gap at σ = 1, as printed and as they are right.
+
+    With $s_{jj'} = \tfrac18 (w_j + w_{j'})(1 - w_j \cdot w_{j'}) e^{w_j \cdot w_{j'} - 1}$ and
+    $S = \lVert \sum_{jj'} s_{jj'} \rVert$, all proxies of unit length.
+
+    Args:
+        lower: $C^{-5} S^2$, which averaging Theorem 1 (equation 3.5) over the classes gives.
+        lower_sharp: $C^{-4} S^2$, C times as much. The proof of Theorem 1 holds for the mean gap, not for the largest
+            alone: $S \le C^2 \cdot \tfrac1C \sum_c \lVert x_c - w_c \rVert$.
+        lower_printed: $C^{-3} S^2$ (equation 3.8): wrong, it can pass 4, which no squared gap does.
+        upper: $2 - \tfrac2e \tfrac1C \sum_c \sqrt{1 - \bar w \cdot w_c}$ of the mean proxy $\bar w$: Theorem 2 with
+            $\lVert w' - \bar w \rVert \le 2$ in the last step of its proof, which always holds.
+        upper_printed: The same with $\sqrt{2/e}$ for $2/e$ (equation 3.9); unproven, no counter-example is known.
+        mean_proxy_norm: $\lVert \bar w \rVert$, from 0 to 1.
+    """
+
+    lower: float
+    lower_sharp: float
+    lower_printed: float
+    upper: float
+    upper_printed: float
+    mean_proxy_norm: float
+
+
+def gap_bounds(proxies: Float[Tensor, "classes dim"]) -> GapBounds:
+    """The bounds L(W) and U(W) of the mean squared gap at σ = 1.
+
+    The upper bounds hold if ``w̄ · x_c > 0`` for every class c; `class_minimizers` tells.
+
+    Args:
+        proxies: One a class, C ≥ 2; only their directions count.
+
+    Raises:
+        ValueError: If a proxy is zero or not finite.
+
+    Source: Theorems 1 and 2 of the mean-proxy paper.
+
+    >>> bounds = gap_bounds(torch.eye(2))
+    >>> bounds.lower < squared_gaps(torch.eye(2)).mean() < bounds.upper
+    tensor(True)
+    """
+    unit = _directions(proxies)
+    classes, mean = len(unit), unit.mean(0)
+    total = torch.zeros_like(mean)
+    for part in unit.split(max(1, _BYTES // (8 * classes))):
+        cosine = part @ unit.T
+        total += ((1 - cosine) * (cosine - 1).exp()).sum(1) @ part
+    # Σ_jj' (w_j + w_j') a_jj' counts every row of the symmetric a twice.
+    square = float((total / 4).square().sum())
+    root = float((1 - unit @ mean).clamp(min=0).sqrt().mean())
+    return GapBounds(
+        lower=square / classes**5,
+        lower_sharp=square / classes**4,
+        lower_printed=square / classes**3,
+        upper=2 - 2 / math.e * root,
+        upper_printed=2 - math.sqrt(2 / math.e) * root,
+        mean_proxy_norm=float(mean.norm()),
+    )
+
+
+def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes dim"], float]:
+    """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy a class.
+
+    ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``.
+
+    Raises:
+        ValueError: If it is another loss, or has several proxies a class; the sentence says which losses fit.
+
+    >>> softmax_form(ProxyNCAPlusPlusLoss(3, 2, temperature=0.1))[1]
+    20.0
+    """
+    fits = isinstance(loss, NormalizedSoftmaxLoss | ProxyNCAPlusPlusLoss)
+    if not fits or loss.proxies_per_class > 1:
+        several = f" with {loss.proxies_per_class} proxies a class" if fits else ""
+        raise ValueError(
+            f"the loss is {type(loss).__name__}{several}, but the gap is that of a softmax of cosines with one proxy a "
+            "class: NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
+        )
+    double = 2.0 if isinstance(loss, ProxyNCAPlusPlusLoss) else 1.0
+    return loss.proxies.detach()[:, 0], double * loss.scoring.scale
+
+
+def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
+    proxies = proxies.detach().double()
+    if proxies.ndim != 2 or len(proxies) < 2:
+        raise ValueError(f"proxies have shape {list(proxies.shape)}, but must be [classes, dim], of 2 classes or more.")
+    length = proxies.norm(dim=1, keepdim=True)
+    bad = int((~(length.isfinite() & (length > 0))).sum())
+    if bad:
+        raise ValueError(
+            f"proxies has {bad} of {len(proxies)} rows that are zero or not finite: they have no direction."
+        )
+    return proxies / length
+
+
+def _descend(
+    unit: Float64[Tensor, "classes dim"], rows: Int64[Tensor, " rows"], scale: float, tolerance: float
+) -> Float64[Tensor, "rows dim"]:
+    found = unit[rows]
+    left = torch.arange(len(rows), device=unit.device)
+    x, own = found.clone(), rows
+    gradient = _gradient(unit, x, own, scale)
+    steepness = torch.full_like(x[:, :1], scale)
+    for _ in range(_STEPS):
+        moving = ~_settled(x, gradient, scale, tolerance)
+        found[left[~moving]] = x[~moving]
+        left, own, x, gradient, steepness = (each[moving] for each in (left, own, x, gradient, steepness))
+        if not len(left):
+            return found
+        step = steepness * x - gradient
+        new = step / step.norm(dim=1, keepdim=True)
+        there, moved = _gradient(unit, new, own, scale), new - x
+        # Of a convex h this keeps the parabola above it; from gradients, as values agree to half their digits too soon.
+        curvature = 2 * ((there - gradient) * moved).sum(1, keepdim=True)
+        enough = curvature <= steepness * moved.square().sum(1, keepdim=True)
+        x, gradient = torch.where(enough, new, x), torch.where(enough, there, gradient)
+        steepness = torch.where(enough, steepness / 1.5, steepness * 4)
+    raise ArithmeticError(
+        f"{len(left)} of {len(rows)} classes have no minimiser to {tolerance:g} after {_STEPS} steps."
+    )
+
+
+def _gradient(unit: Tensor, x: Tensor, own: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
+    """Of h."""
+    logits = (scale * x) @ unit.T
+    logits.scatter_(1, own.unsqueeze(1), -torch.inf)
+    return scale * (logits.softmax(1) @ unit - unit[own])
+
+
+def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Bool[Tensor, " rows"]:
+    size = gradient.norm(dim=1)
+    along = gradient - (gradient * x).sum(1, keepdim=True) * x
+    # Where another proxy coincides with the own one, the loss is flat to rounding: any point is as good.
+    return (along.norm(dim=1) <= tolerance * size) | (size <= 1e-12 * scale)

@@ -1,0 +1,179 @@
+"""What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for pictures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import ClassVar
+
+import safetensors.torch
+import torch
+from jaxtyping import Float
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
+from proxemic.errors import UserError
+from proxemic.files import write_atomically
+from proxemic.losses import ProxyLoss
+from proxemic.losses.similarity import Cosine, unit
+from proxemic.metrics.proxies import average_distance_to_proxy
+from proxemic.training.data_module import TrainingData
+from proxemic.training.embed import embed_images
+from proxemic.training.module import EmbeddingTask
+
+__all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots"]
+
+
+class EpochMeasure(Callback, ABC):
+    """Measures something after every epoch: a column of ``history.csv`` each, and a value for Lightning's loggers.
+
+    In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
+
+    Attributes:
+        latest: What was measured last, by the names in ``names``; empty before that.
+    """
+
+    names: ClassVar[tuple[str, ...]]
+    """Of the values, always all of them."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, float] = {}
+
+    @abstractmethod
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        """The values after an epoch, by the names in ``names``.
+
+        Raises:
+            UserError: If the loss has no such values.
+        """
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, EmbeddingTask)
+        pl_module.check_weights()  # a clearer reason than what a measure would say of them
+        found = self.measure(pl_module, _data(trainer))
+        self.latest = {name: float(found[name]) for name in self.names}
+        pl_module.log_dict(self.latest)
+
+
+class ProxyGap(EpochMeasure):
+    """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
+
+    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy a class. The columns: ``gap``, the mean over
+    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (its corrected
+    bounds); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
+
+    >>> ProxyGap().latest
+    {}
+    """
+
+    names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, EmbeddingTask)
+        try:
+            softmax_form(pl_module.loss)
+        except ValueError as error:
+            raise UserError(f"ProxyGap is among training.callbacks: {error}") from None
+
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        proxies, scale = softmax_form(task.loss)
+        bounds = asdict(gap_bounds(proxies))
+        return {
+            "gap": float(squared_gaps(proxies).mean()),
+            "gap_at_scale": float(squared_gaps(proxies, scale=scale).mean()),
+            "gap_lower": bounds["lower"],
+            "gap_upper": bounds["upper"],
+            "mean_proxy_norm": bounds["mean_proxy_norm"],
+        }
+
+
+class DistanceToProxy(EpochMeasure):
+    """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
+
+    The images go through no augmentation. Losses of cosines compare directions: there both are of unit length.
+
+    >>> DistanceToProxy.names
+    ('avg_dtp',)
+    """
+
+    names = ("avg_dtp",)
+
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        embeddings, proxies = _places(task, data)
+        if proxies is None:
+            raise UserError(
+                f"DistanceToProxy is among training.callbacks, but the loss, {type(task.loss).__name__}, has no "
+                "proxies: leave it out, or take a proxy loss."
+            )
+        if not embeddings.isfinite().all():
+            task.fail("The embeddings of training images are no longer finite")
+        return {"avg_dtp": average_distance_to_proxy(embeddings, data.images.labels, proxies)}
+
+
+class Snapshots(Callback):
+    """Keeps the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
+
+    They are written to ``snapshots/epoch-0007.safetensors`` in the run directory, as ``embeddings`` ``[N, D]``,
+    ``labels`` ``[N]`` and ``proxies`` ``[C, K, D]``; ``proxemic analyze toy`` makes an animation of them.
+
+    Args:
+        every_n_epochs: At least 1.
+
+    Raises:
+        ValueError: If ``every_n_epochs`` is below 1.
+
+    >>> Snapshots(every_n_epochs=5).every_n_epochs
+    5
+    """
+
+    def __init__(self, every_n_epochs: int = 1) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs is {every_n_epochs}, but must be at least 1.")
+        self.every_n_epochs = every_n_epochs
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0:
+            self._keep(trainer, pl_module, 0)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+            self._keep(trainer, pl_module, trainer.current_epoch + 1)
+
+    def _keep(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
+        assert isinstance(task, EmbeddingTask)
+        data = _data(trainer)
+        embeddings, proxies = _places(task, data)
+        content = {"embeddings": embeddings, "labels": data.images.labels}
+        if proxies is not None:
+            content["proxies"] = proxies
+        path = Path(trainer.default_root_dir) / "snapshots" / f"epoch-{epoch:04d}.safetensors"
+        with write_atomically(path) as temporary:
+            temporary.write_bytes(safetensors.torch.save(content))
+
+
+def _data(trainer: Trainer) -> TrainingData:
+    data = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
+    assert isinstance(data, TrainingData)
+    return data
+
+
+def _places(
+    task: EmbeddingTask, data: TrainingData
+) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
+    """Of the training images and the proxies, as the loss compares them."""
+    recipe, loss = data.recipe, task.loss
+    embeddings = embed_images(
+        task.model,
+        data.images,
+        recipe.images,
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.batches.workers,
+        description="training images",
+    )
+    if not isinstance(loss, ProxyLoss):
+        return embeddings, None
+    proxies = loss.proxies.detach().float().cpu()
+    if isinstance(loss.scoring.similarity, Cosine):
+        embeddings, proxies = unit(embeddings), unit(proxies)
+    return embeddings, proxies.clone(memory_format=torch.contiguous_format)
