@@ -10,7 +10,7 @@ from torch import Tensor
 from proxemic.losses import NormalizedSoftmaxLoss, PairwiseLoss, ProxyLoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.checks import check_positive
 
-__all__ = ["GapBounds", "class_minimizers", "gap_bounds", "softmax_form", "squared_gaps"]
+__all__ = ["GapBounds", "class_directions", "class_minimizers", "gap_bounds", "softmax_form", "squared_gaps"]
 
 _BYTES = 2**27  # of the logits held at once
 _STEPS = 20_000
@@ -64,6 +64,20 @@ def squared_gaps(proxies: Float[Tensor, "classes dim"], *, scale: float = 1.0) -
     tensor([0.5858, 0.5858], dtype=torch.float64)
     """
     return (class_minimizers(proxies, scale=scale) - _directions(proxies)).square().sum(1)
+
+
+def class_directions(
+    embeddings: Float[Tensor, "images dim"], labels: Int64[Tensor, " images"]
+) -> Float64[Tensor, "classes dim"]:
+    """The direction of each class's mean unit embedding: where its images lie on the sphere.
+
+    >>> class_directions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1, 1]))
+    tensor([[1., 0.],
+            [0., 1.]], dtype=torch.float64)
+    """
+    rows = _directions(embeddings)
+    sums = torch.zeros(int(labels.max()) + 1, rows.shape[1], dtype=torch.float64, device=rows.device)
+    return _directions(sums.index_add(0, labels, rows))
 
 
 @dataclass(frozen=True)
@@ -153,12 +167,12 @@ def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes
 def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
     proxies = proxies.detach().double()
     if proxies.ndim != 2 or len(proxies) < 2:
-        raise ValueError(f"proxies have shape {list(proxies.shape)}, but must be [classes, dim], of 2 classes or more.")
+        raise ValueError(f"rows have shape {list(proxies.shape)}, but must be [rows, dim], 2 or more.")
     length = proxies.norm(dim=1, keepdim=True)
     bad = int((~(length.isfinite() & (length > 0))).sum())
     if bad:
         raise ValueError(
-            f"proxies has {bad} of {len(proxies)} rows that are zero or not finite: they have no direction."
+            f"{bad} of {len(proxies)} rows of proxies or embeddings are zero or not finite: they have no direction."
         )
     return proxies / length
 

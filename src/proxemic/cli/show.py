@@ -1,6 +1,7 @@
 """Tables on the terminal."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from proxemic.extras import extra
@@ -9,7 +10,7 @@ with extra("train"):
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["format_table", "print_metrics", "print_table"]
+__all__ = ["format_table", "print_metrics", "print_table", "print_written"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
@@ -37,7 +38,8 @@ def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay a table out for the terminal, numbers (all but the first column) to the right."""
-    table = Table(header[0])
+    table = Table()
+    table.add_column(header[0], overflow="fold")  # names are shown whole
     for name in header[1:]:
         table.add_column(name, justify="right")
     for row in rows:
@@ -47,3 +49,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")
+
+
+def print_written(paths: Sequence[Path]) -> None:
+    """Say which files were written, in one line."""
+    print(f"Wrote {', '.join(map(str, paths))}")

@@ -1,9 +1,11 @@
-"""A finished run, opened to be looked at: its recipe, its images, its network and its proxies."""
+"""Runs, opened to be looked at: recipe and history of any, images, network and proxies of finished ones."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,11 +22,67 @@ from proxemic.training.recipe import Recipe
 from proxemic.training.run import RunDirectory, fingerprint
 from proxemic.training.starting import load_loss
 
-__all__ = ["FinishedRun", "find_runs"]
+__all__ = ["FinishedRun", "Run", "find_runs", "named_runs"]
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class Run:
+    """A run, finished or not: what was to be trained, and how far it came.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        UserError: If there is no run.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        RunDirectory(self.path).check_run()
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What was trained."""
+        return read_recipe(RunDirectory(self.path).recipe).recipe
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The recipe as plain values."""
+        return read_yaml(RunDirectory(self.path).recipe)
+
+    @property
+    def setting(self) -> str:
+        """The recipe but for its seed, as text: what runs that are repetitions of each other have in common."""
+        return json.dumps(self.content | {"seed": None}, sort_keys=True)
+
+    @property
+    def name(self) -> str:
+        """What to call it: its folder's name, or that of the folder of all seeds."""
+        return self.path.resolve().parent.name if self.path.name.startswith("seed-") else self.path.name
+
+    @cached_property
+    def metrics(self) -> dict[str, Any] | None:
+        """The content of ``metrics.json``; None before the run is finished."""
+        path = RunDirectory(self.path).metrics
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``unstable`` where loss or weights were no longer finite, or ``unfinished``."""
+        if self.metrics is not None:
+            return "finished"
+        return "unstable" if RunDirectory(self.path).diverged.exists() else "unfinished"
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """One dict an epoch; none before the first has ended."""
+        run = RunDirectory(self.path)
+        return run.read_history() if run.history.exists() else []
+
+
+@dataclass(frozen=True)
+class FinishedRun(Run):
     """A run whose training has ended; its parts are read when they are asked for, once.
 
     Args:
@@ -34,21 +92,14 @@ class FinishedRun:
         UserError: If there is no run, or it is not finished.
     """
 
-    path: Path
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         run = RunDirectory(self.path)
-        run.check_run()
         if not (run.metrics.exists() and run.model.exists() and run.loss.exists()):
             raise UserError(
                 f"{self.path} has no weights of a finished training: finish it with proxemic train --resume "
                 f"{self.path}, or train anew."
             )
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        """What was trained."""
-        return read_recipe(RunDirectory(self.path).recipe).recipe
 
     @cached_property
     def splits(self) -> Splits:
@@ -72,8 +123,9 @@ class FinishedRun:
         """The loss of the phase that the chosen epoch was in, with the chosen weights."""
         run = RunDirectory(self.path)
         recipe = self.recipe.from_its_first_phase()
-        epoch, second = json.loads(run.metrics.read_text(encoding="utf-8"))["epoch"], recipe.second_phase
-        in_second = second is not None and epoch > recipe.training.epochs - second.epochs
+        assert self.metrics is not None
+        second = recipe.second_phase
+        in_second = second is not None and self.metrics["epoch"] > recipe.training.epochs - second.epochs
         loss = (second if in_second else recipe).loss(self._num_classes, recipe.model.embedding_size)
         load_loss(run, loss)
         return loss
@@ -101,16 +153,6 @@ class FinishedRun:
         )
 
     @property
-    def setting(self) -> str:
-        """The recipe but for its seed, as text: what runs that are repetitions of each other have in common."""
-        return json.dumps(read_yaml(RunDirectory(self.path).recipe) | {"seed": None}, sort_keys=True)
-
-    @property
-    def name(self) -> str:
-        """What to call it: its folder's name, or that of the folder of all seeds."""
-        return self.path.resolve().parent.name if self.path.name.startswith("seed-") else self.path.name
-
-    @property
     def _num_classes(self) -> int:
         # From the file, since images may be large, or no longer there.
         with safe_open(RunDirectory(self.path).loss, "pt") as file:
@@ -119,11 +161,15 @@ class FinishedRun:
         return self.splits.train.num_classes
 
 
-def find_runs(paths: list[Path]) -> list[FinishedRun]:
-    """Open the runs that a user names, each once; what a pattern such as ``seed-*`` finds beside them is left out.
+def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
+    """Open the finished runs that a user names, as `named_runs`.
 
     Raises:
         UserError: If one is not there, is no run, or is not finished.
     """
-    runs = [path for path in dict.fromkeys(paths) if path.is_dir() or not path.exists()]
-    return [FinishedRun(path) for path in runs or paths]
+    return [FinishedRun(path) for path in named_runs(paths)]
+
+
+def named_runs(paths: Sequence[Path]) -> list[Path]:
+    """Each directory once; what a pattern such as ``seed-*`` finds beside runs, such as their logs, is left out."""
+    return [path for path in dict.fromkeys(paths) if path.is_dir() or not path.exists()] or list(paths)

@@ -67,6 +67,11 @@ class RunDirectory:
         """What ``--resume`` starts from."""
         return self.path / "checkpoints" / "last.ckpt"
 
+    @property
+    def diverged(self) -> Path:
+        """Why training broke off, where loss or weights were no longer finite; gone once it goes on."""
+        return self.path / "diverged.txt"
+
     def files(self) -> tuple[Path, ...]:
         """All of these, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)

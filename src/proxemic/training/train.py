@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
-from proxemic.files import write_json
+from proxemic.files import write_json, write_text
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
@@ -212,6 +212,7 @@ def _fit(recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirec
             default_root_dir=run.path,
         )
         checkpoint = run.checkpoint if run.checkpoint.exists() else None
+        run.diverged.unlink(missing_ok=True)
         try:
             trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
@@ -220,6 +221,7 @@ def _fit(recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirec
                 if run.checkpoint.exists()
                 else "there is no checkpoint yet"
             )
+            write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
         except Interrupted:
             raise

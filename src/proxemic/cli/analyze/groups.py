@@ -1,0 +1,62 @@
+"""Runs that repeat each other with other seeds are one group, with a mean and an interval."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from proxemic.protocols.comparison_statistics import Estimate
+    from proxemic.protocols.finished import Run
+
+__all__ = ["grouped", "paired_difference"]
+
+AnyRun = TypeVar("AnyRun", bound="Run")
+
+
+def grouped(runs: "Sequence[AnyRun]") -> "dict[str, list[AnyRun]]":
+    """Runs by their recipe, all but its seed, in the order given, under names that tell the groups apart.
+
+    Words that all the names begin with are left out.
+    """
+    settings: dict[str, list[AnyRun]] = {}
+    for run in runs:
+        settings.setdefault(run.setting, []).append(run)
+    members = list(settings.values())
+    names = [each[0].name for each in members]
+    if len(set(names)) < len(names):
+        names = [str(each[0].path) for each in members]
+    return dict(zip(_without_what_all_share(names), members, strict=True))
+
+
+def _without_what_all_share(names: list[str]) -> list[str]:
+    """Names of words with hyphens, without those that all begin with.
+
+    >>> _without_what_all_share(["glyphs-small-softmax", "glyphs-small-softmax-mean-proxy"])
+    ['softmax', 'softmax-mean-proxy']
+    """
+    words = [name.split("-") for name in names]
+    while len(names) > 1 and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
+        words = [each[1:] for each in words]
+    return ["-".join(each) for each in words]
+
+
+def paired_difference(
+    groups: "Mapping[str, Sequence[AnyRun]]", values: Mapping[str, Sequence[Mapping[str, float]]]
+) -> "tuple[str, dict[str, Estimate]] | None":
+    """Of two groups' values, the second less the first with the same seed: a title and the means with intervals.
+
+    None unless there are two groups with two seeds or more in common.
+    """
+    from proxemic.protocols.comparison_statistics import t_interval
+
+    if len(groups) != 2:
+        return None
+    first, second = (
+        {run.recipe.seed: each for run, each in zip(groups[name], values[name], strict=True)} for name in groups
+    )
+    seeds = [seed for seed in first if seed in second]
+    if len(seeds) < 2:
+        return None
+    one, other = groups
+    keys = [key for key in first[seeds[0]] if key in second[seeds[0]]]
+    title = f"{other} less {one}, paired by {len(seeds)} seeds, mean and 95% interval (t distribution)"
+    return title, {key: t_interval([second[seed][key] - first[seed][key] for seed in seeds]) for key in keys}

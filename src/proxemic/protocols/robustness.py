@@ -1,0 +1,130 @@
+"""How finished runs judge corrupted test pictures: the same ones for all of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from proxemic.data import CorruptedPixels, Corruption
+from proxemic.errors import UserError
+from proxemic.protocols.finished import FinishedRun
+from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+
+__all__ = ["check_same_test", "measure_corrupted", "repetitions"]
+
+
+def repetitions(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Gather runs that differ in their seed alone, in the order of their seeds, under a name of each group's own.
+
+    Raises:
+        UserError: If two have the same seed too, as copies would feign a certainty that is not there.
+    """
+    settings: dict[str, dict[int, FinishedRun]] = {}
+    for run in runs:
+        seeds = settings.setdefault(run.setting, {})
+        other = seeds.setdefault(run.recipe.seed, run)
+        if other is not run:
+            raise UserError(f"{other.path} and {run.path} have the same recipe and the same seed: give one of them.")
+    groups = [[seeds[seed] for seed in sorted(seeds)] for seeds in settings.values()]
+    names = [group[0].name for group in groups]
+    if len(set(names)) < len(names):
+        names = [str(group[0].path) for group in groups]
+    return dict(zip(names, groups, strict=True))
+
+
+def check_same_test(runs: Sequence[FinishedRun]) -> None:
+    """Raise `UserError` unless all runs are judged on the same classes, images and roles."""
+    first = runs[0].test
+    for run in runs[1:]:
+        test = run.test
+        roles = ((test.is_query, first.is_query), (test.is_gallery, first.is_gallery))
+        if (
+            test.class_names != first.class_names
+            or not torch.equal(test.labels, first.labels)
+            or any((one is None) != (other is None) for one, other in roles)
+            or any(one is not None and other is not None and not torch.equal(one, other) for one, other in roles)
+        ):
+            raise UserError(
+                f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
+                "differ), so their values cannot be compared: give runs of the same data and split."
+            )
+
+
+def measure_corrupted(
+    runs: Sequence[FinishedRun], corruptions: Sequence[Corruption], metric: str
+) -> dict[Path, list[float]]:
+    """A metric of each run on its own test images, clean and under each corruption, by the run's own evaluation.
+
+    Runs with the same preprocessing embed the same corrupted pictures, batch by batch, so that each is made once for
+    all of them and none is kept.
+
+    Args:
+        runs: which are judged on the same test images, see `check_same_test`.
+        corruptions: what happens to the pictures.
+        metric: by its name in the results of the evaluation, such as ``recall@1``.
+
+    Returns:
+        By path of the run, in [0, 1], the clean value first.
+
+    Raises:
+        UserError: If the evaluation of a run does not compute the metric.
+    """
+    alike: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        alike.setdefault(_sees(run), []).append(run)
+    values: dict[Path, list[float]] = {run.path: [] for run in runs}
+    total = len(alike) * (1 + len(corruptions))
+    with tqdm(total=total, desc="robustness", unit=" settings", leave=False, disable=None) as bar:
+        for corruption in (None, *corruptions):
+            for group in alike.values():
+                for run, embeddings in zip(group, _embed(group, corruption), strict=True):
+                    values[run.path].append(_judge(run, embeddings, metric))
+                bar.update()
+    return values
+
+
+def _sees(run: FinishedRun) -> str:
+    """What the pictures that its network is given depend on, as text."""
+    recipe = run.recipe
+    return repr((recipe.data, recipe.cache, recipe.images, recipe.evaluation.batch_size))
+
+
+def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Sequence[Float[Tensor, "images dim"]]:
+    """The test images as each run of a group embeds them."""
+    recipe, images = group[0].recipe, group[0].test
+    if corruption is not None:
+        images = replace(images, pixels=CorruptedPixels(images.pixels, corruption, recipe.images))
+    embeddings = embed_images(
+        _SideBySide([run.model for run in group]).to(pick_device("auto")),
+        images,
+        recipe.images if corruption is None else replace(recipe.images, resize=None),
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.batches.workers,
+        description="clean" if corruption is None else f"{corruption.name} {corruption.severity}",
+    )
+    return embeddings.split([run.recipe.model.embedding_size for run in group], dim=1)
+
+
+def _judge(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
+    evaluation = run.recipe.evaluation
+    if metric not in ("nmi", "nmi_geometric", "ami"):
+        evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
+    found = evaluate_embeddings(embeddings, run.test, evaluation)
+    if metric not in found:
+        raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(found)}.")
+    return found[metric]
+
+
+class _SideBySide(nn.Module):
+    """Several networks as one, whose embeddings are theirs in a row."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([model(images) for model in self.models], dim=1)
