@@ -17,7 +17,7 @@ _STEPS = 20_000
 
 
 def class_minimizers(
-    proxies: Float[Tensor, "classes dim"], *, scale: float = 1.0, tolerance: float = 1e-8
+    proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0, tolerance: float = 1e-8
 ) -> Float64[Tensor, "classes dim"]:
     r"""The unit vectors where the softmax loss of each class is least, all classes at once.
 
@@ -55,7 +55,7 @@ def class_minimizers(
     )
 
 
-def squared_gaps(proxies: Float[Tensor, "classes dim"], *, scale: float = 1.0) -> Float64[Tensor, " classes"]:
+def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -> Float64[Tensor, " classes"]:
     """``‖x_c − ŵ_c‖²`` of each class, between 0 and 4: how far its proxy is from where its loss is least.
 
     Arguments and errors: as `class_minimizers`.
@@ -106,7 +106,7 @@ class GapBounds:
     mean_proxy_norm: float
 
 
-def gap_bounds(proxies: Float[Tensor, "classes dim"]) -> GapBounds:
+def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
     """The bounds L(W) and U(W) of the mean squared gap at σ = 1.
 
     The upper bounds hold if ``w̄ · x_c > 0`` for every class c; `class_minimizers` tells.
@@ -145,7 +145,7 @@ def gap_bounds(proxies: Float[Tensor, "classes dim"]) -> GapBounds:
 def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes dim"], float]:
     """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy a class.
 
-    ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``.
+    ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``; its scoring has that scale.
 
     Raises:
         ValueError: If it is another loss, or has several proxies a class; the sentence says which losses fit.
@@ -160,8 +160,7 @@ def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes
             f"the loss is {type(loss).__name__}{several}, but the gap is that of a softmax of cosines with one proxy a "
             "class: NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
         )
-    double = 2.0 if isinstance(loss, ProxyNCAPlusPlusLoss) else 1.0
-    return loss.proxies.detach()[:, 0], double * loss.scoring.scale
+    return loss.proxies.detach()[:, 0], loss.scoring.scale
 
 
 def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:

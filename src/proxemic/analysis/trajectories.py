@@ -45,7 +45,7 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
 
     Source: Figure 9 of the warping paper.
 
-    >>> line = Trajectory([1, 2], [0.5, 0.7], [0.0, 0.1], state="unstable")
+    >>> line = Trajectory([1.0, 2.0], [0.5, 0.7], [0.0, 0.1], state="unstable")
     >>> [text.get_text() for text in plot_trajectories({"a": line}, "avg_dtp").axes[0].get_legend().get_texts()]
     ['a (unstable)']
     """

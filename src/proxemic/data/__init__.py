@@ -4,6 +4,8 @@ from proxemic.extras import extra
 
 with extra("train"):
     from proxemic.data.benchmarks import CUB200, Cars196, FashionMNIST, InShop, StanfordOnlineProducts
+    from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
+    from proxemic.data.digits import Digits
     from proxemic.data.embedding_dataset import EmbeddingDataset
     from proxemic.data.embedding_files import (
         LabelledEmbeddings,
@@ -29,8 +31,10 @@ with extra("train"):
     from proxemic.data.transforms import Augmentation, Preprocessing
 
 __all__ = [
+    "CORRUPTIONS",
     "CUB200",
     "FACES",
+    "SEVERITIES",
     "ArrayPixels",
     "Augmentation",
     "Batches",
@@ -38,7 +42,10 @@ __all__ = [
     "CachedPixels",
     "Cars196",
     "ClassBalancedBatches",
+    "CorruptedPixels",
+    "Corruption",
     "DatasetReport",
+    "Digits",
     "EmbeddingDataset",
     "EncodedPixels",
     "FacePairs",

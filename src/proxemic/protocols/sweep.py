@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_text
 from proxemic.protocols.compare import finish_comparison, plan_comparison
-from proxemic.protocols.comparison_directory import Comparison, Result
+from proxemic.protocols.comparison_directory import Comparison, Result, computed_metrics
+from proxemic.protocols.comparison_entries import find_names, read_entry
 from proxemic.protocols.comparison_statistics import mean
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.training import Recipe
 
 with extra("train"):
     from matplotlib.figure import Figure
@@ -72,23 +76,35 @@ def plan_sweep(
     Raises:
         UserError: If an argument, the recipe or a value is refused; then nothing is written.
     """
-    path = find_recipe(recipe)
+    (name,) = find_names([recipe])
+    path, computed = find_recipe(recipe), computed_metrics(read_entry(name, flags))
+    if metric not in computed:
+        raise UserError(f"--metric is {metric}, but these are computed: {', '.join(computed)}.")
     texts: dict[Path, str] = {}
     names: dict[Sweep, list[str]] = {}
     for sweep in sweeps:
         for value in sweep.values:
             try:
-                text = read_recipe(path, [*flags, f"--{sweep.key}", value]).yaml
+                read = read_recipe(path, [*flags, f"--{sweep.key}", value])
+                _try_losses(read.recipe)
             except (UserError, ValueError) as error:
                 raise UserError(f"--vary {sweep.key}={value}: {error}") from error
             file = out / "values" / f"{sweep.key}={value.replace('/', '_')}.yaml"
-            texts[file] = f"# {recipe} with {sweep.key} {value}.\n{text}"
+            texts[file] = f"# {recipe} with {sweep.key} {value}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             write_text(file, text)
     files = [name for each in names.values() for name in each]
     return plan_comparison(files, seeds, out / "comparison", metrics=[metric]), names
+
+
+def _try_losses(recipe: Recipe) -> None:
+    """Make the losses for a few classes, which refuses values that no training could begin with."""
+    with torch.random.fork_rng(devices=[]):
+        for phase in (recipe, recipe.second_phase):
+            if phase is not None:
+                phase.loss(4, recipe.model.embedding_size)
 
 
 def run_sweep(

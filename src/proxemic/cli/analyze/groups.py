@@ -7,24 +7,24 @@ if TYPE_CHECKING:
     from proxemic.protocols.comparison_statistics import Estimate
     from proxemic.protocols.finished import Run
 
-__all__ = ["grouped", "paired_difference"]
+__all__ = ["distinct_names", "grouped", "paired_difference"]
 
 AnyRun = TypeVar("AnyRun", bound="Run")
 
 
 def grouped(runs: "Sequence[AnyRun]") -> "dict[str, list[AnyRun]]":
-    """Runs by their recipe, all but its seed, in the order given, under names that tell the groups apart.
-
-    Words that all the names begin with are left out.
-    """
+    """Runs by their recipe, all but its seed, in the order given, under names that tell the groups apart."""
     settings: dict[str, list[AnyRun]] = {}
     for run in runs:
         settings.setdefault(run.setting, []).append(run)
     members = list(settings.values())
-    names = [each[0].name for each in members]
-    if len(set(names)) < len(names):
-        names = [str(each[0].path) for each in members]
-    return dict(zip(_without_what_all_share(names), members, strict=True))
+    return dict(zip(distinct_names([each[0] for each in members]), members, strict=True))
+
+
+def distinct_names(runs: "Sequence[Run]") -> list[str]:
+    """A name for each, its path where others are called the same; words that all begin with are left out."""
+    names = [run.name for run in runs]
+    return _without_what_all_share(names) if len(set(names)) == len(names) else [str(run.path) for run in runs]
 
 
 def _without_what_all_share(names: list[str]) -> list[str]:

@@ -1,0 +1,138 @@
+"""``proxemic analyze toy``."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.protocols.finished import FinishedRun
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the subcommand."""
+    parser = commands.add_parser(
+        "toy",
+        help="embeddings of the training images in two or three dimensions, side by side, with an animation",
+        description="Draw the training images' embeddings and the proxies of runs side by side, as figure and, where "
+        "the runs kept snapshots, as an animation over the epochs.",
+        epilog="Runs to draw: proxemic train --recipe toy/euclidean-softmax, toy/warped-softmax, toy/class-wise, "
+        "toy/data-wise. Runs of more than three dimensions are projected to two by PCA.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run_directories", type=Path, nargs="+", metavar="RUN", help="a finished run")
+    parser.add_argument("--no-animation", action="store_true", help="write the figure alone")
+    parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg, .csv and .gif (RUN/toy)")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Project, print, draw."""
+    from proxemic.analysis.toy_pictures import animate_scenes, plot_scenes, separation
+    from proxemic.cli.analyze.groups import distinct_names
+    from proxemic.cli.show import format_table, print_written
+    from proxemic.errors import UserError
+    from proxemic.figures import write_figure
+    from proxemic.protocols.finished import find_runs
+
+    members = find_runs(arguments.run_directories)
+    runs = dict(zip(distinct_names(members), members, strict=True))
+    names = members[0].splits.train.class_names
+    if any(each.splits.train.class_names != names for each in members):
+        raise UserError("The runs were trained on other classes than the first of them: draw them one by one.")
+    films = {name: _film(each) for name, each in runs.items()}
+    lines = []
+    for name, each in runs.items():
+        scenes = films[name]
+        lines.append([name, *(f"{value:.3f}" for value in separation(scenes[max(scenes)]).values())])
+        flat, note = _flat(scenes)
+        films[name] = flat
+        if note:
+            print(f"{each.path}: {note}")
+    print("Distances of training images: within classes (to the class's mean), between the means of classes, to the")
+    print("nearest other mean, and how many times as far that is as the first")
+    print(format_table(["run", "within", "between", "nearest", "ratio"], lines))
+    last = {name: scenes[max(scenes)] for name, scenes in films.items()}
+    out = arguments.out or members[0].path / "toy"
+    rows = [[name, *row] for name, scene in last.items() for row in _rows(scene, names)]
+    written = write_figure(plot_scenes(last, names), out, ["run", "kind", "class", "x", "y", "z"], rows)
+    if not arguments.no_animation:
+        if all(len(film) > 1 for film in films.values()):
+            written.append(animate_scenes(films, names, out.with_name(f"{out.name}.gif")))
+        else:
+            print("No animation: not all of the runs kept snapshots (training.callbacks: proxemic.training.Snapshots).")
+    print_written(written)
+
+
+def _film(run: "FinishedRun") -> "dict[int, Scene]":
+    """The scene of every snapshot by its epoch, or of the chosen epoch alone."""
+    from safetensors.torch import load_file
+
+    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.losses import ProxyLoss
+    from proxemic.losses.similarity import Cosine, unit
+
+    paths = sorted((run.path / "snapshots").glob("epoch-*.safetensors"))
+    if paths:
+        contents = {int(path.stem.removeprefix("epoch-")): load_file(path) for path in paths}
+        return {
+            epoch: Scene(content["embeddings"], content["labels"], content.get("proxies"))
+            for epoch, content in contents.items()
+        }
+    train, loss = run.splits.train, run.loss
+    embeddings, proxies = run.embed(train), None
+    if isinstance(loss, ProxyLoss):
+        proxies = loss.proxies.detach()
+        if isinstance(loss.scoring.similarity, Cosine):
+            embeddings, proxies = unit(embeddings), unit(proxies)
+    assert run.metrics is not None
+    return {run.metrics["epoch"]: Scene(embeddings, train.labels, proxies)}
+
+
+def _flat(film: "dict[int, Scene]") -> "tuple[dict[int, Scene], str | None]":
+    """The scenes in two or three dimensions, all by the projection of the last one, and what to say of it."""
+    from proxemic.analysis.embedding_map import principal_components
+    from proxemic.analysis.toy_pictures import Scene
+
+    last = film[max(film)].embeddings
+    dim = last.shape[1]
+    if dim in (2, 3):
+        return film, None
+    if dim == 1:
+        import torch
+
+        def widen(places: "Tensor") -> "Tensor":
+            return torch.cat([places, torch.zeros_like(places)], dim=-1)
+
+        note = "1 dimension, drawn as a line."
+    else:
+        found = principal_components(last)
+
+        def widen(places: "Tensor") -> "Tensor":
+            return found.project(places.flatten(0, -2)).float().view(*places.shape[:-1], 2)
+
+        share = 100 * float(found.shares.sum())
+        note = f"{dim} dimensions projected to 2 by PCA, which keep {share:.1f} % of the variance."
+    flat = {
+        epoch: Scene(widen(each.embeddings), each.labels, None if each.proxies is None else widen(each.proxies))
+        for epoch, each in film.items()
+    }
+    return flat, note
+
+
+def _rows(scene: "Scene", names: tuple[str, ...]) -> list[list[object]]:
+    rows: list[list[object]] = [
+        ["image", names[label], *place]
+        for label, place in zip(scene.labels.tolist(), scene.embeddings.tolist(), strict=True)
+    ]
+    if scene.proxies is not None:
+        rows += [
+            ["proxy", name, *place]
+            for name, places in zip(names, scene.proxies.tolist(), strict=True)
+            for place in places
+        ]
+    return [[*row, *[None] * (5 - len(row))] for row in rows]

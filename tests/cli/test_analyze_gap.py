@@ -1,0 +1,85 @@
+"""``proxemic analyze gap`` as a user runs it."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused, warm_proxemic
+from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
+from proxemic.protocols.finished import FinishedRun
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> list[Path]:
+    """Two losses of two seeds each."""
+    base = folder.parent
+    (base / "softmax.yaml").write_text(
+        f"extends: {base / 'tiny.yaml'}\nloss: {{class_path: proxemic.losses.NormalizedSoftmaxLoss}}\n"
+        "training: {epochs: 1, loggers: []}\n"
+    )
+    paths = []
+    for name, weight in (("softmax", "0"), ("softmax-mean-proxy", "1")):
+        for seed in ("0", "1"):
+            paths.append(base / name / f"seed-{seed}")
+            regularizers = f"[{{class_path: proxemic.losses.MeanProxyNorm, init_args: {{weight: {weight}}}}}]"
+            words = ["--seed", seed, "--loss.regularizers", regularizers]
+            result = warm_proxemic("train", "--recipe", base / "softmax.yaml", "--out", paths[-1], *words)
+            assert result.returncode == 0, result.stderr
+    return paths
+
+
+def numbers(table: str, label: str) -> list[str]:
+    (line,) = (line for line in table.splitlines() if line.startswith(f"│ {label} "))
+    return [cell.strip() for cell in line.strip("│").split("│")[1:]]
+
+
+def test_one_run(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "gap", runs[0], "--out", tmp_path / "gap")
+    assert result.returncode == 0, result.stderr
+    opened = FinishedRun(runs[0])
+    trained, scale = softmax_form(opened.loss)
+    untrained, _ = softmax_form(opened.untrained_loss())
+    for label, values in {
+        "mean squared gap at σ = 1": [float(squared_gaps(each).mean()) for each in (trained, untrained)],
+        "L, printed (C⁻³)": [gap_bounds(each).lower_printed for each in (trained, untrained)],
+        "U, corrected (2/e)": [gap_bounds(each).upper for each in (trained, untrained)],
+    }.items():
+        assert numbers(result.stdout, label) == [f"{value:.4g}" for value in values]
+    assert numbers(result.stdout, "squared distance, class mean to minimiser")[1] == ""
+    with (tmp_path / "gap.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["state"] for row in rows] == ["trained"] * len(trained) + ["untrained"] * len(trained)
+    gaps = [float(row["gap_at_scale"]) for row in rows if row["state"] == "trained"]
+    assert gaps == pytest.approx(squared_gaps(trained, scale=scale).tolist())
+    assert {path.name for path in tmp_path.iterdir()} == {"gap.png", "gap.svg", "gap.csv"}
+
+
+def test_seeds_are_a_group_and_two_groups_are_paired(runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "gap", *runs, "--no-images", "--out", tmp_path / "gap")
+    assert result.returncode == 0, result.stderr
+    assert "class mean" not in result.stdout
+    one, other, difference = result.stdout.split("\nsoftmax")
+    norms = [gap_bounds(softmax_form(FinishedRun(run).loss)[0]).mean_proxy_norm for run in runs]
+    half = 12.706 * abs(norms[0] - norms[1]) / 2  # t of one degree; s/√2 of two values is half their distance
+    assert numbers(one, "norm of the mean proxy")[0] == f"{(norms[0] + norms[1]) / 2:.4g} ± {half:.2g}"
+    assert other.startswith("-mean-proxy: mean and 95% interval over 2 seeds")
+    mean = (norms[2] + norms[3] - norms[0] - norms[1]) / 2
+    assert numbers(difference, "norm of the mean proxy")[0].startswith(f"{mean:.4g} ±")
+
+
+def test_the_three_proxies_are_drawn_without_a_run(tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "gap", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "0.5244 radians, 0.5244 from its own proxy and 0.4244 from the second" in result.stdout
+    with (tmp_path / "three-proxies.csv").open(newline="") as file:
+        rows = [(float(row["loss"]), float(row["angle"])) for row in csv.DictReader(file)]
+    assert min(rows)[1] == pytest.approx(0.5244, abs=0.01)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv"}
+
+
+def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
+    fits = ["AllPairMultiProxyAnchorLoss", "NormalizedSoftmaxLoss", "ProxyNCAPlusPlusLoss"]
+    assert_refused(here("analyze", "gap", run), [str(run), *fits])
+    assert_refused(here("analyze", "gap", tmp_path / "none"), ["none holds no run"])
+    assert_refused(here("analyze", "gap", "--epsilon", "4"), ["--epsilon is 4"])

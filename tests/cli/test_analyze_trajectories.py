@@ -1,0 +1,84 @@
+"""``proxemic analyze trajectories`` as a user runs it."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused, warm_proxemic
+from proxemic.protocols.finished import Run
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> list[Path]:
+    """Two seeds of a warp, with AvgDTP."""
+    base = folder.parent
+    (base / "warp.yaml").write_text(
+        f"""\
+extends: {base / "tiny.yaml"}
+model: {{normalize: false}}
+loss: {{class_path: proxemic.losses.WarpedSoftmaxLoss, init_args: {{alpha: 2.5, k1: 0.5, k2: 1.5}}}}
+training: {{epochs: 3, loggers: [], callbacks: [{{class_path: proxemic.training.DistanceToProxy}}]}}
+evaluation: {{distance: euclidean, nmi: true}}
+"""
+    )
+    paths = [base / "warp" / f"seed-{seed}" for seed in (0, 1)]
+    for seed, path in enumerate(paths):
+        result = warm_proxemic("train", "--recipe", base / "warp.yaml", "--out", path, "--seed", str(seed))
+        assert result.returncode == 0, result.stderr
+    return paths
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in table.splitlines() if "│" in line]
+
+
+def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "trajectories", *runs, "--out", tmp_path / "dtp", "--log")
+    assert result.returncode == 0, result.stderr
+    opened = [Run(path) for path in runs]
+    ((name, epochs, last, chosen, alpha, recall, nmi),) = cells(result.stdout)
+    ends = [run.history[-1]["avg_dtp"] for run in opened]
+    assert (name, epochs, alpha) == ("warp", "3", "2.5")
+    assert last == f"{sum(ends) / 2:.3f} ± {12.7062 * abs(ends[0] - ends[1]) / 2:.3f}"
+    picks = [next(row["avg_dtp"] for row in run.history if row["epoch"] == run.metrics["epoch"]) for run in opened]
+    assert chosen.startswith(f"{sum(picks) / 2:.3f} ±")
+    for shown, metric in ((recall, "recall@1"), (nmi, "nmi")):
+        assert shown.startswith(f"{50 * sum(run.metrics['test'][metric] for run in opened):.2f} ±")
+    with (tmp_path / "dtp.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["avg_dtp"]) for row in rows] == [row["avg_dtp"] for run in opened for row in run.history]
+    assert {path.name for path in tmp_path.iterdir()} == {"dtp.png", "dtp.svg", "dtp.csv"}
+
+
+def test_runs_that_broke_off_are_marked(runs: list[Path], tmp_path: Path, here: Here) -> None:
+    for name in ("stopped", "unstable"):
+        shutil.copytree(runs[0], tmp_path / name)
+        (tmp_path / name / "metrics.json").unlink()
+        recipe = tmp_path / name / "recipe.yaml"
+        recipe.write_text(recipe.read_text().replace("alpha: 2.5", f"alpha: {len(name)}"))
+    (tmp_path / "unstable" / "diverged.txt").write_text("The loss became inf.\n")
+    words = [runs[0], tmp_path / "stopped", tmp_path / "unstable"]
+    result = here("analyze", "trajectories", *words, "--out", tmp_path / "dtp")
+    assert result.returncode == 0, result.stderr
+    assert [row[1] for row in cells(result.stdout)] == ["3", "3 unfinished", "3 unstable"]
+    assert "unstable: loss or weights were no longer finite" in result.stdout
+    svg = (tmp_path / "dtp.svg").read_text()
+    assert "stopped (unfinished)" in svg
+    assert "unstable (unstable)" in svg
+
+
+def test_other_columns(runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "trajectories", *runs, "--measure", "loss", "--out", tmp_path / "loss")
+    assert result.returncode == 0, result.stderr
+    assert len(cells(result.stdout)[0]) == 6  # without alpha
+
+
+def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", "trajectories", run), ["has no avg_dtp", "loss, recall@1", "DistanceToProxy"])
+    assert_refused(here("analyze", "trajectories", runs[0], "--measure", "gap"), ["has no gap", "ProxyGap"])
+    assert_refused(here("analyze", "trajectories", tmp_path / "none"), ["none holds no run"])
+    shutil.copytree(runs[0], tmp_path / "new")
+    (tmp_path / "new" / "history.csv").unlink()
+    assert_refused(here("analyze", "trajectories", tmp_path / "new"), ["has no epoch yet"])
