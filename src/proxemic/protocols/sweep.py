@@ -76,7 +76,9 @@ def plan_sweep(
     Raises:
         UserError: If an argument, the recipe or a value is refused; then nothing is written.
     """
-    (name,) = find_names([recipe])
+    name, *others = find_names([recipe])
+    if others:
+        raise UserError(f"{recipe} is {1 + len(others)} recipes, but a sweep varies one: name it alone.")
     path, computed = find_recipe(recipe), computed_metrics(read_entry(name, flags))
     if metric not in computed:
         raise UserError(f"--metric is {metric}, but these are computed: {', '.join(computed)}.")
