@@ -123,4 +123,5 @@ def class_distances(
             histograms[kind] += places.bincount(minlength=bins).cpu()
     within_std, between_std = (math.sqrt(math.fsum(squares[kind]) / counts[kind]) for kind in (0, 1))
     edges = torch.linspace(low, low + width, bins + 1, dtype=torch.float64)
-    return ClassDistances(edges, *histograms, means[0], within_std, means[1], between_std, len(pairs.anchors))
+    within, between = histograms
+    return ClassDistances(edges, within, between, means[0], within_std, means[1], between_std, len(pairs.anchors))

@@ -49,7 +49,8 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     """How often each row is among the k nearest neighbours of the others: N_k.
 
     Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
-    found. Of rows at the same distance the first is the neighbour.
+    found. Of rows at the same distance the first are the neighbours, so that of more than k + 1 equal rows the last
+    are anti-hubs.
 
     Args:
         embeddings: finite.
@@ -139,11 +140,11 @@ def uniformity(
     """
     _check_positive("t", t)
     one_class = torch.zeros(len(embeddings), dtype=torch.int64)
-    count, sums = 0, []
+    count, logs = 0, []
     for part, _ in Pairs(embeddings, one_class, "cosine", max_pairs, seed):
         count += len(part)
-        sums.append(float((-2 * t * part).exp_().sum()))
-    return math.log(math.fsum(sums) / count)
+        logs.append((-2 * t * part).logsumexp(0))
+    return float(torch.stack(logs).logsumexp(0)) - math.log(count)
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -71,9 +71,17 @@ class Preprocessing:
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
 
+    def fit(self) -> Callable[[Image.Image], Image.Image]:
+        """Make the first half of `evaluation`, from a picture to the square of pixels that the network sees.
+
+        The other half is the evaluation of `dataclasses.replace(preprocessing, resize=None)`: such squares stay as
+        they are.
+        """
+        return v2.Compose([_ToChannels(self.channels), *_fit(self)])
+
     def evaluation(self) -> Transform:
         """Make the deterministic transform."""
-        return v2.Compose([_ToChannels(self.channels), *_fit(self), _ToTensor(self, noise=0.0)])
+        return v2.Compose([self.fit(), _ToTensor(self, noise=0.0)])
 
 
 @dataclass(frozen=True)

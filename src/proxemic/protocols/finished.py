@@ -57,6 +57,11 @@ class Run:
         return json.dumps(self.content | {"seed": None}, sort_keys=True)
 
     @property
+    def seed(self) -> int:
+        """Of weights, order and augmentation."""
+        return self.content["seed"]
+
+    @property
     def name(self) -> str:
         """What to call it: its folder's name, or that of the folder of all seeds."""
         return self.path.resolve().parent.name if self.path.name.startswith("seed-") else self.path.name

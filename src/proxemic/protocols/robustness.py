@@ -14,44 +14,23 @@ from proxemic.errors import UserError
 from proxemic.protocols.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
-__all__ = ["check_same_test", "measure_corrupted", "repetitions"]
-
-
-def repetitions(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Gather runs that differ in their seed alone, in the order of their seeds, under a name of each group's own.
-
-    Raises:
-        UserError: If two have the same seed too, as copies would feign a certainty that is not there.
-    """
-    settings: dict[str, dict[int, FinishedRun]] = {}
-    for run in runs:
-        seeds = settings.setdefault(run.setting, {})
-        other = seeds.setdefault(run.recipe.seed, run)
-        if other is not run:
-            raise UserError(f"{other.path} and {run.path} have the same recipe and the same seed: give one of them.")
-    groups = [[seeds[seed] for seed in sorted(seeds)] for seeds in settings.values()]
-    names = [group[0].name for group in groups]
-    if len(set(names)) < len(names):
-        names = [str(group[0].path) for group in groups]
-    return dict(zip(names, groups, strict=True))
+__all__ = ["check_same_test", "measure_corrupted"]
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
     """Raise `UserError` unless all runs are judged on the same classes, images and roles."""
-    first = runs[0].test
     for run in runs[1:]:
-        test = run.test
-        roles = ((test.is_query, first.is_query), (test.is_gallery, first.is_gallery))
-        if (
-            False
-            or not torch.equal(test.labels, first.labels)
-            or any((one is None) != (other is None) for one, other in roles)
-            or any(one is not None and other is not None and not torch.equal(one, other) for one, other in roles)
-        ):
+        if _judged_on(run) != _judged_on(runs[0]):
             raise UserError(
                 f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
                 "differ), so their values cannot be compared: give runs of the same data and split."
             )
+
+
+def _judged_on(run: FinishedRun) -> tuple[object, ...]:
+    test = run.test
+    parts = (test.labels, test.is_query, test.is_gallery)
+    return test.class_names, *(None if part is None else part.tolist() for part in parts)
 
 
 def measure_corrupted(

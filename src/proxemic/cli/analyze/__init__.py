@@ -3,11 +3,33 @@
 import argparse
 from functools import partial
 
-from proxemic.cli.analyze import characteristics, local_centers
+from proxemic.cli.analyze import (
+    characteristics,
+    gap,
+    gradients,
+    landscape,
+    local_centers,
+    robustness,
+    sweep,
+    toy,
+    trajectories,
+)
+from proxemic.cli.analyze import map as embedding_map
 
 __all__ = ["SUBCOMMANDS", "add_parser", "run"]
 
-SUBCOMMANDS = (characteristics, local_centers)
+SUBCOMMANDS = (
+    characteristics,
+    gap,
+    gradients,
+    landscape,
+    sweep,
+    toy,
+    trajectories,
+    local_centers,
+    robustness,
+    embedding_map,
+)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

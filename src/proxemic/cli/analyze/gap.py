@@ -80,16 +80,16 @@ def _example(epsilon: float, out: Path) -> None:
 
 def _runs(arguments: argparse.Namespace) -> None:
     from proxemic.analysis.gap_figures import plot_gaps
-    from proxemic.cli.analyze.groups import grouped, paired_difference
     from proxemic.cli.show import format_table, print_written
     from proxemic.figures import write_figure
     from proxemic.protocols.comparison_statistics import t_interval
     from proxemic.protocols.finished import find_runs
+    from proxemic.protocols.repetitions import paired_difference, repetitions
 
     runs = find_runs(arguments.run_directories)
     for each in runs:
         _check_fits(each)
-    groups = grouped(runs)
+    groups = repetitions(runs)
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     rows: list[list[Any]] = []
     gaps: dict[str, list[float]] = {}

@@ -33,11 +33,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Project, print, draw."""
     from proxemic.analysis.toy_pictures import animate_scenes, plot_scenes, separation
-    from proxemic.cli.analyze.groups import distinct_names
     from proxemic.cli.show import format_table, print_written
     from proxemic.errors import UserError
     from proxemic.figures import write_figure
     from proxemic.protocols.finished import find_runs
+    from proxemic.protocols.repetitions import distinct_names
 
     members = find_runs(arguments.run_directories)
     runs = dict(zip(distinct_names(members), members, strict=True))

@@ -36,16 +36,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Read, print, draw."""
     from proxemic.analysis.trajectories import plot_trajectories
-    from proxemic.cli.analyze.groups import grouped
     from proxemic.cli.show import format_table, print_written
     from proxemic.figures import write_figure
     from proxemic.protocols.finished import Run, named_runs
+    from proxemic.protocols.repetitions import repetitions
 
     runs = [Run(path) for path in named_runs(arguments.run_directories)]
     measure = arguments.measure
     for each in runs:
         _check_measured(each, measure)
-    groups = grouped(runs)
+    groups = repetitions(runs)
     lines = {name: _trajectory(members, measure) for name, members in groups.items()}
     print(f"{measure} at the last epoch and at the chosen one; test metrics in percent")
     header = ["run", "epochs", "last", "chosen", *(["alpha"] if measure == "avg_dtp" else []), *TESTS]
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if any(line.state == "unstable" for line in lines.values()):
         print("unstable: loss or weights were no longer finite, which ended the training; shown are the epochs before")
     rows = [
-        [name, member.path, member.content["seed"], row["epoch"], row[measure]]
+        [name, member.path, member.seed, row["epoch"], row[measure]]
         for name, members in groups.items()
         for member in members
         for row in member.history

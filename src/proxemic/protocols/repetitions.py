@@ -1,27 +1,34 @@
-"""Runs that repeat each other with other seeds are one group, with a mean and an interval."""
+"""Runs that repeat each other with other seeds: groups, which have a mean and an interval."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from proxemic.protocols.comparison_statistics import Estimate
-    from proxemic.protocols.finished import Run
+from proxemic.errors import UserError
+from proxemic.protocols.comparison_statistics import Estimate, t_interval
+from proxemic.protocols.finished import Run
 
-__all__ = ["distinct_names", "grouped", "paired_difference"]
+__all__ = ["distinct_names", "paired_difference", "repetitions"]
 
-AnyRun = TypeVar("AnyRun", bound="Run")
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 
-def grouped(runs: "Sequence[AnyRun]") -> "dict[str, list[AnyRun]]":
-    """Runs by their recipe, all but its seed, in the order given, under names that tell the groups apart."""
-    settings: dict[str, list[AnyRun]] = {}
+def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
+    """Gather runs that differ in their seed alone, in the order of their seeds, under a name of each group's own.
+
+    Raises:
+        UserError: If two have the same seed too, as copies would feign a certainty that is not there.
+    """
+    settings: dict[str, dict[int, AnyRun]] = {}
     for run in runs:
-        settings.setdefault(run.setting, []).append(run)
-    members = list(settings.values())
-    return dict(zip(distinct_names([each[0] for each in members]), members, strict=True))
+        seeds = settings.setdefault(run.setting, {})
+        other = seeds.setdefault(run.seed, run)
+        if other is not run:
+            raise UserError(f"{other.path} and {run.path} have the same recipe and the same seed: give one of them.")
+    groups = [[seeds[seed] for seed in sorted(seeds)] for seeds in settings.values()]
+    return dict(zip(distinct_names([group[0] for group in groups]), groups, strict=True))
 
 
-def distinct_names(runs: "Sequence[Run]") -> list[str]:
+def distinct_names(runs: Sequence[Run]) -> list[str]:
     """A name for each, its path where others are called the same; words that all begin with are left out."""
     names = [run.name for run in runs]
     return _without_what_all_share(names) if len(set(names)) == len(names) else [str(run.path) for run in runs]
@@ -40,19 +47,15 @@ def _without_what_all_share(names: list[str]) -> list[str]:
 
 
 def paired_difference(
-    groups: "Mapping[str, Sequence[AnyRun]]", values: Mapping[str, Sequence[Mapping[str, float]]]
-) -> "tuple[str, dict[str, Estimate]] | None":
+    groups: Mapping[str, Sequence[Run]], values: Mapping[str, Sequence[Mapping[str, float]]]
+) -> tuple[str, dict[str, Estimate]] | None:
     """Of two groups' values, the second less the first with the same seed: a title and the means with intervals.
 
     None unless there are two groups with two seeds or more in common.
     """
-    from proxemic.protocols.comparison_statistics import t_interval
-
     if len(groups) != 2:
         return None
-    first, second = (
-        {run.recipe.seed: each for run, each in zip(groups[name], values[name], strict=True)} for name in groups
-    )
+    first, second = ({run.seed: each for run, each in zip(groups[name], values[name], strict=True)} for name in groups)
     seeds = [seed for seed in first if seed in second]
     if len(seeds) < 2:
         return None

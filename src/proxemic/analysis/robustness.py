@@ -1,0 +1,162 @@
+"""What corruptions of the pictures leave of a metric: means and drops over severities, and a panel a corruption."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from proxemic.extras import extra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Robustness", "plot_robustness"]
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow that is too pale for lines.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = "osD^vP"  # one less than colours, so that the same colour comes back with another
+COLUMNS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness:
+    """A metric of the runs of one recipe, without and with corruptions.
+
+    Args:
+        clean: of each run on the pictures as they are, in [0, 1].
+        values: the same on the corrupted pictures.
+
+    Raises:
+        ValueError: the two are not of the same runs, or there is nothing in them.
+
+    Source:
+        Realigned Softmax Warping, section IV-F, Table IV, has one severity of each corruption.
+
+    >>> found = Robustness(torch.tensor([0.8]).double(), torch.tensor([[[0.6, 0.4], [0.8, 0.6]]]).double())
+    >>> found.over_severities
+    tensor([[0.5000, 0.7000]], dtype=torch.float64)
+    >>> found.relative_drop
+    tensor([[0.3750, 0.1250]], dtype=torch.float64)
+    """
+
+    clean: Float64[Tensor, " runs"]
+    values: Float64[Tensor, "runs corruptions severities"]
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 3 or len(self.clean) != len(self.values) or self.values.numel() == 0:
+            raise ValueError(
+                f"values have shape {list(self.values.shape)} for {len(self.clean)} clean values, but are "
+                "[runs, corruptions, severities] of the same runs, at least one each."
+            )
+
+    @property
+    def over_severities(self) -> Float64[Tensor, "runs corruptions"]:
+        """Mean over the severities of each corruption."""
+        return self.values.mean(2)
+
+    @property
+    def relative_drop(self) -> Float64[Tensor, "runs corruptions"]:
+        """How much of the clean value is lost, ``1 − mean over severities / clean``; below 0 where it rises.
+
+        NaN where the clean value is 0.
+        """
+        clean = self.clean.unsqueeze(1)
+        return torch.where(clean > 0, 1 - self.over_severities / clean, torch.nan)
+
+    @property
+    def curves(self) -> Float64[Tensor, "runs corruptions points"]:
+        """Against the severity, the clean value first, as severity 0."""
+        clean = self.clean.view(-1, 1, 1).expand(-1, self.values.shape[1], 1)
+        return torch.cat([clean, self.values], 2)
+
+
+def plot_robustness(
+    means: Mapping[str, Float64[Tensor, "corruptions points"]],
+    half_widths: Mapping[str, Float64[Tensor, "corruptions points"]],
+    *,
+    corruptions: Sequence[str],
+    severities: Sequence[int],
+    metric: str,
+) -> "Figure":
+    """Draw a metric against the severity: a panel a corruption, a line a group of runs, with a band for its interval.
+
+    Args:
+        means: of each group, in [0, 1]; the points are severity 0, which is no corruption, and ``severities``.
+        half_widths: of the intervals of the same means; groups that have none, such as single runs, are left out.
+        corruptions: their names, at least one.
+        severities: in ascending order.
+        metric: what the values are.
+
+    Returns:
+        The figure, in percent.
+
+    Raises:
+        ValueError: a group has other points than there are corruptions and severities.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    >>> means = {"softmax": torch.tensor([[0.9, 0.8, 0.5]]).double()}
+    >>> figure = plot_robustness(means, {}, corruptions=["shear"], severities=[1, 2], metric="recall@1")
+    >>> figure.axes[0].get_title()
+    'shear'
+    """
+    shape = (len(corruptions), 1 + len(severities))
+    for name, values in (*means.items(), *half_widths.items()):
+        if values.shape != shape:
+            raise ValueError(
+                f"{name} has shape {list(values.shape)}, but {len(corruptions)} corruptions without and with "
+                f"{len(severities)} severities make {list(shape)}."
+            )
+    with extra("train"):
+        from matplotlib.figure import Figure
+    columns = min(COLUMNS, len(corruptions))
+    rows = -(-len(corruptions) // columns)
+    width = max(2.7 * columns, 5) + 0.5
+    # As many names side by side as fit, at about 0.075 inches a letter.
+    fitting = int(width // (0.075 * max(map(len, means), default=1) + 0.6))
+    in_legend = max(1, min(len(means), fitting))
+    height = 2.2 * rows + 0.5 + 0.2 * -(-len(means) // in_legend)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
+    for panel, axes in enumerate(panels):
+        if panel >= len(corruptions):
+            axes.set_visible(False)
+            continue
+        for place, (name, values) in enumerate(means.items()):
+            half = half_widths[name][panel] if name in half_widths else None
+            _line(axes, [0, *severities], values[panel], half, place, name)
+        _dress(axes, corruptions[panel], severities, outer=panel + columns >= len(corruptions))
+    for axes in panels[::columns]:
+        axes.set_ylabel(f"{metric}, %", fontsize=8, parse_math=False)
+    handles, names = panels[0].get_legend_handles_labels()
+    legend = figure.legend(handles, names, loc="outside lower center", ncols=in_legend, fontsize=8, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def _line(
+    axes: "Axes", severities: Sequence[int], mean: Tensor, half_width: Tensor | None, place: int, name: str
+) -> None:
+    colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+    marker = MARKERS[place % len(MARKERS)]
+    axes.plot(severities, 100 * mean, dash, color=colour, marker=marker, markersize=3.5, linewidth=1.3, label=name)
+    if half_width is not None:
+        # Few seeds have intervals that reach beyond what a metric can be.
+        low, high = (100 * (mean + sign * half_width).clamp(0, 1) for sign in (-1, 1))
+        axes.fill_between(severities, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _dress(axes: "Axes", title: str, severities: Sequence[int], *, outer: bool) -> None:
+    axes.set_title(title, fontsize=9)
+    axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
+    axes.tick_params(labelsize=8)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if outer:
+        axes.set_xlabel("severity", fontsize=8)
