@@ -1,0 +1,192 @@
+r"""The loss of one embedding as a function of its place, as in section III of the warping paper.
+
+Errata of the paper. Lemma III.1: a constant piece of a monotone f makes several minima on a circle; that the one on the
+line is the *only* one takes a strictly increasing f. Proposition III.2 is printed for e in ``B \ L_p``, the ball
+without the line; its proof takes ``L_p \ B``, the line outside the ball: the ray from the own proxy away from the
+other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
+from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.warped_softmax import warp
+
+__all__ = ["Function", "Landscape", "WarpPotential", "landscape_of"]
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class WarpPotential:
+    """``k1·t`` for ``t < α`` and ``k2·t + (k1 − k2)·α`` from there on: the warp's f1 by the gradient that trains.
+
+    The term Δ of `warp` has a value and no gradient. At ``delta_scale = 1`` the value of the loss is therefore that of
+    the unwarped one below α, level between the own proxy and α on the far side, while its gradient pushes outwards:
+    where training goes, the value does not tell. This function is continuous and its slope is that of `warp`
+    everywhere, whatever ``delta_scale`` is. An embedding is driven in the same direction by both, for any number of
+    classes: the gradient is ``T·σ(z)·(f1'·u − Σ_j q_j·f2'·u_j)``, u the unit vectors away from the proxies,
+    ``q = softmax_j(−T·f2(t_j))`` and z the `Landscape.logits`, and Δ enters z alone.
+
+    Args:
+        alpha: α > 0, a distance.
+        k1: slope below α, in (0, 1).
+        k2: slope from α on, > 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Source: Warping paper, equation 7 without Δ, lowered by ``(1 − k1)·α`` from α on.
+
+    >>> WarpPotential(alpha=2.0, k1=0.5, k2=2.0)(torch.tensor([0.0, 1.0, 2.0, 3.0]))
+    tensor([0.0000, 0.5000, 1.0000, 3.0000])
+    """
+
+    alpha: float
+    k1: float
+    k2: float
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
+        if not 0 < self.k1 < 1:
+            raise ValueError(f"k1 is {self.k1}, but the slope below alpha must lie between 0 and 1.")
+        if not 1 < self.k2 < float("inf"):
+            raise ValueError(f"k2 is {self.k2}, but the slope above alpha must be greater than 1.")
+
+    def __call__(self, distance: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        beyond = self.k2 * distance + (self.k1 - self.k2) * self.alpha
+        return torch.where(distance < self.alpha, self.k1 * distance, beyond)
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """``log(1 + Σ_j exp(T·f1(‖e − p_c‖) − T·f2(‖e − p_j‖)))`` at any places e, computed in float64.
+
+    Args:
+        own: p_c, the proxy of the embedding's class.
+        others: p_j, those of the other classes, at least one.
+        f1: elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
+        f2: elementwise on the distances to the others.
+        temperature: T > 0.
+        heights: how far each of the others lies from the plane that is looked at, whose nearest point then stands in
+            ``others``, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²`` is exact; ``None``: all lie in it.
+
+    Raises:
+        ValueError: there is no other proxy, one lies on the own, or the temperature is not positive.
+
+    Source: Warping paper, equations 5, 6 and 8.
+
+    >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))
+    >>> landscape(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))  # half way: log 2; on the own proxy: log(1 + e^−4)
+    tensor([0.6931, 0.0181], dtype=torch.float64)
+    """
+
+    own: Float[Tensor, " dim"]
+    others: Float[Tensor, "others dim"]
+    f1: Function = torch.positive
+    f2: Function = torch.positive
+    temperature: float = 1.0
+    heights: Float[Tensor, " others"] | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("temperature", self.temperature)
+        if len(self.others) == 0:
+            raise ValueError("others hold no proxy, but a class needs another one to be told apart from.")
+        if not self.spacing > 0:
+            raise ValueError("A proxy of others lies on the own, which leaves nothing between them: give it a place.")
+
+    def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
+        """``z = T·f1 + LSE_j(−T·f2)``, of which the loss is ``log(1 + e^z)``; least and largest at the same places."""
+        # In pieces, as a class may have thousands of others.
+        return torch.cat([self._logits(part) for part in points.double().split(max(1, 2**22 // len(self.others)))])
+
+    def _logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
+        near = torch.linalg.vector_norm(points - self.own.double(), dim=1)
+        far = torch.cdist(points, self.others.double(), compute_mode="donot_use_mm_for_euclid_dist")
+        if self.heights is not None:
+            far = torch.hypot(far, self.heights.double())
+        return self.temperature * self.f1(near) + (-self.temperature * self.f2(far)).logsumexp(1)
+
+    def __call__(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
+        return F.softplus(self.logits(points))
+
+    @property
+    def spacing(self) -> float:
+        """Distance from the own proxy to the nearest other."""
+        apart = (self.others.double() - self.own.double()).square().sum(1)
+        return (apart if self.heights is None else apart + self.heights.double().square()).min().sqrt().item()
+
+    @property
+    def in_plane(self) -> Float[Tensor, "shown dim"]:
+        """Those of the others that lie in the plane."""
+        if self.heights is None:
+            return self.others
+        return self.others[self.heights <= 1e-6 * self.spacing]
+
+
+@torch.no_grad()
+def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0) -> Landscape:
+    """The landscape of one class of a loss, in two dimensions.
+
+    Embeddings of two dimensions keep their coordinates. Of more, the landscape is that on the plane through the class's
+    own proxy, which becomes (0, 0), and its two nearest others, the nearer at (distance, 0). It is exact there: its
+    points are places of embeddings, and all proxies count by their true distances. The loss of a warp is given by its
+    `WarpPotential`.
+
+    Args:
+        loss: with one proxy a class; it is left as it is.
+        label: the class, in [0, num_classes).
+
+    Raises:
+        ValueError: an argument is not allowed, or the embeddings have one dimension.
+
+    >>> loss = EuclideanSoftmaxLoss(5, 16)
+    >>> landscape = landscape_of(loss, 3)
+    >>> torch.allclose(landscape(torch.zeros(1, 2)).float(), loss(loss.proxies[3], torch.tensor([3])))
+    True
+    """
+    if not isinstance(loss, (EuclideanSoftmaxLoss, WarpedSoftmaxLoss)):
+        raise ValueError(
+            f"loss is a {type(loss).__name__}, but landscapes are of EuclideanSoftmaxLoss and WarpedSoftmaxLoss."
+        )
+    if loss.proxies_per_class > 1:
+        raise ValueError(
+            f"loss has {loss.proxies_per_class} proxies a class, but landscapes are of one: make it with "
+            "proxies_per_class=1."
+        )
+    if loss.embedding_size == 1:
+        raise ValueError("loss has embedding_size 1, but a landscape is flat: make one of size 2 or more.")
+    check_count("label", label, 0, "it is the number of a class")
+    if label >= loss.num_classes:
+        raise ValueError(f"label is {label}, but num_classes={loss.num_classes} allows 0 to {loss.num_classes - 1}.")
+    proxies = loss.proxies.detach().squeeze(1).double().cpu()
+    own, others = proxies[label], torch.cat((proxies[:label], proxies[label + 1 :]))
+    f1, transform = torch.positive if loss.f1 is None else loss.f1, loss.scoring.transform
+    if isinstance(f1, partial) and f1.func is warp:
+        f1 = WarpPotential(*(f1.keywords[name] for name in ("alpha", "k1", "k2")))
+    f2 = torch.positive if transform is None else lambda distance: -transform(-distance)
+    if loss.embedding_size == 2:
+        return Landscape(own, others, f1, f2, loss.scoring.scale)
+    away = others - own
+    away = away[away.norm(dim=1).argsort(stable=True)]
+    x = F.normalize(away[0], dim=0)
+    y = _across(x, away[1:2])
+    flat = torch.stack((away @ x, away @ y), 1)
+    heights = torch.linalg.vector_norm(away - flat @ torch.stack((x, y)), dim=1)
+    return Landscape(torch.zeros(2, dtype=torch.float64), flat, f1, f2, loss.scoring.scale, heights)
+
+
+def _across(x: Float[Tensor, " dim"], towards: Float[Tensor, "some dim"]) -> Float[Tensor, " dim"]:
+    """A unit vector square to x, in the plane of x and of the second proxy if that is not on the line."""
+    for vector in (*towards, *torch.eye(len(x), dtype=x.dtype)):
+        rest = vector - (vector @ x) * x
+        if rest.norm() > 1e-6 * vector.norm():
+            return F.normalize(rest - (rest @ x) * x, dim=0)
+    raise AssertionError("the axes span the space")
