@@ -17,8 +17,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(folder: Path) -> Path:
-    recipe = write_recipe(folder.parent / "tiny.yaml", folder)
-    result = warm_proxemic("train", "--recipe", recipe, "--out", folder.parent / "run", "--training.epochs", "2")
+def tiny(folder: Path) -> Path:
+    return write_recipe(folder.parent / "tiny.yaml", folder)
+
+
+@pytest.fixture(scope="session")
+def run(folder: Path, tiny: Path) -> Path:
+    result = warm_proxemic("train", "--recipe", tiny, "--out", folder.parent / "run", "--training.epochs", "2")
     assert result.returncode == 0, result.stderr
     return folder.parent / "run"

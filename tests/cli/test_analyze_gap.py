@@ -11,11 +11,11 @@ from proxemic.protocols.finished import FinishedRun
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> list[Path]:
+def runs(tiny: Path) -> list[Path]:
     """Two losses of two seeds each."""
-    base = folder.parent
+    base = tiny.parent
     (base / "softmax.yaml").write_text(
-        f"extends: {base / 'tiny.yaml'}\nloss: {{class_path: proxemic.losses.NormalizedSoftmaxLoss}}\n"
+        f"extends: {tiny}\nloss: {{class_path: proxemic.losses.NormalizedSoftmaxLoss}}\n"
         "training: {epochs: 1, loggers: []}\n"
     )
     paths = []

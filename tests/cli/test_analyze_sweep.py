@@ -9,8 +9,8 @@ from command_line import Here, assert_refused, warm_proxemic
 from proxemic.protocols.finished import Run
 
 
-def test_two_values_over_two_seeds_and_one_more_value(folder: Path, tmp_path: Path, run: Path) -> None:
-    recipe, out = folder.parent / "tiny.yaml", tmp_path / "sweep"
+def test_two_values_over_two_seeds_and_one_more_value(tiny: Path, tmp_path: Path) -> None:
+    recipe, out = tiny, tmp_path / "sweep"
     words = ["analyze", "sweep", recipe, "--seeds", "2", "--out", out, "--training.epochs", "1"]
     first = warm_proxemic(*words, "--vary", "loss.alpha=8,32")
     assert first.returncode == 0, first.stderr
@@ -45,9 +45,9 @@ def test_two_values_over_two_seeds_and_one_more_value(folder: Path, tmp_path: Pa
         ([], ["--vary"]),
     ],
 )
-def test_refused(folder: Path, run: Path, tmp_path: Path, here: Here, words: list[str], said: list[str]) -> None:
+def test_refused(tiny: Path, tmp_path: Path, here: Here, words: list[str], said: list[str]) -> None:
     out = tmp_path / "sweep"
-    assert_refused(here("analyze", "sweep", folder.parent / "tiny.yaml", "--out", out, *words), said)
+    assert_refused(here("analyze", "sweep", tiny, "--out", out, *words), said)
     assert not out.exists()
 
 

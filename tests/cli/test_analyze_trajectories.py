@@ -11,12 +11,12 @@ from proxemic.protocols.finished import Run
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> list[Path]:
+def runs(tiny: Path) -> list[Path]:
     """Two seeds of a warp, with AvgDTP."""
-    base = folder.parent
+    base = tiny.parent
     (base / "warp.yaml").write_text(
         f"""\
-extends: {base / "tiny.yaml"}
+extends: {tiny}
 model: {{normalize: false}}
 loss: {{class_path: proxemic.losses.WarpedSoftmaxLoss, init_args: {{alpha: 2.5, k1: 0.5, k2: 1.5}}}}
 training: {{epochs: 3, loggers: [], callbacks: [{{class_path: proxemic.training.DistanceToProxy}}]}}
@@ -41,9 +41,9 @@ def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
     ((name, epochs, last, chosen, alpha, recall, nmi),) = cells(result.stdout)
     ends = [run.history[-1]["avg_dtp"] for run in opened]
     assert (name, epochs, alpha) == ("warp", "3", "2.5")
-    assert last == f"{sum(ends) / 2:.3f} ± {12.7062 * abs(ends[0] - ends[1]) / 2:.3f}"
+    assert last == f"{sum(ends) / 2:.4g} ± {12.7062 * abs(ends[0] - ends[1]) / 2:.2g}"
     picks = [next(row["avg_dtp"] for row in run.history if row["epoch"] == run.metrics["epoch"]) for run in opened]
-    assert chosen.startswith(f"{sum(picks) / 2:.3f} ±")
+    assert chosen.startswith(f"{sum(picks) / 2:.4g} ±")
     for shown, metric in ((recall, "recall@1"), (nmi, "nmi")):
         assert shown.startswith(f"{50 * sum(run.metrics['test'][metric] for run in opened):.2f} ±")
     with (tmp_path / "dtp.csv").open(newline="") as file:

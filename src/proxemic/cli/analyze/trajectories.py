@@ -48,8 +48,11 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     groups = repetitions(runs)
     lines = {name: _trajectory(members, measure) for name, members in groups.items()}
     print(f"{measure} at the last epoch and at the chosen one; test metrics in percent")
-    header = ["run", "epochs", "last", "chosen", *(["alpha"] if measure == "avg_dtp" else []), *TESTS]
-    print(format_table(header, [_row(name, groups[name], lines[name], measure) for name in groups]))
+    header = ["run", "epochs", "last", "chosen", "alpha", *TESTS]
+    table = [header, *(_row(name, groups[name], lines[name], measure) for name in groups)]
+    shown = [column for column in zip(*table, strict=True) if any(column[1:])]
+    head, *body = zip(*shown, strict=True)
+    print(format_table(head, body))
     if any(line.state == "unstable" for line in lines.values()):
         print("unstable: loss or weights were no longer finite, which ended the training; shown are the epochs before")
     rows = [
@@ -104,13 +107,13 @@ def _alpha(run: "Run") -> float | None:
 def _row(name: str, runs: "Sequence[Run]", line: "Trajectory", measure: str) -> list[str]:
     from proxemic.protocols.comparison_statistics import t_interval
 
-    def shown(values: list[float | None], factor: float, digits: int) -> str:
+    def shown(values: list[float | None], factor: float, form: str) -> str:
         known = [factor * value for value in values if value is not None]
         if not known:
             return ""
         found = t_interval(known)
-        width = "" if found.half_width is None else f" ± {found.half_width:.{digits}f}"
-        return f"{found.mean:.{digits}f}{width}"
+        width = "" if found.half_width is None else f" ± {found.half_width:{form.replace('.4g', '.2g')}}"
+        return f"{found.mean:{form}}{width}"
 
     ends = [run.metrics or {} for run in runs]
     chosen = [
@@ -122,8 +125,8 @@ def _row(name: str, runs: "Sequence[Run]", line: "Trajectory", measure: str) -> 
     return [
         name,
         f"{line.epochs[-1]:.0f}{state}",
-        shown([run.history[-1][measure] for run in runs], 1, 3),
-        shown(chosen, 1, 3),
-        *(["" if line.expected is None else f"{line.expected:g}"] if measure == "avg_dtp" else []),
-        *(shown(values, 100, 2) for values in tests.values()),
+        shown([run.history[-1][measure] for run in runs], 1, ".4g"),
+        shown(chosen, 1, ".4g"),
+        "" if line.expected is None else f"{line.expected:g}",
+        *(shown(values, 100, ".2f") for values in tests.values()),
     ]
