@@ -12,6 +12,7 @@ from PIL import Image
 
 import proxemic.losses
 import proxemic.metrics
+from proxemic.cli.analyze import SUBCOMMANDS
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"
@@ -144,6 +145,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, (
             link
         )
+
+
+def test_the_page_of_the_analysis() -> None:
+    page = FOLDER.parent / "analysis.md"
+    found = doctest.testfile(str(page), module_relative=False)
+    assert (found.failed, found.attempted > 0) == (0, True)
+    text = page.read_text()
+    links = set(re.findall(r"\]\(([\w./-]+)\)", text))
+    assert {page.parent / link for link in links} >= {*(page.parent / "analysis").iterdir()}
+    assert all((page.parent / link).exists() for link in links)
+    for subcommand in SUBCOMMANDS:
+        assert f"analyze {subcommand.__name__.rpartition('.')[2].replace('_', '-')}" in text
 
 
 def test_the_page_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

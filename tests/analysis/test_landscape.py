@@ -245,6 +245,31 @@ def test_with_several_classes_the_minimum_is_at_alpha_or_nearer(
         assert (weights * cosines).sum() >= potential.k1 - 1e-4
 
 
+def several_basins(name: str) -> Landscape:
+    if name == "two in a window":
+        places = [(6.58, 1.41), (-2.19, -1.49), (-5.22, 1.75), (0.5, 3.74), (3.9, -8.16), (7.39, -2.4), (-4.21, 0.38)]
+        proxies = torch.tensor([*places, (-0.51, 4.12)], dtype=torch.float64)
+        return Landscape(proxies[0], proxies[1:], WarpPotential(2.67, 0.74, 3.3))
+    generator = torch.Generator().manual_seed(int(name.split()[-1]))
+    r = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
+    proxies = 4 * torch.randn(3 + int(6 * r[0]), 2, generator=generator, dtype=torch.float64)
+    alpha = 0.02 if name.startswith("tiny") else 20 * r[1]
+    return Landscape(proxies[0], proxies[1:], WarpPotential(alpha, 0.05 + 0.9 * r[2], 1.03 + 3 * r[3]))
+
+
+@pytest.mark.parametrize("name", ["two in a window", "tiny 51", "a wandering search 90"])
+def test_no_place_of_a_dense_net_is_lower(name: str) -> None:
+    # Each was once found wrong.
+    landscape = several_basins(name)
+    assert isinstance(landscape.f1, WarpPotential)
+    turn = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
+    radii = landscape.f1.alpha * torch.linspace(0, 1.25, 51, dtype=torch.float64)  # α is one of them
+    circle = torch.stack((turn.cos(), turn.sin()), 1)
+    net = landscape.own + (radii.reshape(-1, 1, 1) * circle).flatten(0, 1)
+    place = torch.tensor([find_minimum(landscape).place], dtype=torch.float64)
+    assert landscape.logits(place).item() <= landscape.logits(net).min() + 1e-9
+
+
 @pytest.mark.parametrize("loss", ["euclidean", "powers"])
 @pytest.mark.parametrize("dim", [3, 16])
 def test_a_plane_of_many_dimensions_is_exact(loss: str, dim: int) -> None:

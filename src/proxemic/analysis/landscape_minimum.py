@@ -12,7 +12,7 @@ from proxemic.losses.checks import check_positive
 
 __all__ = ["Minimum", "find_minimum"]
 
-_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS = 64, 128, 10, 48
+_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS = 64, 128, 10, 36
 
 # Places whose values differ by no more than this share of the window's range are equally low.
 _TIE = 1e-11
@@ -77,7 +77,8 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
         for candidate in search.in_window(radius * 2**doubling):
             # What lies on the border is seen from the next window.
             inside = not candidate.on_border or doubling == _DOUBLINGS
-            if inside and all(search.apart(each, candidate) > 2 * candidate.step for each in known):
+            settled = (each for each in known if each.settled)
+            if inside and all(search.apart(each, candidate) > 2 * candidate.step for each in settled):
                 known.append(search.refined(candidate))
     found = known[0]
     for each in known[1:]:
@@ -100,6 +101,7 @@ class _Found:
     step: float
     on_border: bool
     flat: bool
+    settled: bool = False
 
 
 class _Search:
@@ -158,17 +160,22 @@ class _Search:
         offsets = torch.linspace(-1, 1, 17, dtype=torch.float64)
         distance, angle, value = found.distance, found.angle, found.value
         along, around = found.step, 4 * math.pi / _ANGLES
-        for _ in range(_HALVINGS):
+        share, settled = 0.5**_HALVINGS, False
+        for _ in range(10 * _HALVINGS):
+            settled = along < share * found.step and (around < share or distance == 0)
+            if settled:
+                break
             if distance == 0:
                 around = math.pi  # it has no direction yet
             distances = (distance + along * offsets).clamp(min=0)
             values, tolerance = self.values(distances, angle + around * offsets)
-            # Of equals the nearest to the own proxy.
-            ring, turn = torch.nonzero(values <= values.min() + tolerance)[0].tolist()
+            # Of equals the nearest to the own proxy, and to where it was.
+            equal = torch.nonzero(values <= values.min() + tolerance).tolist()
+            ring, turn = min(equal, key=lambda place: (place[0], abs(place[1] - 8)))
             distance, angle = distances[ring].item(), (angle + around * offsets[turn]).item()
             value = values[ring, turn].item()
             if distance == 0 or 0 < ring < 16:
                 along /= 2
             if 0 < turn < 16:
                 around /= 2
-        return replace(found, distance=distance, angle=angle, value=value)
+        return replace(found, distance=distance, angle=angle, value=value, settled=settled)

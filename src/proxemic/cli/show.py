@@ -41,7 +41,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = Table()
     table.add_column(header[0], overflow="fold")  # names are shown whole
     for name in header[1:]:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     # What users call their classes is no markup.

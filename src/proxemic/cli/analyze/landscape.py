@@ -147,11 +147,11 @@ def _cells(landscape: "Landscape", found: "Minimum") -> list[str]:
     if found.runs_away:
         return ["runs away", "", "", ""]
     distance = ("plateau from " if found.flat else "") + f"{found.distance:.4f}"
-    off_line = "" if found.off_line is None else f"{found.off_line:.0e}"
+    off_line = "" if found.off_line is None else f"{found.off_line:.4f}"
     if not isinstance(landscape.f1, WarpPotential):
         return [distance, "", "", off_line]
     alpha = landscape.f1.alpha
-    return [distance, f"{alpha:g}", f"{abs(found.distance - alpha):.0e}", off_line]
+    return [distance, f"{alpha:g}", f"{found.distance - alpha:+.4f}", off_line]
 
 
 def _show_forces(out: Path) -> None:
