@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxemic.analysis import Landscape, WarpPotential, find_minimum, landscape_of, plot_landscape
-from proxemic.analysis.landscape import Function
+from proxemic.analysis.landscape import Function, pushes_off_proxies
 from proxemic.analysis.landscape_examples import named_functions, paper_landscapes, polygon
 from proxemic.analysis.landscape_pictures import draw_landscapes, landscape_grid
 from proxemic.figures import write_figure
@@ -380,3 +380,35 @@ def test_what_is_refused() -> None:
     loss: Any = ProxyAnchorLoss(3, 2)
     with pytest.raises(ValueError, match="loss is a ProxyAnchorLoss"):
         unwrap(landscape_of)(loss)
+
+
+@given(st.integers(0, 1000), st.integers(2, 6), st.integers(2, 5), st.sampled_from([0.5, 1.0, 4.0]))
+def test_pushes_off_proxies_are_those_of_the_formula(seed: int, classes: int, dim: int, temperature: float) -> None:
+    places = torch.randn(classes, dim, generator=torch.Generator().manual_seed(seed))
+
+    def fill(proxies: Tensor) -> None:
+        proxies.copy_(places.unsqueeze(1))
+
+    slopes: list[tuple[Function, Callable[[float], float]]] = [
+        (torch.positive, lambda _: 1.0),
+        (torch.square, lambda t: 2 * t),
+    ]
+    for f2, slope in slopes:
+        loss = WarpedSoftmaxLoss(classes, dim, f1=torch.positive, f2=f2, temperature=temperature, init=fill)
+        for own, found in enumerate(pushes_off_proxies(loss)):
+            away = [places[own].double() - places[j].double() for j in range(classes) if j != own]
+            weights = [math.exp(-temperature * float(f2(a.norm()))) for a in away]
+            total = sum(
+                (w / sum(weights) * slope(float(a.norm())) * a / a.norm() for w, a in zip(weights, away, strict=True)),
+                torch.zeros(dim).double(),
+            )
+            assert found.item() == pytest.approx(float(total.norm()), abs=1e-9)
+
+
+def test_the_minimum_leaves_the_proxy_where_the_push_is_above_k1() -> None:
+    """Between two other classes they cancel; with both on one side they do not."""
+    for others, leaves in (([[4.0, 0.0], [-4.0, 0.1]], False), ([[4.0, 0.0], [4.0, 0.5]], True)):
+        places = torch.tensor([[0.0, 0.0], *others])
+        loss = WarpedSoftmaxLoss(3, 2, alpha=2.0, k1=0.6, k2=1.5, init=lambda w, p=places: w.copy_(p.unsqueeze(1)))
+        assert (pushes_off_proxies(loss)[0] > 0.6) == leaves
+        assert (find_minimum(landscape_of(loss, 0)).distance > 1e-3) == leaves

@@ -12,14 +12,14 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count, check_positive
 from proxemic.losses.warped_softmax import warp
 
-__all__ = ["Function", "Landscape", "WarpPotential", "landscape_of"]
+__all__ = ["Function", "Landscape", "WarpPotential", "landscape_of", "pushes_off_proxies"]
 
 Function = Callable[[Tensor], Tensor]
 
@@ -181,6 +181,39 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     flat = torch.stack((away @ x, away @ y), 1)
     heights = torch.linalg.vector_norm(away - flat @ torch.stack((x, y)), dim=1)
     return Landscape(torch.zeros(2, dtype=torch.float64), flat, f1, f2, loss.scoring.scale, heights)
+
+
+def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, " classes"]:
+    """How strongly the other classes together push an embedding off its own proxy, in units of T, for each class.
+
+    ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, with u_j the unit vectors away from the other proxies and ``q`` the softmax of
+    ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push one way and less the more they cancel. Nothing but a push
+    above f1's slope at 0, k1 of the warp, moves the minimum off the proxy: Proposition III.2 is of two classes, whose
+    push is always 1.
+
+    Args:
+        loss: with one proxy a class; it is left as it is.
+
+    Raises:
+        ValueError: there are several proxies a class.
+
+    >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0], [-4.0, 0.0]])
+    >>> loss = EuclideanSoftmaxLoss(3, 2, init=lambda w: w.copy_(proxies.unsqueeze(1)))
+    >>> pushes_off_proxies(loss).round(decimals=6)
+    tensor([0., 1., 1.], dtype=torch.float64)
+    """
+    if loss.proxies_per_class > 1:
+        raise ValueError(f"loss has {loss.proxies_per_class} proxies a class, but this is of one: make it with one.")
+    proxies, transform, scale = loss.proxies.detach().squeeze(1).double(), loss.scoring.transform, loss.scoring.scale
+    found = []
+    for part in torch.arange(len(proxies), device=proxies.device).split(max(1, 2**22 // len(proxies))):
+        place = proxies[part].requires_grad_()
+        own = part.unsqueeze(1) == torch.arange(len(proxies), device=proxies.device)
+        score = -torch.where(own, 1.0, torch.cdist(place, proxies, compute_mode="donot_use_mm_for_euclid_dist"))
+        score = score if transform is None else transform(score)
+        pressure = (scale * score).masked_fill(own, -torch.inf).logsumexp(1).sum()
+        found.append(torch.autograd.grad(pressure, place)[0].norm(dim=1) / scale)
+    return torch.cat(found)
 
 
 def _across(x: Float[Tensor, " dim"], towards: Float[Tensor, "some dim"]) -> Float[Tensor, " dim"]:

@@ -96,6 +96,7 @@ def _of_run(path: Path, label: int) -> "tuple[str, dict[str, Landscape], float]"
     from contextlib import suppress
 
     from proxemic.analysis import WarpPotential, landscape_of
+    from proxemic.analysis.landscape import pushes_off_proxies
     from proxemic.errors import UserError
     from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
     from proxemic.protocols.finished import FinishedRun
@@ -116,6 +117,13 @@ def _of_run(path: Path, label: int) -> "tuple[str, dict[str, Landscape], float]"
         print(
             f"{loss.embedding_size} dimensions: drawn on the plane through the proxy of class {name} and its two "
             "nearest"
+        )
+    if isinstance(landscape.f1, WarpPotential):
+        pushes, k1 = pushes_off_proxies(loss), landscape.f1.k1
+        print(
+            f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being "
+            f"all one way. More than k1 = {k1:g} moves the minimum off the proxy: in {int((pushes > k1).sum())} of "
+            f"{len(pushes)} classes."
         )
     shown = (landscape.in_plane - landscape.own).norm(dim=1).sort().values[:2].max().item()
     widest = max(shown, landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0)
