@@ -11,7 +11,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["write_atomically", "write_csv", "write_json", "write_text"]
+__all__ = ["check_stem", "write_atomically", "write_csv", "write_json", "write_text"]
 
 
 @contextmanager
@@ -46,6 +46,20 @@ def write_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def check_stem(stem: Path) -> Path:
+    """``stem``, if names of files can begin with it.
+
+    Raises:
+        UserError: If it is a folder.
+
+    >>> check_stem(Path("pictures/gap"))
+    PosixPath('pictures/gap')
+    """
+    if not stem.name or stem.is_dir():
+        raise UserError(f"--out is the folder {stem}, but is how the names of files begin: try {stem / 'figure'}.")
+    return stem
 
 
 def write_text(path: Path, text: str) -> None:

@@ -116,6 +116,20 @@ def test_proxies_that_coincide() -> None:
     assert math.atan2(x[0, 1], x[0, 0]) == pytest.approx(-math.pi / 4)  # straight away from the third
 
 
+@pytest.mark.parametrize("apart", [1e-6, 1e-8, 1e-11])
+@pytest.mark.parametrize("scale", [1.0, 64.0, 1000.0])
+def test_proxies_that_nearly_coincide(apart: float, scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    w = unit(torch.randn(12, 8, generator=generator, dtype=torch.float64))
+    w[1] = unit(w[0] + apart * torch.randn(8, generator=generator, dtype=torch.float64))
+    x = class_minimizers(w, scale=scale)
+    places = unit(torch.randn(200, 8, generator=generator, dtype=torch.float64))
+    for own in (0, 1, 2):
+        logits = scale * torch.cat((x[own : own + 1], places)) @ w.T
+        losses = (logits.logsumexp(1) - logits[:, own]).tolist()
+        assert losses[0] <= min(losses[1:]) + 1e-9
+
+
 def naive_bounds(w: Tensor) -> dict[str, float]:
     classes = len(w)
     total, mean = torch.zeros(w.shape[1], dtype=torch.float64), w.mean(0)
@@ -281,5 +295,5 @@ def test_refused(rows: Tensor, more: dict[str, float], words: str) -> None:
 
 def test_what_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxemic.analysis.gap._STEPS", 2)
-    with pytest.raises(ArithmeticError, match="4 of 4 classes"):
+    with pytest.raises(ValueError, match="4 of 4 classes"):
         class_minimizers(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))

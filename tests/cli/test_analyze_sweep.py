@@ -14,17 +14,18 @@ def test_two_values_over_two_seeds_and_one_more_value(tiny: Path, tmp_path: Path
     words = ["analyze", "sweep", recipe, "--seeds", "2", "--out", out, "--training.epochs", "1"]
     first = warm_proxemic(*words, "--vary", "loss.alpha=8,32")
     assert first.returncode == 0, first.stderr
-    with (out / "sweep-alpha.csv").open(newline="") as file:
+    with (out / "sweep-loss.alpha.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["loss.alpha"], row["seed"]) for row in rows] == [(v, s) for v in ("8", "32") for s in ("0", "1")]
     for row in rows:
         kept = Run(out / "comparison" / "runs" / f"loss.alpha={row['loss.alpha']}" / f"seed-{row['seed']}")
+        assert kept.metrics is not None
         assert float(row["recall@1"]) == kept.metrics["test"]["recall@1"]
         assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
     values = [100 * float(row["recall@1"]) for row in rows[:2]]
     assert f"{sum(values) / 2:.2f} ± {12.7062 * abs(values[0] - values[1]) / 2:.2f}" in first.stdout
     assert {path.name for path in out.iterdir()} == {
-        "comparison", "values", "sweep-alpha.png", "sweep-alpha.svg", "sweep-alpha.csv",
+        "comparison", "values", *(f"sweep-loss.alpha.{kind}" for kind in ("png", "svg", "csv")),
     }  # fmt: skip
 
     more = warm_proxemic(*words, "--vary", "loss.alpha=8,32,64")
@@ -39,7 +40,7 @@ def test_two_values_over_two_seeds_and_one_more_value(tiny: Path, tmp_path: Path
         (["--vary", "loss.alpha=8,8"], ["each once"]),
         (["--vary", "loss.alhpa=8"], ["--vary loss.alhpa=8", "alhpa"]),
         (["--vary", "loss.alpha=-8,8"], ["--vary loss.alpha=-8", "alpha"]),
-        (["--vary", "loss.alpha=8", "--vary", "loss.alpha=9"], ["vary each value once"]),
+        (["--vary", "loss.alpha=8", "--vary", "loss.alpha=9"], ["vary each once"]),
         (["--vary", "loss.alpha=8", "--metric", "recall@3"], ["recall@3", "recall@1"]),
         (["--vary", "loss.alpha=8", "--seeds", "none"], ["--seeds is 'none'"]),
         ([], ["--vary"]),

@@ -42,10 +42,14 @@ def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
     ends = [run.history[-1]["avg_dtp"] for run in opened]
     assert (name, epochs, alpha) == ("warp", "3", "2.5")
     assert last == f"{sum(ends) / 2:.4g} ± {12.7062 * abs(ends[0] - ends[1]) / 2:.2g}"
-    picks = [next(row["avg_dtp"] for row in run.history if row["epoch"] == run.metrics["epoch"]) for run in opened]
+    results = [run.metrics for run in opened if run.metrics is not None]
+    picks = [
+        next(row["avg_dtp"] for row in run.history if row["epoch"] == result["epoch"])
+        for run, result in zip(opened, results, strict=True)
+    ]
     assert chosen.startswith(f"{sum(picks) / 2:.4g} ±")
     for shown, metric in ((recall, "recall@1"), (nmi, "nmi")):
-        assert shown.startswith(f"{50 * sum(run.metrics['test'][metric] for run in opened):.2f} ±")
+        assert shown.startswith(f"{50 * sum(result['test'][metric] for result in results):.2f} ±")
     with (tmp_path / "dtp.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["avg_dtp"]) for row in rows] == [row["avg_dtp"] for run in opened for row in run.history]
@@ -69,10 +73,21 @@ def test_runs_that_broke_off_are_marked(runs: list[Path], tmp_path: Path, here: 
     assert "unstable (unstable)" in svg
 
 
+def test_a_seed_that_broke_off_does_not_cut_the_others_short(runs: list[Path], tmp_path: Path, here: Here) -> None:
+    shutil.copytree(runs[1], tmp_path / "warp" / "seed-1")
+    (tmp_path / "warp" / "seed-1" / "metrics.json").unlink()
+    lines = (tmp_path / "warp" / "seed-1" / "history.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "warp" / "seed-1" / "history.csv").write_text("".join(lines[:2]))
+    result = here("analyze", "trajectories", runs[0], tmp_path / "warp" / "seed-1", "--out", tmp_path / "dtp")
+    assert result.returncode == 0, result.stderr
+    assert [row[:2] for row in cells(result.stdout)] == [["warp", "3"], ["warp, seed 1", "1 unfinished"]]
+
+
 def test_other_columns(runs: list[Path], tmp_path: Path, here: Here) -> None:
     result = here("analyze", "trajectories", *runs, "--measure", "loss", "--out", tmp_path / "loss")
     assert result.returncode == 0, result.stderr
     assert len(cells(result.stdout)[0]) == 6  # without alpha
+    assert_refused(here("analyze", "trajectories", *runs, "--out", tmp_path), ["--out is the folder"])
 
 
 def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from command_line import Here, assert_refused, warm_proxemic, warm_start
+import warm
+from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
@@ -94,14 +95,20 @@ def test_measuring_changes_no_weight(recipe: Path, run: Path, tmp_path: Path) ->
     assert "measured" not in json.loads((tmp_path / "bare" / "metrics.json").read_text())
 
 
+KILLED = """
+import os, sys
+from pathlib import Path
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import train
+read = read_recipe(Path(sys.argv[1]))
+train(read.recipe, read.yaml, Path(sys.argv[2]), on_epoch=lambda row: os._exit(9))
+"""
+
+
 def test_a_killed_run_measures_the_same_when_resumed(recipe: Path, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
-    process = warm_start("train", "--recipe", recipe, "--out", out, "--training.epochs", "3")
-    while not (out / "history.csv").exists() and process.poll() is None:
-        pass
-    process.kill()
-    process.communicate()
-    assert not (out / "metrics.json").exists()
+    assert warm.run("-c", KILLED, recipe, out).returncode == 9
+    assert len(Run(out).history) == 1
     result = warm_proxemic("train", "--resume", out)
     assert result.returncode == 0, result.stderr
 
@@ -113,14 +120,21 @@ def test_a_killed_run_measures_the_same_when_resumed(recipe: Path, run: Path, tm
         assert (out / "snapshots" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_losses_that_do_not_fit_are_refused_before_the_first_step(recipe: Path, here: Here, tmp_path: Path) -> None:
+def test_losses_that_do_not_fit_are_refused_before_anything_is_written(
+    recipe: Path, here: Here, tmp_path: Path
+) -> None:
     result = here("train", "--recipe", recipe, "--out", tmp_path / "out", "--loss", "ArcFaceLoss")
     assert_refused(result, ["ProxyGap is among training.callbacks", "ArcFaceLoss", "NormalizedSoftmaxLoss"])
+    second = tmp_path / "second.yaml"
+    second.write_text(f"extends: {recipe}\nsecond_phase: {{epochs: 1, loss: {{proxies_per_class: 2}}}}\n")
+    result = here("train", "--recipe", second, "--out", tmp_path / "out", "--loss.proxies_per_class", "2")
+    assert_refused(result, ["ProxyGap is among training.callbacks", "2 proxies a class"])
     result = here(
         "train", "--recipe", "glyphs-small/contrastive", "--out", tmp_path / "pairs", "--data.train_classes", "48",
         "--training.callbacks", "[{class_path: proxemic.training.DistanceToProxy}]",
     )  # fmt: skip
     assert_refused(result, ["DistanceToProxy is among training.callbacks", "PairwiseLoss", "has no proxies"])
+    assert [path.name for path in tmp_path.iterdir()] == ["second.yaml"]
 
 
 def test_a_training_that_diverges_is_marked_until_it_goes_on(recipe: Path, here: Here, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Maps of embeddings: rows in two dimensions, by principal components or t-SNE."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from proxemic.extras import extra
+from proxemic.losses.checks import check_positive
 
 __all__ = ["PrincipalComponents", "principal_components", "t_sne"]
 
@@ -89,8 +89,7 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
     torch.Size([8, 2])
     """
     _check_rows(embeddings, 4)
-    if not (perplexity > 0 and math.isfinite(perplexity)):
-        raise ValueError(f"perplexity is {perplexity}, but must be a positive number.")
+    check_positive("perplexity", perplexity)
     with extra("train"):
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits

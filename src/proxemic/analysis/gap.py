@@ -26,9 +26,10 @@ def class_minimizers(
     The loss is a softplus of $h(x) = \log \sum_{j \ne c} e^{\sigma (w_j - w_c) \cdot x}$, which is convex and has the
     same minimiser but whose gradient does not vanish where the loss saturates. Each step goes to the minimum on the
     sphere of a parabola above h, as steep as the gradient at both ends shows to be enough, so that h never rises. It
-    ends once the gradient's part along the sphere is below ``tolerance`` of the whole; the Hessian on the sphere is at
-    least the size of the gradient there, so the point is then as near to the minimiser. As h is convex, and h's
-    gradient points inwards there, that minimiser is the only one, on the sphere and in the whole ball.
+    ends where the gradient points inwards and its part along the sphere is below ``tolerance`` of the whole: the
+    Hessian on the sphere is at least as large as the gradient there, so that the minimiser is no farther than about
+    that. As h is convex, it is the only minimiser on the sphere and in the whole ball. Where proxies nearly coincide,
+    rounding limits the gradient, and no more than it allows is asked.
 
     Args:
         proxies: One a class, C ≥ 2; only their directions count.
@@ -36,8 +37,7 @@ def class_minimizers(
         tolerance: Largest distance to the minimiser, as a part of the sphere's radius.
 
     Raises:
-        ValueError: If an argument is out of range, or a proxy is zero or not finite.
-        ArithmeticError: If it does not converge.
+        ValueError: If an argument is out of range, a proxy is zero or not finite, or nothing is found to ``tolerance``.
 
     Source: Proposition 3 of the mean-proxy paper (σ = 1), whose equation the result satisfies.
 
@@ -164,7 +164,8 @@ def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes
 
 
 def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
-    proxies = proxies.detach().double()
+    # Of Apple's GPUs there is no float64.
+    proxies = proxies.detach().to("cpu" if proxies.device.type == "mps" else proxies.device, torch.float64)
     if proxies.ndim != 2 or len(proxies) < 2:
         raise ValueError(f"rows have shape {list(proxies.shape)}, but must be [rows, dim], 2 or more.")
     length = proxies.norm(dim=1, keepdim=True)
@@ -198,9 +199,7 @@ def _descend(
         enough = curvature <= steepness * moved.square().sum(1, keepdim=True)
         x, gradient = torch.where(enough, new, x), torch.where(enough, there, gradient)
         steepness = torch.where(enough, steepness / 1.5, steepness * 4)
-    raise ArithmeticError(
-        f"{len(left)} of {len(rows)} classes have no minimiser to {tolerance:g} after {_STEPS} steps."
-    )
+    raise ValueError(f"{len(left)} of {len(rows)} classes have no minimiser to {tolerance:g} after {_STEPS} steps.")
 
 
 def _gradient(unit: Tensor, x: Tensor, own: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
@@ -212,6 +211,8 @@ def _gradient(unit: Tensor, x: Tensor, own: Tensor, scale: float) -> Float64[Ten
 
 def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Bool[Tensor, " rows"]:
     size = gradient.norm(dim=1)
-    along = gradient - (gradient * x).sum(1, keepdim=True) * x
+    inward = -(gradient * x).sum(1)
+    along = (gradient + inward.unsqueeze(1) * x).norm(dim=1)
+    rounding = 64 * torch.finfo(gradient.dtype).eps * scale
     # Where another proxy coincides with the own one, the loss is flat to rounding: any point is as good.
-    return (along.norm(dim=1) <= tolerance * size) | (size <= 1e-12 * scale)
+    return ((along <= tolerance * size + rounding) & (inward > 0)) | (size <= rounding)

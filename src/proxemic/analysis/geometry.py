@@ -9,6 +9,7 @@ from torch import Tensor
 
 from proxemic.analysis.class_distances import ClassDistances, class_distances
 from proxemic.analysis.pairs import MOST_PAIRS, Pairs
+from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
 
@@ -103,7 +104,7 @@ def alignment(
     >>> alignment(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 1]))
     2.0
     """
-    _check_positive("alpha", alpha)
+    check_positive("alpha", alpha)
     count, sums = 0, []
     for part, _ in Pairs(embeddings, labels, "cosine", max_pairs, seed):
         count += len(part)
@@ -138,15 +139,10 @@ def uniformity(
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), 12)
     -4.0
     """
-    _check_positive("t", t)
+    check_positive("t", t)
     one_class = torch.zeros(len(embeddings), dtype=torch.int64)
     count, logs = 0, []
     for part, _ in Pairs(embeddings, one_class, "cosine", max_pairs, seed):
         count += len(part)
         logs.append((-2 * t * part).logsumexp(0))
     return float(torch.stack(logs).logsumexp(0)) - math.log(count)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} is {value}, but must be a positive number.")

@@ -187,9 +187,9 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     """How strongly the other classes together push an embedding off its own proxy, in units of T, for each class.
 
     ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, with u_j the unit vectors away from the other proxies and ``q`` the softmax of
-    ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push one way and less the more they cancel. Nothing but a push
-    above f1's slope at 0, k1 of the warp, moves the minimum off the proxy: Proposition III.2 is of two classes, whose
-    push is always 1.
+    ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push one way and less the more they cancel. Where it is below
+    f1's slope at 0, k1 of the warp, the proxy is a local minimum, in all dimensions, whatever α is. Proposition III.2
+    is of two classes, whose push is always 1.
 
     Args:
         loss: with one proxy a class; it is left as it is.

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.analysis.landscape import Landscape
+from proxemic.analysis.landscape import Landscape, WarpPotential
 from proxemic.losses.checks import check_positive
 
 __all__ = ["Minimum", "find_minimum"]
@@ -55,7 +55,8 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
 
     Args:
         landscape: of places in two dimensions.
-        radius: of the narrowest window; ``None``: twice the distance to the nearest other proxy.
+        radius: of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α where
+            that is larger.
 
     Raises:
         ValueError: an argument is not allowed.
@@ -70,7 +71,10 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
         raise ValueError(
             f"landscape is of {len(landscape.own)} dimensions, but the search is in two: take landscape_of the loss."
         )
-    radius = 2 * landscape.spacing if radius is None else check_positive("radius", radius)
+    if radius is None:
+        alpha = landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0
+        radius = max(2 * landscape.spacing, alpha)
+    check_positive("radius", radius)
     search = _Search(landscape)
     known: list[_Found] = []
     for doubling in range(_DOUBLINGS + 1):
@@ -126,6 +130,10 @@ class _Search:
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
         """One row a distance; and up to which difference two of them count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
+        if values.isnan().any():
+            raise ValueError(
+                f"f1 and f2 overflow within a distance of {distances.max():.3g}: give functions that grow less."
+            )
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
     def in_window(self, radius: float) -> list[_Found]:

@@ -22,6 +22,9 @@ with extra("train"):
 __all__ = ["Scene", "animate_scenes", "plot_scenes", "separation"]
 
 
+_COLOURS = 10
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
     """Embeddings and proxies, in two or three dimensions.
@@ -65,7 +68,7 @@ def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Figu
 
     Args:
         scenes: By their titles; each of two or three dimensions.
-        class_names: For the legend.
+        class_names: For the legend; above ten colours repeat, and there is none.
 
     Source: Figure 10 of the warping paper.
 
@@ -135,6 +138,9 @@ def _stage(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[Fig
         axes[0].plot([], [], "o", color=_colour(label), label=name, markersize=6)[0]
         for label, name in enumerate(class_names)
     ]
+    if len(dots) > _COLOURS:
+        figure.suptitle(f"{len(class_names)} classes in {_COLOURS} colours", fontsize=9)
+        return figure, axes
     legend = figure.legend(handles=dots, loc="outside right center", frameon=False, fontsize=8)
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -165,4 +171,4 @@ def _reach(scenes: Sequence[Scene]) -> float:
 
 
 def _colour(label: int) -> Any:
-    return colormaps["tab10"](label % 10) if label < 10 else colormaps["tab20"](label % 20)
+    return colormaps["tab10"](label % _COLOURS)

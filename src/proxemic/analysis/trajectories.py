@@ -8,6 +8,7 @@ from proxemic.extras import extra
 with extra("train"):
     from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 __all__ = ["Trajectory", "plot_trajectories"]
 
@@ -65,7 +66,7 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
         axes.set_yscale("log")
     axes.set_xlabel("epoch")
     axes.set_ylabel(label, parse_math=False)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     # In the order in which the lines end.

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from proxemic.errors import UserError
 from proxemic.files import write_json, write_text
 from proxemic.protocols.comparison_entries import Entry
 
-__all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
+__all__ = ["Cell", "Comparison", "Result", "computed_metrics", "metric_names"]
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,11 @@ class Comparison:
 
 def computed_metrics(entry: Entry) -> list[str]:
     """Names of the metrics that the runs of a recipe have."""
-    given = entry.recipe["evaluation"]
+    return metric_names(entry.recipe["evaluation"])
+
+
+def metric_names(given: Mapping[str, Any]) -> list[str]:
+    """Names of the metrics that an evaluation with these settings computes."""
     names = [f"{name}@{k}" for name in ("recall", "precision", "map", "ndcg") for k in given[f"{name}_at"]]
     return [*names, "map@r", "r_precision", *(("nmi", "nmi_geometric", "ami") if given["nmi"] else ())]
 

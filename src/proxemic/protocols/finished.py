@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
@@ -16,8 +17,8 @@ from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
-from proxemic.recipes.reader import read_recipe, read_yaml
-from proxemic.training.embed import embed_images
+from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
 from proxemic.training.run import RunDirectory, fingerprint
 from proxemic.training.starting import load_loss
@@ -44,12 +45,16 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """What was trained."""
-        return read_recipe(RunDirectory(self.path).recipe).recipe
+        return self._read.recipe
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The recipe as plain values."""
-        return read_yaml(RunDirectory(self.path).recipe)
+        """The recipe as plain values, with the defaults of today for what it did not know."""
+        return yaml.safe_load(self._read.yaml)
+
+    @cached_property
+    def _read(self) -> ReadRecipe:
+        return read_recipe(RunDirectory(self.path).recipe)
 
     @property
     def setting(self) -> str:
@@ -64,7 +69,8 @@ class Run:
     @property
     def name(self) -> str:
         """What to call it: its folder's name, or that of the folder of all seeds."""
-        return self.path.resolve().parent.name if self.path.name.startswith("seed-") else self.path.name
+        path = self.path.resolve()
+        return path.parent.name if path.name.startswith("seed-") else path.name
 
     @cached_property
     def metrics(self) -> dict[str, Any] | None:
@@ -129,14 +135,15 @@ class FinishedRun(Run):
         run = RunDirectory(self.path)
         recipe = self.recipe.from_its_first_phase()
         assert self.metrics is not None
-        second = recipe.second_phase
-        in_second = second is not None and self.metrics["epoch"] > recipe.training.epochs - second.epochs
-        loss = (second if in_second else recipe).loss(self._num_classes, recipe.model.embedding_size)
+        second, phase = recipe.second_phase, recipe
+        if second is not None and self.metrics["epoch"] > recipe.training.epochs - second.epochs:
+            phase = second
+        loss = phase.loss(self._num_classes, recipe.model.embedding_size)
         load_loss(run, loss)
         return loss
 
     def untrained_loss(self) -> ProxyLoss | PairwiseLoss:
-        """The same loss as it was before the training, by the recipe's seed."""
+        """The loss of the first phase as the recipe's seed draws it, also where the run began with another's."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
             build_model(self.recipe.model)  # draws first, as when the run was begun
@@ -148,9 +155,9 @@ class FinishedRun(Run):
         return load_model(self.path)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
-        """Embed images as the run judges them."""
+        """Embed images as the run judges them, on the best device there is."""
         return embed_images(
-            self.model,
+            self.model.to(pick_device("auto")),
             images,
             self.recipe.images,
             batch_size=self.recipe.evaluation.batch_size,

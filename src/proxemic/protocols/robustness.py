@@ -11,10 +11,11 @@ from tqdm import tqdm
 
 from proxemic.data import CorruptedPixels, Corruption
 from proxemic.errors import UserError
+from proxemic.protocols.comparison_directory import metric_names
 from proxemic.protocols.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
-__all__ = ["check_same_test", "measure_corrupted"]
+__all__ = ["check_metric", "check_same_test", "measure_corrupted"]
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
@@ -25,6 +26,14 @@ def check_same_test(runs: Sequence[FinishedRun]) -> None:
                 f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
                 "differ), so their values cannot be compared: give runs of the same data and split."
             )
+
+
+def check_metric(runs: Sequence[FinishedRun], metric: str) -> None:
+    """Raise `UserError` unless the evaluation of every run computes the metric."""
+    for run in runs:
+        computed = metric_names(run.content["evaluation"])
+        if metric not in computed:
+            raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(computed)}.")
 
 
 def _judged_on(run: FinishedRun) -> tuple[object, ...]:
@@ -44,13 +53,11 @@ def measure_corrupted(
     Args:
         runs: which are judged on the same test images, see `check_same_test`.
         corruptions: what happens to the pictures.
-        metric: by its name in the results of the evaluation, such as ``recall@1``.
+        metric: by its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
 
     Returns:
         By path of the run, in [0, 1], the clean value first.
 
-    Raises:
-        UserError: If the evaluation of a run does not compute the metric.
     """
     alike: dict[str, list[FinishedRun]] = {}
     for run in runs:
@@ -93,8 +100,6 @@ def _judge(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: st
     if metric not in ("nmi", "nmi_geometric", "ami"):
         evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
     found = evaluate_embeddings(embeddings, run.test, evaluation)
-    if metric not in found:
-        raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(found)}.")
     return found[metric]
 
 

@@ -35,11 +35,6 @@ class Sweep:
     key: str
     values: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        """The last word of the key."""
-        return self.key.rpartition(".")[2]
-
     @classmethod
     def parse(cls, text: str) -> "Sweep":
         """From ``KEY=VALUE,VALUE``.
@@ -95,7 +90,10 @@ def plan_sweep(
             texts[file] = f"# {recipe} with {sweep.key} {value}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
+        if file.exists() and file.read_text(encoding="utf-8") != text:
+            raise UserError(f"{out} was begun with another recipe or other flags: give the same, or another --out.")
+    for file, text in texts.items():
+        if not file.exists():
             write_text(file, text)
     files = [name for each in names.values() for name in each]
     return plan_comparison(files, seeds, out / "comparison", metrics=[metric]), names

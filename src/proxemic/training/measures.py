@@ -1,5 +1,6 @@
 """What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for pictures."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,14 +16,14 @@ from torch import Tensor
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
-from proxemic.losses import ProxyLoss
+from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.similarity import Cosine, unit
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import embed_images
 from proxemic.training.module import EmbeddingTask
 
-__all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots"]
+__all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots", "as_compared"]
 
 
 class EpochMeasure(Callback, ABC):
@@ -41,12 +42,12 @@ class EpochMeasure(Callback, ABC):
         self.latest: dict[str, float] = {}
 
     @abstractmethod
-    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
-        """The values after an epoch, by the names in ``names``.
+    def check(self, loss: ProxyLoss | PairwiseLoss) -> None:
+        """Raise `UserError` if the loss has no such values; asked of the losses of both phases, before all work."""
 
-        Raises:
-            UserError: If the loss has no such values.
-        """
+    @abstractmethod
+    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+        """The values after an epoch, by the names in ``names``."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, EmbeddingTask)
@@ -69,10 +70,9 @@ class ProxyGap(EpochMeasure):
 
     names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, EmbeddingTask)
+    def check(self, loss: ProxyLoss | PairwiseLoss) -> None:
         try:
-            softmax_form(pl_module.loss)
+            softmax_form(loss)
         except ValueError as error:
             raise UserError(f"ProxyGap is among training.callbacks: {error}") from None
 
@@ -80,8 +80,8 @@ class ProxyGap(EpochMeasure):
         proxies, scale = softmax_form(task.loss)
         bounds = asdict(gap_bounds(proxies))
         return {
-            "gap": float(squared_gaps(proxies).mean()),
-            "gap_at_scale": float(squared_gaps(proxies, scale=scale).mean()),
+            "gap": _mean_gap(proxies, 1.0),
+            "gap_at_scale": _mean_gap(proxies, scale),
             "gap_lower": bounds["lower"],
             "gap_upper": bounds["upper"],
             "mean_proxy_norm": bounds["mean_proxy_norm"],
@@ -99,13 +99,16 @@ class DistanceToProxy(EpochMeasure):
 
     names = ("avg_dtp",)
 
+    def check(self, loss: ProxyLoss | PairwiseLoss) -> None:
+        if not isinstance(loss, ProxyLoss):
+            raise UserError(
+                f"DistanceToProxy is among training.callbacks, but the loss, {type(loss).__name__}, has no proxies: "
+                "leave it out, or take a proxy loss."
+            )
+
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
         embeddings, proxies = _places(task, data)
-        if proxies is None:
-            raise UserError(
-                f"DistanceToProxy is among training.callbacks, but the loss, {type(task.loss).__name__}, has no "
-                "proxies: leave it out, or take a proxy loss."
-            )
+        assert proxies is not None
         if not embeddings.isfinite().all():
             task.fail("The embeddings of training images are no longer finite")
         return {"avg_dtp": average_distance_to_proxy(embeddings, data.images.labels, proxies)}
@@ -152,6 +155,25 @@ class Snapshots(Callback):
             temporary.write_bytes(safetensors.torch.save(content))
 
 
+def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
+    try:
+        return float(squared_gaps(proxies, scale=scale).mean())
+    except ValueError:  # of proxies that collapsed, no reason to end a training
+        return math.nan
+
+
+def as_compared(
+    loss: ProxyLoss | PairwiseLoss, embeddings: Float[Tensor, "images dim"]
+) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
+    """Embeddings and proxies as the loss compares them: of unit length where it is of cosines; None: no proxies."""
+    if not isinstance(loss, ProxyLoss):
+        return embeddings, None
+    proxies = loss.proxies.detach().float().cpu()
+    if isinstance(loss.scoring.similarity, Cosine):
+        embeddings, proxies = unit(embeddings), unit(proxies)
+    return embeddings, proxies.clone(memory_format=torch.contiguous_format)
+
+
 def _data(trainer: Trainer) -> TrainingData:
     data = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
     assert isinstance(data, TrainingData)
@@ -161,8 +183,8 @@ def _data(trainer: Trainer) -> TrainingData:
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Of the training images and the proxies, as the loss compares them."""
-    recipe, loss = data.recipe, task.loss
+    """Of the training images and the proxies."""
+    recipe = data.recipe
     embeddings = embed_images(
         task.model,
         data.images,
@@ -171,9 +193,4 @@ def _places(
         workers=recipe.batches.workers,
         description="training images",
     )
-    if not isinstance(loss, ProxyLoss):
-        return embeddings, None
-    proxies = loss.proxies.detach().float().cpu()
-    if isinstance(loss.scoring.similarity, Cosine):
-        embeddings, proxies = unit(embeddings), unit(proxies)
-    return embeddings, proxies.clone(memory_format=torch.contiguous_format)
+    return as_compared(task.loss, embeddings)

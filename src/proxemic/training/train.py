@@ -124,6 +124,10 @@ def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
+    for measure in recipe.training.callbacks or []:
+        if isinstance(measure, EpochMeasure):
+            for each in [loss, *([second.loss] if second else [])]:
+                measure.check(each)
     if recipe.training.start_from is not None and not run.checkpoint.exists():
         start_from(RunDirectory(recipe.training.start_from), model, loss, fingerprint(splits))
     warmup = recipe.training.warmup_epochs

@@ -50,10 +50,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Solve, print, draw."""
-    if arguments.run_directories:
-        _runs(arguments)
+    from proxemic.files import check_stem
+
+    first = (arguments.run_directories or [None])[0]
+    out = check_stem(arguments.out or (Path("three-proxies") if first is None else first / "gap"))
+    if first is None:
+        _example(arguments.epsilon, out)
     else:
-        _example(arguments.epsilon, arguments.out or Path("three-proxies"))
+        _runs(arguments, out)
 
 
 def _example(epsilon: float, out: Path) -> None:
@@ -78,7 +82,7 @@ def _example(epsilon: float, out: Path) -> None:
     print_written(written)
 
 
-def _runs(arguments: argparse.Namespace) -> None:
+def _runs(arguments: argparse.Namespace, out: Path) -> None:
     from proxemic.analysis.gap_figures import plot_gaps
     from proxemic.cli.show import format_table, print_written
     from proxemic.figures import write_figure
@@ -102,7 +106,7 @@ def _runs(arguments: argparse.Namespace) -> None:
                 values, classes = _measure(loss, images)
                 found.setdefault((name, state), []).append(values)
                 gaps.setdefault(f"{name}, {state}", []).extend(classes["gap_at_scale"])
-                cells = zip(*(classes[key] for key in CLASS_COLUMNS), strict=True)
+                cells = zip(*(classes.get(key, [None] * len(classes["gap"])) for key in CLASS_COLUMNS), strict=True)
                 rows += [[member.path, state, number, *each] for number, each in enumerate(cells)]
     means = {
         column: {key: t_interval([each[key] for each in repeated]) for key in repeated[0]}
@@ -127,7 +131,6 @@ def _runs(arguments: argparse.Namespace) -> None:
         ", ".join(column): {key: each.mean for key, each in estimates.items()} for column, estimates in means.items()
     }
     figure = plot_gaps(gaps, bounds)
-    out = arguments.out or runs[0].path / "gap"
     print_written(write_figure(figure, out, ["run", "state", "class", *CLASS_COLUMNS], rows))
 
 
@@ -147,7 +150,7 @@ def _check_fits(member: "FinishedRun") -> None:
 
 def _measure(
     loss: "ProxyLoss | PairwiseLoss", images: "FinishedRun | None"
-) -> tuple[dict[str, float], dict[str, list[float | None]]]:
+) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The means over classes, and the values of each class; where its training images lie only if they are given."""
     from dataclasses import asdict
 
@@ -165,8 +168,7 @@ def _measure(
         classes["to_minimizer"] = (means - at_scale).square().sum(1)
     values = {key: float(each.mean()) for key, each in classes.items()} | asdict(gap_bounds(proxies))
     values["upper_holds"] = float((at_one @ own.mean(0) > 0).double().mean())
-    cells = {key: classes[key].tolist() if key in classes else [None] * len(own) for key in CLASS_COLUMNS}
-    return values, cells
+    return values, {key: each.tolist() for key, each in classes.items()}
 
 
 def _number(estimate: Any) -> str:

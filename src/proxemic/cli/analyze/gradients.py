@@ -46,12 +46,12 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     from proxemic.analysis import every_proxy_loss, score_dependence
     from proxemic.analysis.gradient_pictures import draw_gradients
-    from proxemic.cli.show import format_table
+    from proxemic.cli.show import format_table, print_written
     from proxemic.errors import UserError
     from proxemic.figures import write_figure
+    from proxemic.files import check_stem
 
-    if not arguments.out.name:
-        raise UserError(f"--out {arguments.out} is no name of files: give one, such as pictures/gradients.")
+    check_stem(arguments.out)
     losses, labels = every_proxy_loss(seed=arguments.seed), torch.tensor(LABELS)
     names: list[str] = list(dict.fromkeys(name.strip() for name in arguments.losses.split(",")))
     for name in names:
@@ -74,8 +74,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         for d in range(dependence.shape[1])
     ]
     header = ["loss", "kind", "embedding", "proxy_class", "score", "dependence"]
-    paths = write_figure(draw_gradients(titles, labels), arguments.out, header, numbers)
-    print(f"Written: {', '.join(map(str, paths))}")
+    print_written(write_figure(draw_gradients(titles, labels), arguments.out, header, numbers))
 
 
 def _counts(dependence: "Tensor") -> list[str]:

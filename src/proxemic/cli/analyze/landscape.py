@@ -37,7 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--classes", type=int, metavar="N", help="proxies, corners of a polygon (2)")
     parser.add_argument("--distance", type=float, metavar="D", help="between neighbouring proxies (4)")
     parser.add_argument(
-        "--out", type=Path, default=Path("landscape"), metavar="STEM", help="begin file names with this (%(default)s)"
+        "--out", type=Path, metavar="STEM", help="begin file names with this (landscape, or RUN/landscape)"
     )
     parser.set_defaults(run=run, takes_flags=False)
 
@@ -45,11 +45,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Find the minima, print them, draw."""
     from proxemic.errors import UserError
+    from proxemic.files import check_stem
 
-    out, given = arguments.out, {name: value for name, value in vars(arguments).items() if value is not None}
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
     own = [name for name in OWN_FLAGS if name in given]
-    if not out.name:
-        raise UserError(f"--out {out} has no name to begin those of files with: give one, such as pictures/landscape.")
+    out = check_stem(arguments.out or given.get("run_directory", Path()) / "landscape")
     if "run_directory" in given:
         if own:
             raise UserError(f"--{own[0]} came with a RUN, which has functions and proxies of its own: drop one.")
@@ -122,12 +122,12 @@ def _of_run(path: Path, label: int) -> "tuple[str, dict[str, Landscape], float]"
         pushes, k1 = pushes_off_proxies(loss), landscape.f1.k1
         print(
             f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being "
-            f"all one way. More than k1 = {k1:g} moves the minimum off the proxy: in {int((pushes > k1).sum())} of "
-            f"{len(pushes)} classes."
+            f"all one way. Less than k1 = {k1:g} makes the proxy itself a local minimum: in "
+            f"{int((pushes < k1).sum())} of {len(pushes)} classes."
         )
     shown = (landscape.in_plane - landscape.own).norm(dim=1).sort().values[:2].max().item()
     widest = max(shown, landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0)
-    return trained.name, {f"{trained.name}, class {label}": landscape}, 1.5 * widest
+    return f"class-{label}", {f"{trained.name}, class {label}": landscape}, 1.5 * widest
 
 
 def _show(out: Path, name: str, landscapes: "dict[str, Landscape]", half_width: float) -> None:
@@ -135,7 +135,7 @@ def _show(out: Path, name: str, landscapes: "dict[str, Landscape]", half_width: 
 
     from proxemic.analysis import find_minimum
     from proxemic.analysis.landscape_pictures import draw_landscapes, landscape_grid
-    from proxemic.cli.show import format_table
+    from proxemic.cli.show import format_table, print_written
     from proxemic.figures import write_figure
 
     minima = {title: find_minimum(landscape) for title, landscape in landscapes.items()}
@@ -146,7 +146,7 @@ def _show(out: Path, name: str, landscapes: "dict[str, Landscape]", half_width: 
     numbers = torch.stack((*torch.meshgrid(x, y, indexing="xy"), *(values for _, _, values in grids)), 2).flatten(0, 1)
     rows = [[f"{number:.6g}" for number in row] for row in numbers.tolist()]
     figure = draw_landscapes(landscapes, minima, half_width)
-    _say(write_figure(figure, _stem(out, name), ["x", "y", *landscapes], rows))
+    print_written(write_figure(figure, _stem(out, name), ["x", "y", *landscapes], rows))
 
 
 def _cells(landscape: "Landscape", found: "Minimum") -> list[str]:
@@ -168,6 +168,7 @@ def _show_forces(out: Path) -> None:
     from proxemic.analysis import forces
     from proxemic.analysis.forces_pictures import draw_forces
     from proxemic.analysis.landscape_examples import PAPER_WARP, TOY, polygon
+    from proxemic.cli.show import print_written
     from proxemic.figures import write_figure
 
     proxies, half = polygon(2, 4.0), torch.tensor(TOY, dtype=torch.float64)
@@ -182,12 +183,8 @@ def _show_forces(out: Path) -> None:
                 rows.append((name, label, kind, *(f"{number:.6g}" for number in numbers)))
     figure = draw_forces(embeddings, labels, proxies, PAPER_WARP)
     header = ["functions", "class", "force", "x", "y", "force_x", "force_y"]
-    _say(write_figure(figure, _stem(out, "forces"), header, rows))
+    print_written(write_figure(figure, _stem(out, "forces"), header, rows))
 
 
 def _stem(out: Path, name: str) -> Path:
     return out.with_name(f"{out.name}-{name}")
-
-
-def _say(paths: list[Path]) -> None:
-    print(f"Written: {', '.join(map(str, paths))}")

@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.show import format_table
     from proxemic.errors import UserError
     from proxemic.figures import write_figure
+    from proxemic.files import check_stem
 
+    check_stem(arguments.out or arguments.run_directory / "map")
     if arguments.classes < 1:
         raise UserError(f"--classes is {arguments.classes}, but must be at least 1.")
     if arguments.seed < 0:
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         print(f"Distances, alignment, uniformity: {distances.anchors:,} random images, compared with all.")
     print(*notes, sep="\n")
     names = ", ".join(f"{stem.name}-{name}" for name, *_ in pictures)
-    print(f"Written to {stem.parent}: {names}, each as .png, .svg and .csv")
+    print(f"Wrote {stem.parent}: {names}, each as .png, .svg and .csv")
 
 
 def _map(content: "MapContent", method: str, *, thumbnails: bool) -> tuple[str, Picture]:

@@ -22,8 +22,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "robustness",
         help="what is left of a metric when the test pictures are corrupted",
         description="Judge finished runs on their test images under noise, dropped pixels, distortions and blur, as "
-        "Table IV of the warping paper, but in five severities. All runs see the very same corrupted pictures; runs "
-        "that differ in their seed alone are one group, with a 95%% interval of its mean.",
+        "Table IV of the warping paper, but in five severities. Runs of one image size see the very same corrupted "
+        "pictures; runs that differ in their seed alone are one group, with a 95%% interval of its mean.",
         epilog="Severity 3 is about what the paper used, 1 mild, 5 strong. Grey images have no hue: that corruption "
         "is left out.",
         allow_abbrev=False,
@@ -33,7 +33,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--severities", default="1,2,3,4,5", metavar="1,3", help="which, of 1 to 5 (%(default)s)")
     parser.add_argument("--metric", default="recall@1", help="that the runs' evaluation computes (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the corruptions (%(default)s)")
-    parser.add_argument("--out", type=Path, metavar="STEM", help="write STEM.png, STEM.svg and STEM.csv")
+    parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg and .csv (RUN/robustness)")
     parser.set_defaults(run=run, takes_flags=False)
 
 
@@ -43,20 +43,20 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     from proxemic.analysis.robustness import Robustness, plot_robustness
     from proxemic.cli.show import print_written
-    from proxemic.errors import UserError
     from proxemic.figures import write_figure
+    from proxemic.files import check_stem
     from proxemic.protocols.finished import find_runs
     from proxemic.protocols.repetitions import repetitions
-    from proxemic.protocols.robustness import check_same_test, measure_corrupted
+    from proxemic.protocols.robustness import check_metric, check_same_test, measure_corrupted
 
-    out, metric = arguments.out, arguments.metric
-    if out is not None and (not out.name or out.is_dir()):
-        raise UserError(f"--out is the folder {out}, but is how the names of files begin: try {out / 'robustness'}.")
+    metric = arguments.metric
+    out = check_stem(arguments.out or arguments.run_directories[0] / "robustness")
     severities = _read_severities(arguments.severities)
     names = _read_names(arguments.corruptions)
     runs = find_runs(arguments.run_directories)
     groups = repetitions(runs)
     check_same_test(runs)
+    check_metric(runs, metric)
     names = _without_hue_of_grey(names, runs)
     corruptions = _make(names, severities, arguments.seed, runs)
 
@@ -66,23 +66,22 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         rows = torch.tensor([values[each.path] for each in group], dtype=torch.float64)
         found[name] = Robustness(rows[:, 0], rows[:, 1:].unflatten(1, (len(names), len(severities))))
     _print(found, names, severities, metric)
-    if out is not None:
-        points = {name: _intervals(each.curves) for name, each in found.items()}
-        figure = plot_robustness(
-            {name: mean for name, (mean, _) in points.items()},
-            {name: half for name, (_, half) in points.items() if half is not None},
-            corruptions=names,
-            severities=severities,
-            metric=metric,
-        )
-        settings = [("none", 0), *((each.name, each.severity) for each in corruptions)]
-        rows = [
-            (each.path, name, each.seed, *setting, metric, value)
-            for name, group in groups.items()
-            for each in group
-            for setting, value in zip(settings, values[each.path], strict=True)
-        ]
-        print_written(write_figure(figure, out, HEADER, rows))
+    points = {name: _intervals(each.curves) for name, each in found.items()}
+    figure = plot_robustness(
+        {name: mean for name, (mean, _) in points.items()},
+        {name: half for name, (_, half) in points.items() if half is not None},
+        corruptions=names,
+        severities=severities,
+        metric=metric,
+    )
+    settings = [("none", 0), *((each.name, each.severity) for each in corruptions)]
+    rows = [
+        (each.path, name, each.seed, *setting, metric, value)
+        for name, group in groups.items()
+        for each in group
+        for setting, value in zip(settings, values[each.path], strict=True)
+    ]
+    print_written(write_figure(figure, out, HEADER, rows))
 
 
 def _read_severities(text: str) -> list[int]:

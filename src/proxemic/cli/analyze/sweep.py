@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.protocols.sweep import Sweep, plan_sweep, plot_sweep, run_sweep
 
     sweeps = [Sweep.parse(text) for text in arguments.vary]
-    names = [sweep.name for sweep in sweeps]
-    if len(set(names)) < len(names):
-        raise UserError(f"--vary names {', '.join(names)}: vary each value once.")
+    keys = [sweep.key for sweep in sweeps]
+    if len(set(keys)) < len(keys):
+        raise UserError(f"--vary names {', '.join(keys)}: vary each once, with all of its values.")
     seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
     metric = arguments.metric
     comparison, files = plan_sweep(arguments.recipe, sweeps, seeds, arguments.out, flags, metric)
@@ -64,4 +64,4 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             for seed, result in each.items()
         ]
         figure = plot_sweep(sweep, results, metric, arguments.recipe)
-        print_written(write_figure(figure, arguments.out / f"sweep-{sweep.name}", [sweep.key, "seed", metric], rows))
+        print_written(write_figure(figure, arguments.out / f"sweep-{sweep.key}", [sweep.key, "seed", metric], rows))

@@ -1,6 +1,7 @@
 """``proxemic analyze toy``."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,31 +37,32 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.show import format_table, print_written
     from proxemic.errors import UserError
     from proxemic.figures import write_figure
+    from proxemic.files import check_stem
     from proxemic.protocols.finished import find_runs
     from proxemic.protocols.repetitions import distinct_names
 
+    out = check_stem(arguments.out or arguments.run_directories[0] / "toy")
+    animate = not arguments.no_animation
     members = find_runs(arguments.run_directories)
     runs = dict(zip(distinct_names(members), members, strict=True))
     names = members[0].splits.train.class_names
     if any(each.splits.train.class_names != names for each in members):
         raise UserError("The runs were trained on other classes than the first of them: draw them one by one.")
-    films = {name: _film(each) for name, each in runs.items()}
-    lines = []
+    chosen, films, lines = {}, {}, []
     for name, each in runs.items():
-        scenes = films[name]
-        lines.append([name, *(f"{value:.3f}" for value in separation(scenes[max(scenes)]).values())])
-        flat, note = _flat(scenes)
-        films[name] = flat
+        scene = _chosen(each)
+        lines.append([name, *(f"{value:.3f}" for value in separation(scene).values())])
+        flatten, note = _projection(scene)
+        chosen[name] = flatten(scene)
+        films[name] = {epoch: flatten(shot) for epoch, shot in _film(each).items()} if animate else {}
         if note:
             print(f"{each.path}: {note}")
     print("Distances of training images: within classes (to the class's mean), between the means of classes, to the")
     print("nearest other mean, and how many times as far that is as the first")
     print(format_table(["run", "within", "between", "nearest", "ratio"], lines))
-    last = {name: scenes[max(scenes)] for name, scenes in films.items()}
-    out = arguments.out or members[0].path / "toy"
-    rows = [[name, *row] for name, scene in last.items() for row in _rows(scene, names)]
-    written = write_figure(plot_scenes(last, names), out, ["run", "kind", "class", "x", "y", "z"], rows)
-    if not arguments.no_animation:
+    rows = [[name, *row] for name, scene in chosen.items() for row in _rows(scene, names)]
+    written = write_figure(plot_scenes(chosen, names), out, ["run", "kind", "class", "x", "y", "z"], rows)
+    if animate:
         if all(len(film) > 1 for film in films.values()):
             written.append(animate_scenes(films, names, out.with_name(f"{out.name}.gif")))
         else:
@@ -69,39 +71,37 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
 
 def _film(run: "FinishedRun") -> "dict[int, Scene]":
-    """The scene of every snapshot by its epoch, or of the chosen epoch alone."""
+    """The scene of every snapshot, by its epoch."""
     from safetensors.torch import load_file
 
     from proxemic.analysis.toy_pictures import Scene
-    from proxemic.losses import ProxyLoss
-    from proxemic.losses.similarity import Cosine, unit
 
     paths = sorted((run.path / "snapshots").glob("epoch-*.safetensors"))
-    if paths:
-        contents = {int(path.stem.removeprefix("epoch-")): load_file(path) for path in paths}
-        return {
-            epoch: Scene(content["embeddings"], content["labels"], content.get("proxies"))
-            for epoch, content in contents.items()
-        }
-    train, loss = run.splits.train, run.loss
-    embeddings, proxies = run.embed(train), None
-    if isinstance(loss, ProxyLoss):
-        proxies = loss.proxies.detach()
-        if isinstance(loss.scoring.similarity, Cosine):
-            embeddings, proxies = unit(embeddings), unit(proxies)
-    assert run.metrics is not None
-    return {run.metrics["epoch"]: Scene(embeddings, train.labels, proxies)}
+    contents = {int(path.stem.removeprefix("epoch-")): load_file(path) for path in paths}
+    return {
+        epoch: Scene(content["embeddings"], content["labels"], content.get("proxies"))
+        for epoch, content in contents.items()
+    }
 
 
-def _flat(film: "dict[int, Scene]") -> "tuple[dict[int, Scene], str | None]":
-    """The scenes in two or three dimensions, all by the projection of the last one, and what to say of it."""
+def _chosen(run: "FinishedRun") -> "Scene":
+    """By the weights that the run ended with, which need not be those of its last epoch."""
+    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.training.measures import as_compared
+
+    train = run.splits.train
+    embeddings, proxies = as_compared(run.loss, run.embed(train))
+    return Scene(embeddings, train.labels, proxies)
+
+
+def _projection(scene: "Scene") -> "tuple[Callable[[Scene], Scene], str | None]":
+    """Into two or three dimensions, for a scene and all others of its run; and what to say of it."""
     from proxemic.analysis.embedding_map import principal_components
     from proxemic.analysis.toy_pictures import Scene
 
-    last = film[max(film)].embeddings
-    dim = last.shape[1]
+    dim = scene.embeddings.shape[1]
     if dim in (2, 3):
-        return film, None
+        return lambda scene: scene, None
     if dim == 1:
         import torch
 
@@ -110,18 +110,18 @@ def _flat(film: "dict[int, Scene]") -> "tuple[dict[int, Scene], str | None]":
 
         note = "1 dimension, drawn as a line."
     else:
-        found = principal_components(last)
+        found = principal_components(scene.embeddings)
 
         def widen(places: "Tensor") -> "Tensor":
             return found.project(places.flatten(0, -2)).float().view(*places.shape[:-1], 2)
 
         share = 100 * float(found.shares.sum())
         note = f"{dim} dimensions projected to 2 by PCA, which keep {share:.1f} % of the variance."
-    flat = {
-        epoch: Scene(widen(each.embeddings), each.labels, None if each.proxies is None else widen(each.proxies))
-        for epoch, each in film.items()
-    }
-    return flat, note
+
+    def flatten(scene: Scene) -> Scene:
+        return Scene(widen(scene.embeddings), scene.labels, None if scene.proxies is None else widen(scene.proxies))
+
+    return flatten, note
 
 
 def _rows(scene: "Scene", names: tuple[str, ...]) -> list[list[object]]:

@@ -38,14 +38,17 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.analysis.trajectories import plot_trajectories
     from proxemic.cli.show import format_table, print_written
     from proxemic.figures import write_figure
+    from proxemic.files import check_stem
     from proxemic.protocols.finished import Run, named_runs
     from proxemic.protocols.repetitions import repetitions
 
+    first = arguments.run_directories[0]
+    out = check_stem(arguments.out or first / arguments.measure.replace("@", "-"))
     runs = [Run(path) for path in named_runs(arguments.run_directories)]
     measure = arguments.measure
     for each in runs:
         _check_measured(each, measure)
-    groups = repetitions(runs)
+    groups = _by_state(repetitions(runs))
     lines = {name: _trajectory(members, measure) for name, members in groups.items()}
     print(f"{measure} at the last epoch and at the chosen one; test metrics in percent")
     header = ["run", "epochs", "last", "chosen", "alpha", *TESTS]
@@ -61,7 +64,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         for member in members
         for row in member.history
     ]
-    out = arguments.out or runs[0].path / measure.replace("@", "-")
     figure = plot_trajectories(lines, measure, logarithmic=arguments.log)
     print_written(write_figure(figure, out, ["group", "run", "seed", "epoch", measure], rows))
 
@@ -78,6 +80,19 @@ def _check_measured(run: "Run", measure: str) -> None:
         raise UserError(f"{run.path} has no {measure} in its history, but {', '.join(there)}{hint}.")
 
 
+def _by_state(groups: "dict[str, list[Run]]") -> "dict[str, list[Run]]":
+    """Each run that broke off by itself: beside it, the finished ones would be cut short."""
+    found: dict[str, list[Run]] = {}
+    for name, runs in groups.items():
+        done = [run for run in runs if run.state == "finished"]
+        if done:
+            found[name] = done
+        for run in runs:
+            if run.state != "finished":
+                found[name if len(runs) == 1 else f"{name}, seed {run.seed}"] = [run]
+    return found
+
+
 def _trajectory(runs: "Sequence[Run]", measure: str) -> "Trajectory":
     """Of the epochs that all runs of the group have."""
     from proxemic.analysis.trajectories import Trajectory
@@ -89,7 +104,7 @@ def _trajectory(runs: "Sequence[Run]", measure: str) -> "Trajectory":
         [row["epoch"] for row in shared],
         [each.mean for each in found],
         [each.half_width or 0.0 for each in found],
-        state=next((state for state in ("unstable", "unfinished") if state in {run.state for run in runs}), "finished"),
+        state=runs[0].state,
         expected=_alpha(runs[0]) if measure == "avg_dtp" else None,
     )
 
