@@ -52,7 +52,7 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
         (["--losses", ""], ["--losses has ''"]),
         (["--seed", "-1"], ["seed is -1"]),
         (["--seed", "two"], ["--seed", "two"]),
-        (["--out", "."], ["--out", "give one"]),
+        (["--out", "."], ["--out is the folder ."]),
         (["run"], ["run"]),
     ],
 )

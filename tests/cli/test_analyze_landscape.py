@@ -87,7 +87,7 @@ def test_a_run(folder: Path, tmp_path: Path, here: Here) -> None:
     assert (title, alpha) == ("run, class 1", "0.5")
     assert float(distance) <= 0.5
     assert "6 dimensions: drawn on the plane through the proxy of class 'class 0" in result.stdout
-    assert len(rows(tmp_path / "l-run.csv")) == 101**2
+    assert len(rows(tmp_path / "l-class-1.csv")) == 101**2
     assert_refused(here("analyze", "landscape", run, "--class", "90"), ["--class is 90", "classes 0 to"])
     assert_refused(here("analyze", "landscape", run, "--k1", "0.5"), ["--k1 came with a RUN"])
 
@@ -109,7 +109,7 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
     assert result.returncode == 0, result.stderr
     assert table(result.stdout)["old, class 3"][1] == ""  # no α
     assert ("3 dimensions: drawn on the plane through the proxy of class 3 and" in result.stdout) == (size == 3)
-    assert written(tmp_path) == [f"l-old.{kind}" for kind in ("csv", "png", "svg")]
+    assert written(tmp_path) == [f"l-class-3.{kind}" for kind in ("csv", "png", "svg")]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,8 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
         (["--distance", "-4"], ["--distance is -4"]),
         (["--temperature", "nan"], ["--temperature is nan"]),
         (["--class", "0"], ["--class 0 came without a RUN"]),
-        (["--out", "."], ["--out", "give one"]),
+        (["--out", "."], ["--out is the folder ."]),
+        (["--functions", "power-200"], ["f1 and f2 overflow"]),
         (["none"], ["none"]),
     ],
 )

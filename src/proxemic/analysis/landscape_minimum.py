@@ -130,7 +130,7 @@ class _Search:
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
         """One row a distance; and up to which difference two of them count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
-        if values.isnan().any():
+        if not values.isfinite().all():
             raise ValueError(
                 f"f1 and f2 overflow within a distance of {distances.max():.3g}: give functions that grow less."
             )
