@@ -88,11 +88,14 @@ def test_snapshots_are_kept_from_before_the_training_on(run: Path) -> None:
 
 
 def test_measuring_changes_no_weight(recipe: Path, run: Path, tmp_path: Path) -> None:
-    result = warm_proxemic("train", "--recipe", recipe, "--out", tmp_path / "bare", "--training.callbacks", "[]")
+    few = "[{class_path: proxemic.training.Snapshots, init_args: {every_n_epochs: 2}}]"
+    result = warm_proxemic("train", "--recipe", recipe, "--out", tmp_path / "few", "--training.callbacks", few)
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "bare" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
-    assert not (tmp_path / "bare" / "snapshots").exists()
-    assert "measured" not in json.loads((tmp_path / "bare" / "metrics.json").read_text())
+    assert (tmp_path / "few" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    assert "measured" not in json.loads((tmp_path / "few" / "metrics.json").read_text())
+    kept = sorted((tmp_path / "few" / "snapshots").iterdir())
+    assert [path.name for path in kept] == ["epoch-0000.safetensors", "epoch-0002.safetensors"]
+    assert all(path.read_bytes() == (run / "snapshots" / path.name).read_bytes() for path in kept)
 
 
 KILLED = """
