@@ -18,9 +18,8 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     columns = {"test": result["test"]}
     if "untrained" in result:
         columns["untrained"] = result["untrained"]
-    title = (
-        f"Test: {result['test_classes']} unseen classes, {result['test_queries']:,} queries, epoch {result['epoch']}"
-    )
+    unseen = "classes, TRAINED ON" if "test_classes_trained_on" in result else "unseen classes"
+    title = f"Test: {result['test_classes']} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
     print_table(title, columns)

@@ -280,8 +280,10 @@ def _test(recipe: Recipe, splits: Splits, run: RunDirectory) -> dict[str, Any]:
     result: dict[str, Any] = {"test": dict(test)}
     if recipe.evaluation.untrained:
         result["untrained"] = dict(judge(_networks(recipe, splits)[0], "untrained")[1])
+    trained_on = len({*splits.test.class_names} & {*splits.train.class_names})
     return result | {
         "test_classes": splits.test.num_classes,
+        **({"test_classes_trained_on": trained_on} if trained_on else {}),
         "test_queries": test.queries,
         "test_queries_left_out": test.left_out,
     }
