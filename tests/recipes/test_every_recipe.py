@@ -19,6 +19,7 @@ from images import write_folder
 from proxemic.data import (
     CUB200,
     Cars196,
+    Digits,
     FashionMNIST,
     Glyphs,
     ImageSource,
@@ -157,6 +158,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[type[ImageSource], 
         Omniglot: {"root": root / "omniglot"},
         OwnImages: {"root": own},
         Glyphs: {"train_classes": 20, "test_classes": 8},
+        Digits: {},
     }
 
 
