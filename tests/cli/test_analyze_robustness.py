@@ -6,10 +6,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from command_line import Here, assert_refused, warm_proxemic
+from proxemic.analysis.robustness import Robustness
+from proxemic.cli.analyze.robustness import _print_differences
 from proxemic.data import CORRUPTIONS, CorruptedPixels, Corruption
 from proxemic.protocols.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings
@@ -182,3 +187,20 @@ def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path, here: Here, monk
 def test_a_metric_of_0_has_no_relative_drop(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxemic.protocols.robustness.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
     assert cells(here("analyze", "robustness", run, *FEW).stdout)["relative drop"] == ["n/a"]
+
+
+def test_differences_are_paired_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    groups: Any = {name: [SimpleNamespace(seed=seed) for seed in (0, 1)] for name in ("one", "other")}
+
+    def group(*clean: float) -> Robustness:
+        start = torch.tensor(clean, dtype=torch.float64)
+        return Robustness(start, torch.stack([start / 2, start / 4], 1).unsqueeze(1))
+
+    _print_differences(groups, {"one": group(0.8, 0.4), "other": group(0.84, 0.48)}, ["shear"])
+    out = capsys.readouterr().out
+    assert "other less one, paired by 2 seeds" in out
+    half = 12.7062 * 0.5  # t of one degree; half the distance of the two differences
+    found = {name: cell for name, (cell,) in cells(out).items()}
+    assert found["none"] == f"+6.0 ± {half * 4:.1f}"
+    assert found["shear"] == f"{100 * 0.375 * 0.06:+.1f} ± {half * 4 * 0.375:.1f}"
+    assert found["relative drop"].startswith(("+0.0", "-0.0"))

@@ -2,11 +2,14 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from command_line import Here, assert_refused, warm_proxemic
+from proxemic.cli.analyze.toy import _print_means
 from proxemic.protocols.finished import FinishedRun
 
 
@@ -53,3 +56,20 @@ def test_many_dimensions_are_projected_and_it_says_so(run: Path, tmp_path: Path,
 def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "toy", run, runs[0]), ["other classes", "one by one"])
     assert_refused(here("analyze", "toy", tmp_path / "none"), ["none holds no run"])
+
+
+def test_seeds_have_means_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    runs: Any = [
+        SimpleNamespace(path=Path(f"{name}/{seed}"), name=name, setting=name, seed=seed)
+        for name in ("plain", "warped")
+        for seed in (0, 1)
+    ]
+    ratios = dict(zip((run.path for run in runs), (3.0, 5.0, 4.0, 8.0), strict=True))
+    _print_means(runs, {path: {"ratio": ratio} for path, ratio in ratios.items()})
+    out = capsys.readouterr().out
+    for title, mean, half in (("plain: mean", 4, 1), ("warped: mean", 6, 2), ("warped less plain, paired", 2, 1)):
+        rest = out[out.index(title) :]
+        assert f"{mean:.3f} ± {12.7062 * half:.3f}" in rest
+    capsys.readouterr()
+    _print_means(runs[::2], {path: {"ratio": ratio} for path, ratio in ratios.items()})
+    assert capsys.readouterr().out == ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxemic.errors import UserError
-from proxemic.protocols.repetitions import distinct_names, paired_difference, repetitions
+from proxemic.protocols.repetitions import distinct_names, paired_differences, repetitions
 
 
 def run(path: str, name: str, setting: str, seed: int) -> Any:
@@ -35,9 +35,7 @@ def test_copies_are_refused() -> None:
 def test_differences_are_of_the_same_seed() -> None:
     groups = {"one": [run("a", "a", "A", seed) for seed in (0, 1, 2)], "other": [run("b", "b", "B", n) for n in (2, 0)]}
     values = {"one": [{"gap": 1.0}, {"gap": 50.0}, {"gap": 3.0}], "other": [{"gap": 5.0}, {"gap": 2.0}]}
-    found = paired_difference(groups, values)
-    assert found is not None
-    title, estimates = found
+    ((title, estimates),) = paired_differences(groups, values).items()
     assert "other less one, paired by 2 seeds" in title
     assert estimates["gap"].mean == pytest.approx(1.5)  # of 2 − 1 and 5 − 3
     assert estimates["gap"].half_width == pytest.approx(12.7062 * 0.5, rel=1e-4)  # t of one degree
@@ -45,5 +43,5 @@ def test_differences_are_of_the_same_seed() -> None:
 
 def test_no_difference_without_two_groups_and_two_seeds_of_both() -> None:
     one, other = [run("a", "a", "A", 0), run("a1", "a", "A", 1)], [run("b", "b", "B", 0)]
-    assert paired_difference({"one": one}, {"one": [{}, {}]}) is None
-    assert paired_difference({"one": one, "other": other}, {"one": [{}, {}], "other": [{}]}) is None
+    assert paired_differences({"one": one}, {"one": [{}, {}]}) == {}
+    assert paired_differences({"one": one, "other": other}, {"one": [{}, {}], "other": [{}]}) == {}

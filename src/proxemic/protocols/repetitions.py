@@ -7,7 +7,7 @@ from proxemic.errors import UserError
 from proxemic.protocols.comparison_statistics import Estimate, t_interval
 from proxemic.protocols.finished import Run
 
-__all__ = ["distinct_names", "paired_difference", "repetitions"]
+__all__ = ["distinct_names", "paired_differences", "repetitions"]
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 
@@ -46,20 +46,21 @@ def _without_what_all_share(names: list[str]) -> list[str]:
     return ["-".join(each) for each in words]
 
 
-def paired_difference(
+def paired_differences(
     groups: Mapping[str, Sequence[Run]], values: Mapping[str, Sequence[Mapping[str, float]]]
-) -> tuple[str, dict[str, Estimate]] | None:
-    """Of two groups' values, the second less the first with the same seed: a title and the means with intervals.
+) -> dict[str, dict[str, Estimate]]:
+    """What each group's values exceed those of the first by, with the same seed: means with intervals, under a title.
 
-    None unless there are two groups with two seeds or more in common.
+    Groups with fewer than two seeds in common with the first are left out.
     """
-    if len(groups) != 2:
-        return None
-    first, second = ({run.seed: each for run, each in zip(groups[name], values[name], strict=True)} for name in groups)
-    seeds = [seed for seed in first if seed in second]
-    if len(seeds) < 2:
-        return None
-    one, other = groups
-    keys = [key for key in first[seeds[0]] if key in second[seeds[0]]]
-    title = f"{other} less {one}, paired by {len(seeds)} seeds, mean and 95% interval (t distribution)"
-    return title, {key: t_interval([second[seed][key] - first[seed][key] for seed in seeds]) for key in keys}
+    found = {}
+    first, *others = groups
+    base = {run.seed: each for run, each in zip(groups[first], values[first], strict=True)}
+    for name in others:
+        here = {run.seed: each for run, each in zip(groups[name], values[name], strict=True)}
+        seeds = [seed for seed in base if seed in here]
+        if len(seeds) > 1:
+            title = f"{name} less {first}, paired by {len(seeds)} seeds, mean and 95% interval (t distribution)"
+            keys = [key for key in base[seeds[0]] if key in here[seeds[0]]]
+            found[title] = {key: t_interval([here[seed][key] - base[seed][key] for seed in seeds]) for key in keys}
+    return found

@@ -88,7 +88,7 @@ def _runs(arguments: argparse.Namespace, out: Path) -> None:
     from proxemic.figures import write_figure
     from proxemic.protocols.comparison_statistics import t_interval
     from proxemic.protocols.finished import find_runs
-    from proxemic.protocols.repetitions import paired_difference, repetitions
+    from proxemic.protocols.repetitions import paired_differences, repetitions
 
     runs = find_runs(arguments.run_directories)
     for each in runs:
@@ -100,9 +100,8 @@ def _runs(arguments: argparse.Namespace, out: Path) -> None:
     for name, members in groups.items():
         for member in members:
             for state in STATES:
-                trained = state == "trained"
-                loss = member.loss if trained else member.untrained_loss()
-                images = None if arguments.no_images or not trained else member
+                loss = member.loss if state == "trained" else member.untrained_loss()
+                images = None if arguments.no_images or state != "trained" else member
                 values, classes = _measure(loss, images)
                 found.setdefault((name, state), []).append(values)
                 gaps.setdefault(f"{name}, {state}", []).extend(classes["gap_at_scale"])
@@ -121,9 +120,8 @@ def _runs(arguments: argparse.Namespace, out: Path) -> None:
             if key in columns[0]
         ]
         print(format_table(["", *STATES], lines))
-    difference = paired_difference(groups, {name: found[name, "trained"] for name in groups})
-    if difference is not None:
-        title, estimates = difference
+    trained = {name: found[name, "trained"] for name in groups}
+    for title, estimates in paired_differences(groups, trained).items():
         print(title)
         lines = [[label, _number(estimates[key])] for key, label in MEASURES.items() if key in estimates]
         print(format_table(["", "difference"], lines))

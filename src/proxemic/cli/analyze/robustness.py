@@ -1,6 +1,7 @@
 """``proxemic analyze robustness``."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
 
     from proxemic.analysis.robustness import Robustness
     from proxemic.data import Corruption
+    from proxemic.protocols.comparison_statistics import Estimate
     from proxemic.protocols.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
@@ -66,6 +68,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         rows = torch.tensor([values[each.path] for each in group], dtype=torch.float64)
         found[name] = Robustness(rows[:, 0], rows[:, 1:].unflatten(1, (len(names), len(severities))))
     _print(found, names, severities, metric)
+    _print_differences(groups, found, names)
     points = {name: _intervals(each.curves) for name, each in found.items()}
     figure = plot_robustness(
         {name: mean for name, (mean, _) in points.items()},
@@ -133,17 +136,49 @@ def _make(names: list[str], severities: list[int], seed: int, runs: "list[Finish
 def _print(found: "dict[str, Robustness]", names: list[str], severities: list[int], metric: str) -> None:
     from proxemic.cli.show import format_table
 
-    columns = [
-        [each.clean, *each.over_severities.T, each.over_severities.mean(1), each.relative_drop.mean(1)]
-        for each in found.values()
-    ]
-    labels = ["none", *names, "mean of these", "relative drop"]
-    rows = [[label, *map(_cell, cells)] for label, *cells in zip(labels, *columns, strict=True)]
+    columns = [_columns(each).T for each in found.values()]
+    rows = [[label, *map(_cell, cells)] for label, *cells in zip(_labels(names), *columns, strict=True)]
     title = f"{metric} in percent, mean over severities {', '.join(map(str, severities))}"
     if any(len(each.clean) > 1 for each in found.values()):
         title += " ± half of the 95% interval over seeds (t distribution)"
     print(title)
     print(format_table(["corruption", *found], rows))
+
+
+def _print_differences(
+    groups: "dict[str, list[FinishedRun]]", found: "dict[str, Robustness]", names: list[str]
+) -> None:
+    """Beside the first group, which takes away what differs between seeds."""
+    from proxemic.cli.show import format_table
+    from proxemic.protocols.repetitions import paired_differences
+
+    values = {
+        name: [dict(zip(_labels(names), row.tolist(), strict=True)) for row in _columns(each)]
+        for name, each in found.items()
+    }
+    for title, estimates in paired_differences(groups, values).items():
+        rows = [[label, _signed(each)] for label, each in estimates.items()]
+        print(f"{title}, in percent")
+        print(format_table(["corruption", "difference"], rows))
+
+
+def _signed(found: "Estimate") -> str:
+    if math.isnan(found.mean):  # as in `_cell`
+        return "n/a"
+    return f"{100 * found.mean:+.1f} ± {100 * (found.half_width or 0.0):.1f}"
+
+
+def _labels(names: list[str]) -> list[str]:
+    return ["none", *names, "mean of these", "relative drop"]
+
+
+def _columns(found: "Robustness") -> "Tensor":
+    """One row a run: as `_labels`."""
+    import torch
+
+    over = found.over_severities
+    ends = torch.stack((over.mean(1), found.relative_drop.mean(1)), 1)
+    return torch.cat((found.clean.unsqueeze(1), over, ends), 1)
 
 
 def _cell(values: "Tensor") -> str:

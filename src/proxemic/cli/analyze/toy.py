@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     names = members[0].splits.train.class_names
     if any(each.splits.train.class_names != names for each in members):
         raise UserError("The runs were trained on other classes than the first of them: draw them one by one.")
-    chosen, films, lines = {}, {}, []
+    chosen, films, found = {}, {}, {}
     for name, each in runs.items():
         scene = _chosen(each)
-        lines.append([name, *(f"{value:.3f}" for value in separation(scene).values())])
+        found[each.path] = separation(scene)
         flatten, note = _projection(scene)
         chosen[name] = flatten(scene)
         films[name] = {epoch: flatten(shot) for epoch, shot in _film(each).items()} if animate else {}
@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             print(f"{each.path}: {note}")
     print("Distances of training images: within classes (to the class's mean), between the means of classes, to the")
     print("nearest other mean, and how many times as far that is as the first")
+    lines = [[name, *(f"{value:.3f}" for value in found[each.path].values())] for name, each in runs.items()]
     print(format_table(["run", "within", "between", "nearest", "ratio"], lines))
+    _print_means(members, found)
     rows = [[name, *row] for name, scene in chosen.items() for row in _rows(scene, names)]
     written = write_figure(plot_scenes(chosen, names), out, ["run", "kind", "class", "x", "y", "z"], rows)
     if animate:
@@ -68,6 +70,25 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         else:
             print("No animation: not all of the runs kept snapshots (training.callbacks: proxemic.training.Snapshots).")
     print_written(written)
+
+
+def _print_means(members: "list[FinishedRun]", found: dict[Path, dict[str, float]]) -> None:
+    """Over seeds, where there are several, and paired by them."""
+    from proxemic.cli.show import format_table
+    from proxemic.protocols.comparison_statistics import t_interval
+    from proxemic.protocols.repetitions import paired_differences, repetitions
+
+    groups = repetitions(members)
+    values = {name: [found[each.path] for each in group] for name, group in groups.items()}
+    means = {
+        name: {key: t_interval([each[key] for each in repeated]) for key in repeated[0]}
+        for name, repeated in values.items()
+        if len(repeated) > 1
+    }
+    for title, table in {**means, **paired_differences(groups, values)}.items():
+        print(title if title not in means else f"{title}: mean and 95% interval over {len(groups[title])} seeds")
+        cells = [f"{each.mean:.3f} ± {each.half_width or 0.0:.3f}" for each in table.values()]
+        print(format_table(list(table), [cells]))
 
 
 def _film(run: "FinishedRun") -> "dict[int, Scene]":
