@@ -1,6 +1,7 @@
 """``proxemic analyze toy`` as a user runs it."""
 
 import csv
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from PIL import Image
 from command_line import Here, assert_refused, warm_proxemic
 from proxemic.cli.analyze.toy import _print_means
 from proxemic.protocols.finished import FinishedRun
+from proxemic.protocols.repetitions import repetitions
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,10 @@ def test_many_dimensions_are_projected_and_it_says_so(run: Path, tmp_path: Path,
 
 def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "toy", run, runs[0]), ["other classes", "one by one"])
+    shutil.copytree(runs[0], tmp_path / "copy")
+    copied = here("analyze", "toy", runs[0], tmp_path / "copy")
+    assert_refused(copied, ["same recipe and the same seed"])
+    assert copied.stdout == ""
     assert_refused(here("analyze", "toy", tmp_path / "none"), ["none holds no run"])
 
 
@@ -65,11 +71,11 @@ def test_seeds_have_means_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
         for seed in (0, 1)
     ]
     ratios = dict(zip((run.path for run in runs), (3.0, 5.0, 4.0, 8.0), strict=True))
-    _print_means(runs, {path: {"ratio": ratio} for path, ratio in ratios.items()})
+    _print_means(repetitions(runs), {path: {"ratio": ratio} for path, ratio in ratios.items()})
     out = capsys.readouterr().out
     for title, mean, half in (("plain: mean", 4, 1), ("warped: mean", 6, 2), ("warped less plain, paired", 2, 1)):
         rest = out[out.index(title) :]
         assert f"{mean:.3f} ± {12.7062 * half:.3f}" in rest
     capsys.readouterr()
-    _print_means(runs[::2], {path: {"ratio": ratio} for path, ratio in ratios.items()})
+    _print_means(repetitions(runs[::2]), {path: {"ratio": ratio} for path, ratio in ratios.items()})
     assert capsys.readouterr().out == ""

@@ -39,11 +39,12 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.figures import write_figure
     from proxemic.files import check_stem
     from proxemic.protocols.finished import find_runs
-    from proxemic.protocols.repetitions import distinct_names
+    from proxemic.protocols.repetitions import distinct_names, repetitions
 
     out = check_stem(arguments.out or arguments.run_directories[0] / "toy")
     animate = not arguments.no_animation
     members = find_runs(arguments.run_directories)
+    groups = repetitions(members)
     runs = dict(zip(distinct_names(members), members, strict=True))
     names = members[0].splits.train.class_names
     if any(each.splits.train.class_names != names for each in members):
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print("nearest other mean, and how many times as far that is as the first")
     lines = [[name, *(f"{value:.3f}" for value in found[each.path].values())] for name, each in runs.items()]
     print(format_table(["run", "within", "between", "nearest", "ratio"], lines))
-    _print_means(members, found)
+    _print_means(groups, found)
     rows = [[name, *row] for name, scene in chosen.items() for row in _rows(scene, names)]
     written = write_figure(plot_scenes(chosen, names), out, ["run", "kind", "class", "x", "y", "z"], rows)
     if animate:
@@ -72,13 +73,12 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print_written(written)
 
 
-def _print_means(members: "list[FinishedRun]", found: dict[Path, dict[str, float]]) -> None:
+def _print_means(groups: "dict[str, list[FinishedRun]]", found: dict[Path, dict[str, float]]) -> None:
     """Over seeds, where there are several, and paired by them."""
     from proxemic.cli.show import format_table
     from proxemic.protocols.comparison_statistics import t_interval
-    from proxemic.protocols.repetitions import paired_differences, repetitions
+    from proxemic.protocols.repetitions import paired_differences
 
-    groups = repetitions(members)
     values = {name: [found[each.path] for each in group] for name, group in groups.items()}
     means = {
         name: {key: t_interval([each[key] for each in repeated]) for key in repeated[0]}
