@@ -13,11 +13,11 @@ import torch
 from command_line import start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
+from proxemic.locks import alone_in
 from proxemic.protocols.compare import finish_comparison, plan_comparison, run_comparison
 from proxemic.protocols.comparison_directory import Comparison
 from proxemic.protocols.comparison_entries import read_entry
 from proxemic.protocols.jobs import Job, Workers, _processors, run_job
-from proxemic.protocols.locks import alone_in
 
 FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
+from proxemic.locks import alone_in
 from proxemic.protocols.comparison_directory import Cell, Comparison, computed_metrics
 from proxemic.protocols.comparison_entries import Entry, find_names, read_entry
 from proxemic.protocols.comparison_tables import write_tables
 from proxemic.protocols.jobs import Job, Workers, going_on_with
-from proxemic.protocols.locks import alone_in
 
 __all__ = ["Comparison", "finish_comparison", "plan_comparison", "run_comparison", "show_differently", "states"]
 

@@ -171,17 +171,15 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     import torch
     from torch.nn.functional import normalize
 
-    from proxemic.data import Preprocessing
-    from proxemic.models import load_model
-    from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+    from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder, pick_device
 
     recipe = read_recipe(runs[0] / "recipe.yaml").recipe
-    test = recipe.load().test
+    test = recipe.load().test_images
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers
     device = pick_device(recipe.training.accelerator)
     parts = []
     for run in runs:
-        model, preprocessing = load_model(run)
-        found = embed_images(model.to(device), test, Preprocessing(**preprocessing), batch_size=size, workers=workers)
+        model, preprocessing = load_embedder(run)
+        found = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
         parts.append(normalize(found, dim=1))
     return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

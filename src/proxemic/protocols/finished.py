@@ -124,10 +124,10 @@ class FinishedRun(Run):
         """The images of the test classes.
 
         Raises:
-            UserError: If the run is a trial of a search, which must not look at them.
+            UserError: If there are none, or the run is a trial of a search, which must not look at them.
         """
         RunDirectory(self.path).check_run(test=True)
-        return self.splits.test
+        return self.splits.test_images
 
     @cached_property
     def loss(self) -> ProxyLoss | PairwiseLoss:

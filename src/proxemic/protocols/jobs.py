@@ -56,11 +56,14 @@ def run_job(
     Raises:
         UserError: If the recipe is refused, the training fails, or the directory holds a run of another recipe.
     """
+    from proxemic.data.images import NO_TEST
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import RunDirectory, train
 
     run = RunDirectory(job.out)
     read = read_recipe(job.recipe, job.flags)
+    if job.test and not read.recipe.data.has_test:
+        raise UserError(f"{job.recipe}: {NO_TEST}")
     begun = run.recipe.exists()
     if begun and run.recipe.read_text(encoding="utf-8") != read.yaml:
         raise UserError(

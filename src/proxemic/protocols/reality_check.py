@@ -11,10 +11,10 @@ from pathlib import Path
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_json
+from proxemic.locks import alone_in
 from proxemic.protocols.cross_validation import CrossValidation, FoldFailed, plan_folds
 from proxemic.protocols.jobs import Workers, going_on_with
 from proxemic.protocols.joint_space import JointSpace
-from proxemic.protocols.locks import alone_in
 from proxemic.protocols.reality_tables import Repeats, write_results
 from proxemic.protocols.search import Finished, Trial, TrialFailed, search
 

@@ -10,7 +10,9 @@ from proxemic.extras import extra
 with extra("train"):
     from filelock import FileLock, Timeout
 
-__all__ = ["alone_in"]
+__all__ = ["LOCK", "alone_in"]
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -26,11 +28,15 @@ def alone_in(path: Path) -> Iterator[None]:
     ...     pass
     Traceback (most recent call last):
         ...
-    proxemic.errors.UserError: Another process works in ...: wait for it, or choose another --out.
+    proxemic.errors.UserError: Another process works in ...: wait for it, or choose another --out; if none does, ...
     """
     path.mkdir(parents=True, exist_ok=True)
+    lock = path / LOCK
     try:
-        with FileLock(path / ".lock", timeout=0, is_singleton=False):
+        with FileLock(lock, timeout=0, is_singleton=False):
             yield
     except Timeout:
-        raise UserError(f"Another process works in {path}: wait for it, or choose another --out.") from None
+        # Where the file system has no locks, as Lustre may, the file alone says so, also after a kill.
+        raise UserError(
+            f"Another process works in {path}: wait for it, or choose another --out; if none does, delete {lock}."
+        ) from None
