@@ -25,7 +25,7 @@ def train(
         warnings.simplefilter("always")
         for _ in range(steps):
             optimizer.zero_grad()
-            loss(model(torch.randn(6, 4)), torch.arange(6) % 3).backward()
+            loss(model(torch.randn(6, 4)), loss.num_classes - 1 - torch.arange(6) % 3).backward()
             optimizer.step()
     return [str(w.message) for w in caught if "proxies" in str(w.message)]
 
@@ -37,6 +37,14 @@ def test_forgotten_proxies_are_reported_once() -> None:
     assert "NormalizedSoftmaxLoss" in messages[0]
     assert "loss.parameters()" in messages[0]
     assert train(list(model.parameters()), model, loss) == []
+
+
+def test_sampled_proxies_are_watched_too() -> None:
+    # So many that of those looked at a hundred more would hardly be.
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(1_000_000, 5, sample_rate=1e-6)
+    assert len(train(list(model.parameters()), model, loss)) == 1
+    loss = NormalizedSoftmaxLoss(1_000_000, 5, sample_rate=1e-6)
+    assert train([*model.parameters(), *loss.parameters()], model, loss) == []
 
 
 def test_moving_proxies_are_silent() -> None:
@@ -78,3 +86,16 @@ def test_parametrised_proxies_are_left_alone() -> None:
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     loss(torch.randn(3, 7), torch.tensor([0, 1, 2])).backward()
     optimizer.step()
+
+
+def test_a_process_that_has_no_class_is_silent() -> None:
+    model, loss = nn.Linear(4, 5), NormalizedSoftmaxLoss(3, 5)
+    full = nn.Parameter(loss.proxies.detach().clone())
+    loss.proxies = nn.Parameter(torch.empty(0, 1, 5))
+    optimizer = torch.optim.SGD([*model.parameters(), full, loss.proxies], lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(30):
+            optimizer.zero_grad()
+            (model(torch.randn(6, 4)).sum() + full.sum() + loss.proxies.sum()).backward()
+            optimizer.step()

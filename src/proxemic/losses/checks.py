@@ -30,8 +30,8 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
         raise ValueError(f"{name} is {value}, but must be a whole number of at least {least}: {why}.")
 
 
-def check_embeddings(embeddings: Tensor, embedding_size: int) -> None:
-    """Raise `ValueError` unless the embeddings are ``[B, embedding_size]``, floating, and at least one."""
+def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) -> None:
+    """Raise `ValueError` unless the embeddings are ``[B, embedding_size]``, floating, and at least ``least``."""
     if embeddings.ndim != 2 or embeddings.shape[1] != embedding_size:
         raise ValueError(
             f"embeddings have shape {list(embeddings.shape)}, but this loss takes [batch, {embedding_size}]: "
@@ -39,7 +39,7 @@ def check_embeddings(embeddings: Tensor, embedding_size: int) -> None:
         )
     if not embeddings.is_floating_point():
         raise ValueError(f"embeddings are {embeddings.dtype}, but must be floating: convert with .float().")
-    if len(embeddings) == 0:
+    if len(embeddings) < least:
         raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
 
 
@@ -57,7 +57,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
     labels = labels.long()  # of a narrow type, the comparison would be made in that type
     if labels.is_cuda:
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
-    elif labels.min() < 0 or labels.max() >= num_classes:
+    elif len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         wrong = labels.min() if labels.min() < 0 else labels.max()
         raise ValueError(
             f"labels hold {wrong.item()}, but num_classes={num_classes} allows 0 to {num_classes - 1}: "

@@ -4,15 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
+from proxemic.losses.row_steps import step_rows
 from proxemic.losses.scoring import Scoring, dense_class_scores
 from proxemic.losses.similarity import InnerProduct, unit
 
@@ -77,6 +80,7 @@ class HISTLoss(ProxyLoss):
         pooling: From K similarities, minus distances here, to a class score.
         regularizers: Terms on the means to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the means, and the log-variances, ``[C, K, D]``, in place.
 
     Raises:
@@ -100,6 +104,7 @@ class HISTLoss(ProxyLoss):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
@@ -109,6 +114,7 @@ class HISTLoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
         self.alpha = check_positive("alpha", alpha)
@@ -122,26 +128,51 @@ class HISTLoss(ProxyLoss):
         self.enter = nn.Linear(embedding_size, hidden, bias=False)
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
         self.leave = nn.Linear(hidden, num_classes, bias=False)
+        if sample_rate < 1:
+            step_rows(self.log_variances)
+            step_rows(self.leave.weight)
 
-    def centers(self, proxies: Tensor) -> Tensor:
-        return _rows(proxies, self.log_variances.to(proxies.dtype))
+    def distribute(
+        self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
+    ) -> None:
+        if sharded:
+            raise ValueError(
+                "proxies are to be sharded, but HISTLoss's network needs those of the whole batch: replicate them."
+            )
+        super().distribute(group=group, even_batches=even_batches)
+
+    def centers(self, proxies: Tensor, rows: Callable[[Tensor], Tensor] = lambda it: it) -> Tensor:
+        return _rows(proxies, rows(self.log_variances).to(proxies.dtype))
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        distribution = softmax_objective(self.scoring.scale * positive, negative)
-        return distribution + self.graph_weight * F.cross_entropy(self._propagated(embeddings, labels), labels)
+        return self.step_objective(positive, negative, labels, embeddings, Classes(labels, Among(self.num_classes)))
 
-    def _propagated(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Tensor:
-        """Class logits ``[B, C]`` of the hypergraph network."""
+    def step_objective(
+        self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor, classes: Classes
+    ) -> Tensor:
+        distribution = softmax_objective(self.scoring.scale * positive, negative)
+        graph = F.cross_entropy(self._propagated(embeddings, classes), classes.labels)
+        return distribution + self.graph_weight * graph
+
+    def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: Classes) -> Tensor:
+        """Class logits ``[B, C]`` of the hypergraph network, of the classes looked at."""
+        labels = classes.labels
         # One hyperedge a sample, weighted by how many samples share its class: the same G, and no list of the classes
         # in the batch, whose length a GPU would have to be waited for.
         same = labels.unsqueeze(1) == labels
         queries = self.scoring.similarity.prepare(embeddings)
-        rows = _rows(self.proxies[labels].to(queries.dtype), self.log_variances[labels].to(queries.dtype))
+        means, log_variances = (
+            classes.rows(each)[labels].to(queries.dtype) for each in (self.proxies, self.log_variances)
+        )
+        rows = _rows(means, log_variances)
         scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))
         x = graph @ F.linear(embeddings, self.enter.weight.to(embeddings.dtype))
-        return graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), self.leave.weight.to(x.dtype))
+        leave = classes.rows(self.leave.weight).to(x.dtype)
+        logits = graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), leave)
+        weights = classes.among.weights
+        return logits if weights is None else logits + weights.log()
 
     def _normalize(self, x: Float[Tensor, "batch hidden"]) -> Float[Tensor, "batch hidden"]:
         weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)

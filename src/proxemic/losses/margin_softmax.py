@@ -31,6 +31,7 @@ class _MarginSoftmax(ProxyLoss):
         pooling: Pooling,
         regularizers: Sequence[nn.Module],
         chunk_size: int | None,
+        sample_rate: float,
         init: Callable[[Tensor], object],
     ) -> None:
         super().__init__(
@@ -40,6 +41,7 @@ class _MarginSoftmax(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
 
@@ -68,6 +70,7 @@ class SphereFaceLoss(_MarginSoftmax):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -89,9 +92,20 @@ class SphereFaceLoss(_MarginSoftmax):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = unit_directions,
     ) -> None:
-        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scale,
+            proxies_per_class,
+            pooling,
+            regularizers,
+            chunk_size,
+            sample_rate,
+            init,
+        )
         check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
         self.margin = margin
 
@@ -113,6 +127,7 @@ class CosFaceLoss(_MarginSoftmax):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -134,9 +149,20 @@ class CosFaceLoss(_MarginSoftmax):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = xavier_uniform,
     ) -> None:
-        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scale,
+            proxies_per_class,
+            pooling,
+            regularizers,
+            chunk_size,
+            sample_rate,
+            init,
+        )
         if not 0 <= margin < 2:
             raise ValueError(f"margin is {margin}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
         self.margin = margin
@@ -161,6 +187,7 @@ class ArcFaceLoss(_MarginSoftmax):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -182,9 +209,20 @@ class ArcFaceLoss(_MarginSoftmax):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = small_normal,
     ) -> None:
-        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scale,
+            proxies_per_class,
+            pooling,
+            regularizers,
+            chunk_size,
+            sample_rate,
+            init,
+        )
         self.margin = _check_radians("margin", margin)
 
     def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
@@ -209,6 +247,7 @@ class MagFaceLoss(_MarginSoftmax):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -232,9 +271,20 @@ class MagFaceLoss(_MarginSoftmax):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = unit_directions,
     ) -> None:
-        super().__init__(num_classes, embedding_size, scale, proxies_per_class, pooling, regularizers, chunk_size, init)
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scale,
+            proxies_per_class,
+            pooling,
+            regularizers,
+            chunk_size,
+            sample_rate,
+            init,
+        )
         if len(margin_range) != 2 or len(norm_range) != 2:
             raise ValueError(f"margin_range and norm_range are {margin_range}, {norm_range}, but each is two numbers.")
         low, high = (_check_radians("margin_range", bound) for bound in margin_range)

@@ -35,6 +35,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         pooling: In place of the softmax pooling with γ.
         regularizers: Further terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -60,6 +61,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         pooling: Pooling | None = None,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
@@ -71,6 +73,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
             pooling=pooling or SoftmaxPooling(gamma),
             regularizers=(CenterRegularizer(center_weight), *regularizers),
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
 
@@ -91,6 +94,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         pooling: In place of the softmax pooling with γ.
         regularizers: Further terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -116,6 +120,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         pooling: Pooling | None = None,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
@@ -125,6 +130,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=(CenterRegularizer(center_weight), *regularizers),
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
         self.margin = check_finite("margin", margin)
@@ -150,6 +156,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         pooling: In place of the softmax pooling with γ.
         regularizers: Further terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -175,6 +182,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         pooling: Pooling | None = None,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
@@ -184,6 +192,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=(CenterRegularizer(center_weight), *regularizers),
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
         self.margin = check_finite("margin", margin)

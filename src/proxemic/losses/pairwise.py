@@ -3,9 +3,12 @@
 import copy
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.distributed.gather import share_first
+from proxemic.distributed.spread import Spread, make_spread
 from proxemic.extras import extra
 from proxemic.losses.checks import check_count, check_embeddings, check_labels
 
@@ -61,11 +64,33 @@ class PairwiseLoss(nn.Module):
         _check_loss(loss)
         _check_miner(miner)
         self.num_classes, self.embedding_size, self.memory_size = num_classes, embedding_size, memory_size
+        self._spread: Spread | None = None
         # A recipe makes one loss and one miner, and builds from them more than once.
         loss, miner = copy.deepcopy((loss, miner))
         self.loss = _Memory(loss, miner, embedding_size, memory_size) if memory_size else loss
         self.miner = None if memory_size else miner
         self._try()
+
+    def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
+        """From now on the loss is that of the joined batch of all processes, each of which passes its own part.
+
+        As `ProxyLoss.distribute`: every process gets the same value, and its gradients. Each computes it whole: the
+        embeddings are gathered once, and nothing is sent back. What the loss draws at random must be drawn alike on all
+        processes: seed torch's generator alike.
+
+        Args:
+            group: The processes; ``None`` is all.
+            even_batches: Every step has as many samples on each process; else their numbers are exchanged first.
+
+        Raises:
+            ValueError: If there is no process group, or this process is not of it, or this was done before.
+        """
+        self._spread = make_spread(self._spread, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._spread.group)
+        if isinstance(self.loss, _Memory):
+            position = self.loss.get_extra_state()
+            share_first([position], self._spread.group)
+            self.loss.set_extra_state(position)
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss of a batch.
@@ -81,12 +106,14 @@ class PairwiseLoss(nn.Module):
             ValueError: If a shape, a dtype or a label is not allowed, or the batch does not fit into the memory. On a
                 GPU a label out of range fails later, by a device-side assertion.
         """
-        check_embeddings(embeddings, self.embedding_size)
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
-        self.check_batch_size(len(embeddings))
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+            if self._spread is not None:
+                _, x, labels = self._spread.gather(x, labels)
+            self.check_batch_size(len(x))
             pairs = None if self.miner is None else self.miner(x, labels)
             return self.loss(x, labels, pairs).reshape(())
 

@@ -34,6 +34,7 @@ class ProxyAnchorLoss(ProxyLoss):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -55,6 +56,7 @@ class ProxyAnchorLoss(ProxyLoss):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
@@ -68,6 +70,7 @@ class ProxyAnchorLoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
         self._margin = margin

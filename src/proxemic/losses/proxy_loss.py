@@ -4,12 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.distributed.gather import reduce_scores_across, share_first, sum_across
+from proxemic.distributed.spread import Spread, make_spread
 from proxemic.losses.checks import check_count, check_embeddings, check_labels
+from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.regularizers import Regularizer
+from proxemic.losses.row_steps import step_rows
 from proxemic.losses.scoring import Scoring, dense_class_scores
 from proxemic.losses.streaming import streamed_scores
 from proxemic.losses.watch import watch_proxies
@@ -22,6 +27,15 @@ class ProxyLoss(nn.Module, ABC):
 
     A subclass says what is summed (`Scoring`) and writes `objective`. Gradients are of first order only.
 
+    With ``sample_rate`` r < 1 a step looks at the classes of the batch and at a random part of the others, at least
+    the share r, each of which stands for several (Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022,
+    where they stand for themselves alone, which makes the loss smaller). Sums over classes are then unbiased: those of
+    class-wise losses and a `CenterRegularizer`, with their gradients, and of a data-wise loss the sum of exponentials
+    inside its log-sum-exp; the logarithm of that, and so the loss, is smaller on average. The gradient of the proxies
+    is sparse, and torch's optimisers step the rows looked at alone, with their momentum and other state, and decay no
+    others; Adam's bias correction counts the steps of the whole run. Clipping and the like must be able to take sparse
+    gradients. At r = 1 all is exact and dense.
+
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D ≥ 1 of the embeddings.
@@ -29,10 +43,12 @@ class ProxyLoss(nn.Module, ABC):
         proxies_per_class: K ≥ 1.
         regularizers: Modules that map the proxies ``[C, K, D]`` to a scalar.
         chunk_size: Classes whose scores are held at once; ``None`` chooses from batch, C, K and D.
+        sample_rate: r in (0, 1], the share of the other classes that a step looks at.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Attributes:
-        proxies: Parameter ``[C, K, D]``; give it to the optimiser, usually with a learning rate of its own.
+        proxies: Parameter ``[C, K, D]``; give it to the optimiser, usually with a learning rate of its own. After
+            `distribute` with ``sharded=True``, those of this process's classes.
 
     Raises:
         ValueError: If a size is not allowed.
@@ -49,6 +65,7 @@ class ProxyLoss(nn.Module, ABC):
         proxies_per_class: int = 1,
         regularizers: Iterable[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__()
@@ -57,10 +74,18 @@ class ProxyLoss(nn.Module, ABC):
         check_count("proxies_per_class", proxies_per_class, 1, "every class has a proxy; 1 is the usual choice")
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
+        if not 0 < sample_rate <= 1:
+            raise ValueError(f"sample_rate is {sample_rate}, but is a share of the classes: above 0, up to 1 for all.")
         self.scoring = scoring
+        self.sample_rate = sample_rate
+        self._num_classes = num_classes
+        self._spread: Spread | None = None
         self.chunk_size = chunk_size
         self.proxies = nn.Parameter(torch.empty(num_classes, proxies_per_class, embedding_size))
         self.regularizers = nn.ModuleList(regularizers)
+        if sample_rate < 1:
+            step_rows(self.proxies)
+            self._need_own_regularizers("sample_rate is below 1")
         with torch.no_grad():
             init(self.proxies)
         watch_proxies(self)
@@ -68,7 +93,7 @@ class ProxyLoss(nn.Module, ABC):
     @property
     def num_classes(self) -> int:
         """C."""
-        return self.proxies.shape[0]
+        return self._num_classes
 
     @property
     def proxies_per_class(self) -> int:
@@ -93,9 +118,52 @@ class ProxyLoss(nn.Module, ABC):
         ``negative`` is the log-sum-exp of each sample's scaled negatives; or, of a class-wise loss, a scalar.
         """
 
-    def centers(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "classes proxies features"]:
-        """What the similarity takes for the proxies: they themselves, unless a loss derives it from them."""
+    def centers(
+        self, proxies: Float[Tensor, "classes proxies dim"], rows: Callable[[Tensor], Tensor] = lambda it: it
+    ) -> Float[Tensor, "classes proxies features"]:
+        """What the similarity takes for the proxies: they themselves, unless a loss derives it from them.
+
+        Args:
+            proxies: Of the classes at hand.
+            rows: Gives the rows of another parameter that belong to the same classes.
+        """
         return proxies
+
+    def distribute(
+        self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
+    ) -> None:
+        """From now on the loss is that of the joined batch of all processes, each of which passes its own part.
+
+        Every process gets the same value, that of one process with all samples, and its gradients: the whole gradient
+        of the proxies (of its own, if sharded), so that they need no averaging; and, for the network, W times that of
+        its own embeddings, as `torch.nn.parallel.DistributedDataParallel` takes the mean over the W processes. Each
+        process works on C/W classes. Call it on all processes, before an optimiser is given the parameters: these get
+        the values that the first process has, but for sharded proxies, of which each keeps its own.
+
+        A step gathers the embeddings and labels once, scatters the embeddings' gradient once, and reduces three floats
+        a sample, one of class-wise losses. Where the proxies are replicated, their gradient is gathered too, and of
+        sampled classes the choice sent.
+
+        Args:
+            sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
+                Take an optimiser that steps every row by itself (not LBFGS or Adafactor). What looks at the gradients
+                of all parameters must join the processes': `proxemic.training.clipping.clip_norm` in place of
+                `torch.nn.utils.clip_grad_norm_`, `ShardedGradScaler` in place of `GradScaler`.
+            group: The processes; ``None`` is all.
+            even_batches: Every step has as many samples on each process; else their numbers are exchanged first, for
+                which a GPU is waited for.
+
+        Raises:
+            ValueError: If there is no process group, or this process is not of it, this was done before, or the loss
+                cannot be sharded.
+        """
+        if sharded:
+            self._need_own_regularizers("proxies are sharded")
+        self._spread = make_spread(self._spread, self.num_classes, sharded, group, even_batches)
+        if sharded:
+            self._keep(self._spread.own)
+        alike = [each for each in self.parameters() if not (sharded and each is self.proxies)]
+        share_first([*alike, *self.buffers()], self._spread.group)
 
     def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss of a batch.
@@ -111,20 +179,49 @@ class ProxyLoss(nn.Module, ABC):
             ValueError: If a shape, a dtype or a label is not allowed. On a GPU a label out of range fails later,
                 by a device-side assertion, so that the check need not wait for the GPU.
         """
-        check_embeddings(embeddings, self.embedding_size)
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
-            x = embeddings.to(self._dtype(embeddings))
-            proxies, terms, inside = self._regularized(self.proxies.to(x.dtype))
+            parts = whole = embeddings.to(self._dtype(embeddings))
+            if self._spread is not None:
+                parts, whole, labels = self._spread.gather(parts, labels)
+            classes = Classes.of(labels, len(self.proxies), self.sample_rate, self._spread, parts.dtype)
+            own = classes.own
+            proxies, terms, inside = self._regularized(classes.own_rows(self.proxies).to(parts.dtype), own.among)
             positive, negative, term = streamed_scores(
-                x, self.centers(proxies), labels, self.scoring, self.chunk_size, inside
+                parts,
+                self.centers(proxies, classes.own_rows),
+                own.labels,
+                self.scoring,
+                self.chunk_size,
+                inside,
+                own.among,
             )
-            return sum([*terms, term] if inside else terms, self.objective(positive, negative, labels, x))
+            if self._spread is not None:
+                positive, negative, term = reduce_scores_across(positive, negative, term, self._spread.group)
+            value = self.step_objective(positive, negative, labels, whole, classes)
+            return sum([*terms, term] if inside else terms, value)
+
+    def step_objective(
+        self,
+        positive: Float[Tensor, " batch"],
+        negative: Float[Tensor, "*batch"],
+        labels: Int[Tensor, " batch"],
+        embeddings: Float[Tensor, "batch dim"],
+        classes: Classes,
+    ) -> Float[Tensor, ""]:
+        """`objective`, told which classes the step looks at, for losses that have more to do with them."""
+        return self.objective(positive, negative, labels, embeddings)
 
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
+        if len(self.proxies) != self.num_classes:
+            raise ValueError(
+                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, as they are sharded over processes: "
+                "score all classes in one process, with the proxies that a run exports."
+            )
         with torch.autocast(embeddings.device.type, enabled=False):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
             centers = self.centers(self.proxies.to(queries.dtype))
@@ -136,21 +233,39 @@ class ProxyLoss(nn.Module, ABC):
         return self.class_scores(embeddings).argmax(1)
 
     def extra_repr(self) -> str:
-        classes, proxies, dim = self.proxies.shape
-        return f"num_classes={classes}, embedding_size={dim}, proxies_per_class={proxies}, {self.scoring}"
+        _, proxies, dim = self.proxies.shape
+        sampled = f", sample_rate={self.sample_rate}" if self.sample_rate < 1 else ""
+        sizes = f"num_classes={self.num_classes}, embedding_size={dim}, proxies_per_class={proxies}"
+        return f"{sizes}{sampled}, {self.scoring}"
 
-    def _regularized(self, proxies: Tensor) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
+    def _regularized(self, proxies: Tensor, among: Among) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
         """The proxies as the loss is to use them, terms to add to it, and those that are made with its chunks."""
         terms, inside = [], []
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
-                terms.append(regularizer(proxies))
-            elif regularizer.separable and self.centers(proxies) is proxies:
+                terms.append(regularizer(self.proxies.to(proxies.dtype)))  # of all, on every process alike
+            elif regularizer.separable and type(self).centers is ProxyLoss.centers:
                 inside.append(regularizer)
             else:
-                proxies, term = regularizer.through(proxies)
+                proxies, term = regularizer.through(proxies, among)
+                if regularizer.separable and among.group is not None:
+                    term = sum_across(term, among.group)
                 terms.append(term)
         return proxies, terms, inside
+
+    def _keep(self, part: slice) -> None:
+        """Drop the proxies of other classes."""
+        self.proxies = nn.Parameter(self.proxies.detach()[part].clone(), self.proxies.requires_grad)
+        if self.sample_rate < 1:
+            step_rows(self.proxies)
+
+    def _need_own_regularizers(self, why: str) -> None:
+        for regularizer in self.regularizers:
+            if not isinstance(regularizer, Regularizer):
+                raise ValueError(
+                    f"{why}, but the regulariser {type(regularizer).__name__} takes all proxies at once: take those of "
+                    "proxemic.losses, or derive yours from proxemic.losses.regularizers.Regularizer."
+                )
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:
         """Float32 at least, so that half precision costs no digits here."""

@@ -29,6 +29,7 @@ class ProxyNCALoss(ProxyLoss):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -49,6 +50,7 @@ class ProxyNCALoss(ProxyLoss):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = eighth_normal,
     ) -> None:
         super().__init__(
@@ -58,6 +60,7 @@ class ProxyNCALoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
 
@@ -79,6 +82,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -99,6 +103,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = eighth_normal,
     ) -> None:
         super().__init__(
@@ -108,6 +113,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
 

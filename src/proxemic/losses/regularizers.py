@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from proxemic.losses.classes import Among
 
 __all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
 
@@ -37,13 +40,16 @@ class Regularizer(nn.Module, ABC):
         return self.through(proxies)[1]
 
     def through(
-        self, proxies: Float[Tensor, "classes proxies dim"]
+        self, proxies: Float[Tensor, "classes proxies dim"], among: Among | None = None
     ) -> tuple[Float[Tensor, "classes proxies dim"], Float[Tensor, ""]]:
         """The proxies, to be used in place of the argument, and the term's value."""
-        return _Through.apply(proxies, self)  # type: ignore[return-value]
+        return _Through.apply(proxies, self, among or Among(len(proxies)))  # type: ignore[return-value]
 
     separable: ClassVar[bool] = False
-    """Whether the term is a mean over classes, each by itself, so that a chunk of classes has its part of it."""
+    """Whether the term is a mean over classes, each by itself, so that a chunk of classes has its part of it.
+
+    Of rows that are not all, the value is then their part; else it is the whole, to which all processes add.
+    """
 
     @abstractmethod
     def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
@@ -51,7 +57,7 @@ class Regularizer(nn.Module, ABC):
 
     @abstractmethod
     def value(
-        self, proxies: Float[Tensor, "classes proxies dim"], state: Float[Tensor, "*state"] | None
+        self, proxies: Float[Tensor, "classes proxies dim"], state: Float[Tensor, "*state"] | None, among: Among
     ) -> Float[Tensor, ""]:
         """The term without its weight, outside autograd; fills the state."""
 
@@ -62,6 +68,7 @@ class Regularizer(nn.Module, ABC):
         proxies: Float[Tensor, "classes proxies dim"],
         state: Float[Tensor, "*state"] | None,
         factor: Float[Tensor, ""] | float,
+        among: Among,
     ) -> None:
         """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
 
@@ -90,23 +97,30 @@ class MeanProxyNorm(Regularizer):
     def make_state(self, proxies: Tensor) -> Tensor:
         return proxies.new_zeros(proxies.shape[2])  # the mean
 
-    def value(self, proxies: Tensor, state: Tensor | None) -> Tensor:
+    def value(self, proxies: Tensor, state: Tensor | None, among: Among) -> Tensor:
         mean = self.make_state(proxies) if state is None else state
         for part in _parts(proxies):
-            rows = proxies[part].flatten(0, 1)
-            mean.addmv_(rows.T, _inverse(torch.linalg.vector_norm(rows, dim=1)))
-        mean.div_(proxies.shape[0] * proxies.shape[1])
+            scale = _inverse(torch.linalg.vector_norm(proxies[part], dim=2))
+            if among.weights is not None:
+                scale.mul_(among.weights[part].unsqueeze(1))
+            mean.addmv_(proxies[part].flatten(0, 1).T, scale.flatten())
+        if among.group is not None:
+            dist.all_reduce(mean, group=among.group)
+        mean.div_(among.total * proxies.shape[1])
         return mean.norm()
 
-    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float) -> None:
+    def add_gradient(
+        self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float, among: Among
+    ) -> None:
         assert state is not None
         # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
-        direction = state * (_inverse(state.norm()) * factor / (proxies.shape[0] * proxies.shape[1]))
+        direction = state * (_inverse(state.norm()) * factor / (among.total * proxies.shape[1]))
         for part in _parts(proxies):
             rows = proxies[part]
-            scale = _inverse(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
-            along = (rows @ direction).unsqueeze(2)
-            grad[part].addcmul_(scale, direction).addcmul_(rows, along.mul_(scale.pow(3)), value=-1)
+            inverse = _inverse(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
+            scale = inverse if among.weights is None else inverse * among.weights[part].view(-1, 1, 1)
+            along = (rows @ direction).unsqueeze(2).mul_(inverse.square())
+            grad[part].addcmul_(scale, direction).addcmul_(rows, along.mul_(scale), value=-1)
 
 
 class CenterRegularizer(Regularizer):
@@ -136,51 +150,57 @@ class CenterRegularizer(Regularizer):
         # For its size beside the proxies', many proxies a class have theirs made again.
         return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
 
-    def value(self, proxies: Tensor, state: Tensor | None) -> Tensor:
+    def value(self, proxies: Tensor, state: Tensor | None, among: Among) -> Tensor:
         total = proxies.new_zeros(())
         if proxies.shape[1] == 1:
             return total
         for part in _parts(proxies):
-            value, mixing = _center_terms(proxies[part])
-            total.add_(value)
+            lengths, mixing = _center_terms(proxies[part])
+            total.add_(lengths.sum() if among.weights is None else lengths.dot(among.weights[part]))
             if state is not None:
                 state[part] = mixing
-        return total / self._pairs(proxies)
+        return total / self._pairs(proxies, among)
 
-    def add_gradient(self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float) -> None:
+    def add_gradient(
+        self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float, among: Among
+    ) -> None:
         if proxies.shape[1] == 1:
             return
-        factor = 2 * factor / self._pairs(proxies)
+        factor = 2 * factor / self._pairs(proxies, among)
         for part in _parts(proxies):
-            mixing = _center_terms(proxies[part])[1] if state is None else state[part]
-            grad[part].baddbmm_(mixing * factor, proxies[part])
+            mixing = (_center_terms(proxies[part])[1] if state is None else state[part]) * factor
+            if among.weights is not None:
+                mixing.mul_(among.weights[part].view(-1, 1, 1))
+            grad[part].baddbmm_(mixing, proxies[part])
 
-    def _pairs(self, proxies: Tensor) -> int:
+    def _pairs(self, proxies: Tensor, among: Among) -> int:
         """Each pair is met twice in a matrix of all."""
-        classes, per_class, _ = proxies.shape
-        return 2 * classes * per_class * (per_class - 1)
+        per_class = proxies.shape[1]
+        return 2 * among.total * per_class * (per_class - 1)
 
 
 class _Through(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, proxies: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, proxies: Tensor, regularizer: Regularizer, among: Among
+    ) -> tuple[Tensor, Tensor]:
         state = regularizer.make_state(proxies)
-        value = regularizer.value(proxies, state)
+        value = regularizer.value(proxies, state, among)
         ctx.save_for_backward(proxies, state)
-        ctx.regularizer = regularizer
+        ctx.regularizer, ctx.among = regularizer, among
         ctx.set_materialize_grads(False)
         return proxies.view_as(proxies), value * regularizer.weight
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
         proxies, state = ctx.saved_tensors
         if grad_value is None:
-            return grad, None
+            return grad, None, None
         # Onto what came, not beside it: the loss made that gradient for this alone.
         grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
-        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight)
-        return grad, None
+        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight, ctx.among)
+        return grad, None, None
 
 
 def _parts(proxies: Tensor) -> Iterator[slice]:
@@ -192,7 +212,7 @@ def _parts(proxies: Tensor) -> Iterator[slice]:
 
 
 def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """``Σ ‖ŵ_k − ŵ_l‖`` over all k and l of all classes, and the matrices that mix proxies into half its gradient."""
+    """``Σ ‖ŵ_k − ŵ_l‖`` over all k and l of each class, and the matrices that mix proxies into half its gradient."""
     gram = torch.bmm(rows, rows.mT)
     scale = _inverse(gram.diagonal(dim1=1, dim2=2).sqrt())
     cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
@@ -205,7 +225,7 @@ def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
     along = torch.linalg.vecdot(pull, cosine)
     mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
     mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
-    return length.sum(), mixing
+    return length.sum((1, 2)), mixing
 
 
 def _inverse(length: Tensor) -> Tensor:

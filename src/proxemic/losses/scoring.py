@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.losses.classes import Among
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.similarity import Cosine, Similarity
@@ -58,14 +59,29 @@ def dense_class_scores(
 
 
 def reduce_scores(
-    scores: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], scoring: Scoring
+    scores: Float[Tensor, "batch classes"],
+    labels: Int[Tensor, " batch"],
+    scoring: Scoring,
+    weights: Float[Tensor, " classes"] | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
-    """Positive scores and reduced negatives of class scores, by ordinary autograd."""
-    own = labels.unsqueeze(1)
-    positive = scores.gather(1, own).squeeze(1)
+    """Positive scores and reduced negatives of class scores, by ordinary autograd.
+
+    Args:
+        scores: Of the classes at hand.
+        labels: Own classes; the positive score is 0 where it is not at hand, out of ``[0, classes)``.
+        scoring: What is summed.
+        weights: How often each class counts in the sums; ``None``: once.
+    """
+    classes = scores.shape[1]
+    inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)
+    own = labels.clamp(0, classes - 1).unsqueeze(1)
+    positive = torch.where(inside, scores.gather(1, own), 0).squeeze(1)
     logits = scoring.scale * (scoring.transform(scores) if scoring.transform else scores)
-    logits = logits.scatter(1, own, -torch.inf)
-    return positive, logits.logsumexp(1) if scoring.push is None else scoring.push(logits.logsumexp(0)).sum()
+    logits = logits.scatter(1, own, torch.where(inside, -torch.inf, logits.gather(1, own)))
+    if scoring.push is None:
+        return positive, (logits if weights is None else logits + weights.log()).logsumexp(1)
+    pushes = scoring.push(logits.logsumexp(0))
+    return positive, (pushes if weights is None else pushes * weights).sum()
 
 
 def dense_scores(
@@ -74,8 +90,11 @@ def dense_scores(
     labels: Int[Tensor, " batch"],
     scoring: Scoring,
     terms: Sequence[Regularizer] = (),
+    among: Among | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Positive scores, reduced negatives and terms, written down plainly: the definition of `streamed_scores`."""
+    among = among or Among(len(proxies))
     queries = scoring.similarity.prepare(embeddings)
     scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
-    return *reduce_scores(scores, labels, scoring), sum((term(proxies) for term in terms), proxies.new_zeros(()))
+    total = sum((term.through(proxies, among)[1] for term in terms), proxies.new_zeros(()))
+    return *reduce_scores(scores, labels, scoring, among.weights), total

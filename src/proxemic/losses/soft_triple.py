@@ -32,6 +32,7 @@ class SoftTripleLoss(ProxyLoss):
         pooling: In place of the softmax pooling with γ.
         regularizers: Further terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -57,6 +58,7 @@ class SoftTripleLoss(ProxyLoss):
         pooling: Pooling | None = None,
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_uniform,
     ) -> None:
         super().__init__(
@@ -66,6 +68,7 @@ class SoftTripleLoss(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=(CenterRegularizer(center_weight), *regularizers),
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
         self.margin = check_finite("margin", margin)

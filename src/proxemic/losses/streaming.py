@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from proxemic.losses.classes import Among
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.scoring import Elementwise, Scoring, dense_scores
 from proxemic.precision import full_precision
@@ -72,32 +73,44 @@ def streamed_scores(
     scoring: Scoring,
     chunk_size: int | None = None,
     terms: Sequence[Regularizer] = (),
+    among: Among | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Positive scores ``[batch]``; reduced negatives, ``[batch]``, or a scalar for class-wise losses; the sum of terms.
 
     Args:
         embeddings: One a row, float32 or float64.
         proxies: K a class, of the same dtype.
-        labels: Each in [0, classes); not checked here.
+        labels: Own classes; one out of [0, classes) is not among these, and its positive score is 0.
         scoring: What is summed, see `Scoring`.
         chunk_size: Classes whose scores are made at once; ``None`` chooses by `Plan.of`.
         terms: Separable regularisers, made with each chunk while its proxies are at hand.
+        among: What the classes stand for, where they are not all there are.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
     >>> positive
     tensor([1., 1.])
     """
+    among = among or Among(len(proxies))
+    if len(proxies) == 0:
+        return _nothing(embeddings, proxies, scoring)
     if chunk_size is None:
         plan = Plan.of(scoring, len(embeddings), *proxies.shape)
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
-        return dense_scores(embeddings, proxies, labels, scoring, terms)
+        return dense_scores(embeddings, proxies, labels, scoring, terms, among)
     queries = scoring.similarity.prepare(embeddings)
     return _Streamed.apply(  # type: ignore[return-value]
-        queries, proxies, labels, scoring, plan, tuple(terms), torch.is_grad_enabled()
+        queries, proxies, labels, scoring, plan, tuple(terms), among, torch.is_grad_enabled()
     )
+
+
+def _nothing(embeddings: Tensor, proxies: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
+    """Of no classes: empty sums, with gradients of 0, so that what is to be sent between processes still is."""
+    zero = 0 * (embeddings.sum() + proxies.sum())
+    positive = zero.expand(len(embeddings))
+    return positive, positive - torch.inf if scoring.push is None else zero, zero
 
 
 class _Streamed(torch.autograd.Function):
@@ -110,20 +123,22 @@ class _Streamed(torch.autograd.Function):
         scoring: Scoring,
         plan: Plan,
         terms: tuple[Regularizer, ...],
+        among: Among,
         differentiable: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
         with _outside_autograd(queries, scoring):
-            walk = _Walk(queries, proxies, labels, scoring, plan, terms)
+            walk = _Walk(queries, proxies, labels, scoring, plan, terms, among)
             if scoring.similarity.cancels:
-                walk.own = scoring.similarity.pairs(queries, proxies[labels])
+                walk.own = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in terms]
             if plan.keep and differentiable:
                 walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
             for part in walk.parts():
                 walk.fold(part, grads)
-        ctx.scoring, ctx.plan, ctx.terms, ctx.states, ctx.grads = scoring, plan, terms, walk.states, grads
+        ctx.scoring, ctx.plan, ctx.terms, ctx.among = scoring, plan, terms, among
+        ctx.states, ctx.grads = walk.states, grads
         ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.own, walk.kept)
         return walk.positive, walk.negative if scoring.push else walk.negative * math.log(2), walk.total
 
@@ -131,13 +146,13 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None, None]:
         queries, proxies, labels, negative, own, kept = ctx.saved_tensors
         # Of one pass, made in the forward for a gradient of 1, and handed on, not copied: a second backward of a
         # retained graph, which is rare, makes it again.
         grads, ctx.grads = ctx.grads, None
         with _outside_autograd(queries, ctx.scoring):
-            walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms)
+            walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms, ctx.among)
             walk.own, walk.kept, walk.filled, walk.states = own, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
@@ -149,7 +164,7 @@ class _Streamed(torch.autograd.Function):
                 walk.scale(grads, grad_negative, grad_terms)
             if walk.one_pass or ctx.scoring.similarity.cancels:
                 walk.add_own(grads, grad_positive)
-        return grads[0], grads[1], None, None, None, None, None
+        return grads[0], grads[1], None, None, None, None, None, None
 
 
 class _Walk:
@@ -163,9 +178,10 @@ class _Walk:
         scoring: Scoring,
         plan: Plan,
         terms: tuple[Regularizer, ...],
+        among: Among,
     ) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms = scoring, plan, terms
+        self.scoring, self.plan, self.terms, self.among = scoring, plan, terms, among
         self.one_pass = scoring.push is not None and not plan.keep
         self.own: Tensor | None = None  # similarities to the own proxies [batch, proxies], where a chunk's are inexact
         self.kept: Tensor | None = None  # all similarities, if they are kept
@@ -192,13 +208,14 @@ class _Walk:
         if scoring.push is None:
             torch.logaddexp2(self.negative, _logsumexp2(logits), out=self.negative)
         else:
-            value, grad = _push(logits, scoring.push, scoring.scale, differentiable=grads is not None)
+            weights = self.among.part(part).weights
+            value, grad = _push(logits, scoring.push, scoring.scale, weights, differentiable=grads is not None)
             self.negative.add_(value)
             if grads is not None and grad is not None:
                 chunk.backward(_through(graph, grad), grads)
         for term, state in zip(self.terms, self.states, strict=True):
-            value = term.value(self.proxies[part], None if state is None else state[part])
-            self.total.add_(value * (term.weight * self._share(part)))
+            value = term.value(self.proxies[part], None if state is None else state[part], self.among.part(part))
+            self.total.add_(value * term.weight)
         if grads is not None:
             self._add_terms(part, grads[1], 1.0)
 
@@ -211,7 +228,7 @@ class _Walk:
         if scoring.push is None:
             grad = logits.sub_(self.negative).exp2_().mul_(grad_negative * scoring.scale)
         else:
-            _, grad = _push(logits, scoring.push, scoring.scale, differentiable=True)
+            _, grad = _push(logits, scoring.push, scoring.scale, self.among.part(part).weights, differentiable=True)
             assert grad is not None
         if self.one_pass:
             chunk.backward(_through(graph, grad), grads)
@@ -235,26 +252,24 @@ class _Walk:
 
     def add_own(self, grads: Grads, grad_positive: Tensor) -> None:
         """The gradient of the positive scores, from the samples and their own proxies alone."""
-        scoring = self.scoring
+        scoring, last = self.scoring, len(self.proxies) - 1
+        labels = self.labels.clamp(0, last)
         with torch.enable_grad():
-            x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[self.labels].requires_grad_()
+            x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[labels].requires_grad_()
             similarities = scoring.similarity.pairs(x, w)
             positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
-            own = torch.autograd.grad(positive, (x, w), grad_positive)
+            own = torch.autograd.grad(positive, (x, w), grad_positive.masked_fill(labels != self.labels, 0))
         if grads[0] is not None:
             grads[0].add_(own[0])
         if grads[1] is not None:
-            grads[1].index_add_(0, self.labels, own[1])
+            grads[1].index_add_(0, labels, own[1])
 
     def _add_terms(self, part: slice, grad: Tensor | None, factor: Tensor | float) -> None:
         """The gradient of the regularisers onto that of the proxies."""
         if grad is not None:
             for term, state in zip(self.terms, self.states, strict=True):
-                weight = factor * (term.weight * self._share(part))
-                term.add_gradient(grad[part], self.proxies[part], None if state is None else state[part], weight)
-
-    def _share(self, part: slice) -> float:
-        return (part.stop - part.start) / len(self.proxies)
+                own = None if state is None else state[part]
+                term.add_gradient(grad[part], self.proxies[part], own, factor * term.weight, self.among.part(part))
 
 
 class _Chunk:
@@ -301,7 +316,11 @@ class _Chunk:
                 leaf = self.pooled.detach().requires_grad_()
                 transformed = scoring.transform(leaf)
             graph = (leaf, transformed)
-        return self.put_own(transformed.detach() * (scoring.scale / math.log(2)), -torch.inf), graph
+        logits = transformed.detach() * (scoring.scale / math.log(2))
+        weights = self.walk.among.weights
+        if weights is not None and scoring.push is None:
+            logits.add_(weights[self.part].log2().unsqueeze(1))
+        return self.put_own(logits, -torch.inf), graph
 
     def put_own(self, scores: Tensor, value: Tensor | float) -> Tensor:
         """In place: ``value`` where a sample meets its own class."""
@@ -329,16 +348,22 @@ def _logsumexp2(logits: Tensor) -> Tensor:
     return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
 
 
-def _push(logits: Tensor, push: Elementwise, scale: float, *, differentiable: bool) -> tuple[Tensor, Tensor | None]:
+def _push(
+    logits: Tensor, push: Elementwise, scale: float, weights: Tensor | None, *, differentiable: bool
+) -> tuple[Tensor, Tensor | None]:
     """``Σ_c push(M_c)`` of the chunk's classes, and its gradient in the transformed scores. Overwrites ``logits``."""
+
+    def pushed(m: Tensor) -> Tensor:
+        return (push(m) if weights is None else push(m) * weights.unsqueeze(1)).sum()
+
     highest = logits.amax(1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     powers = logits.sub_(highest).exp2_()
     total = powers.sum(1, keepdim=True)
     m = total.log2().add_(highest).mul_(math.log(2))
     if not differentiable:
-        return push(m).sum(), None
+        return pushed(m), None
     with torch.enable_grad():
-        value = push(m.requires_grad_()).sum()
+        value = pushed(m.requires_grad_())
         (slope,) = torch.autograd.grad(value, m)
     # A class without negatives has a total of 0 and no powers to share out.
     return value.detach(), powers.mul_(slope.mul_(scale).div_(total.masked_fill_(total == 0, 1)))

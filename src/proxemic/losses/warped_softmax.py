@@ -76,6 +76,7 @@ class _DistanceSoftmax(ProxyLoss):
         pooling: Pooling,
         regularizers: Sequence[nn.Module],
         chunk_size: int | None,
+        sample_rate: float,
         init: Callable[[Tensor], object],
     ) -> None:
         super().__init__(
@@ -90,6 +91,7 @@ class _DistanceSoftmax(ProxyLoss):
             proxies_per_class=proxies_per_class,
             regularizers=regularizers,
             chunk_size=chunk_size,
+            sample_rate=sample_rate,
             init=init,
         )
         self.f1 = f1
@@ -113,6 +115,7 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         pooling: From K similarities, minus distances here, to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -133,6 +136,7 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         super().__init__(
@@ -145,6 +149,7 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
             pooling,
             regularizers,
             chunk_size,
+            sample_rate,
             init,
         )
 
@@ -168,6 +173,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         pooling: From K similarities, minus distances here, to a class score.
         regularizers: Terms on the proxies to add.
         chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
         init: Fills the proxies ``[C, K, D]`` in place.
 
     Raises:
@@ -196,6 +202,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
         chunk_size: int | None = None,
+        sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
         if isinstance(f2, nn.Module) and any(True for _ in f2.parameters()):
@@ -218,6 +225,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
             pooling,
             regularizers,
             chunk_size,
+            sample_rate,
             init,
         )
 

@@ -46,18 +46,18 @@ def _after_step(*_: Any) -> None:
         proxies = getattr(loss, "proxies", None)
         if not isinstance(proxies, nn.Parameter):
             del _watched[loss]  # parametrised: what is trained is another tensor
-        elif proxies.grad is None or not proxies.requires_grad:
+        elif proxies.grad is None or not proxies.requires_grad or proxies.numel() == 0:
             # Not trained yet; what writes to it now, an initialisation or a checkpoint, is no optimiser.
             _watched[loss] = None
         elif seen is None or seen.before.device != proxies.device:
-            _watched[loss] = _Seen(_some(proxies), 1, (ref(proxies.grad), proxies.grad._version))
+            _watched[loss] = _Seen(_mark(proxies), 1, (ref(proxies.grad), proxies.grad._version))
         elif seen.grad[0]() is proxies.grad and seen.grad[1] == proxies.grad._version:
             continue  # the gradient of an earlier step, of a loss that is not in use any more
         elif seen.steps + 1 < PATIENCE:
             _watched[loss] = _Seen(seen.before, seen.steps + 1, (ref(proxies.grad), proxies.grad._version))
         else:
             del _watched[loss]
-            if seen.before.shape != _some(proxies).shape or not torch.equal(seen.before, _some(proxies)):
+            if seen.before.shape != _mark(proxies).shape or not torch.equal(seen.before, _mark(proxies)):
                 continue
             warnings.warn(
                 f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser steps: "
@@ -72,6 +72,12 @@ def _after_step(*_: Any) -> None:
         _handle = None
 
 
-def _some(proxies: Tensor) -> Tensor:
-    """A copy of a hundred classes' proxies or so: values, as fused optimisers do not count a tensor's version up."""
+def _mark(proxies: Tensor) -> Tensor:
+    """What is not the same after they were stepped.
+
+    A copy of a hundred classes' proxies or so: values, as fused optimisers do not count a tensor's version up. Of
+    sampled classes a hundred may well not be among those of ten steps, but `row_steps` does count.
+    """
+    if proxies.grad is not None and proxies.grad.is_sparse:
+        return torch.tensor(proxies._version, device=proxies.device)
     return proxies.detach()[:: max(1, len(proxies) // 100)].clone()
