@@ -1,0 +1,193 @@
+"""Tensors that are laid over processes, on disk: written by any number of processes, read by any other number.
+
+`torch.distributed.checkpoint` does the work, with files of safetensors: one for each process, which says in its header
+where its rows belong. Nothing in them is a pickle.
+"""
+
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from jaxtyping import Shaped
+from torch import Tensor
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from proxemic.distributed.spread import part_of
+
+__all__ = ["load_shards", "load_whole", "save_shards"]
+
+Rows = Mapping[str, Shaped[Tensor, "rows *shape"]]
+
+
+def save_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGroup | None = None) -> None:
+    """Write the rows that each process holds; every process of the group calls this.
+
+    The folder is there once all is written: a kill on the way leaves nothing of its name.
+
+    Args:
+        folder: A new one.
+        tensors: Rows of this process, as `part_of` lays ``total`` rows over the group, by name.
+        total: Rows of each tensor in all.
+        group: The processes; ``None``: this one alone, with all rows.
+
+    Raises:
+        OSError: On every process, if it cannot be written, or the folder is there.
+    """
+    temporary = folder.with_name(folder.name + ".tmp")
+    first = group is None or group.rank() == 0
+    try:
+        with _as_one(group, OSError):
+            if first:
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+        with _alone_is_meant():
+            dcp.save(
+                _laid_out(tensors, total, group),
+                storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
+                process_group=group,
+                no_dist=group is None,
+            )
+        with _as_one(group, OSError):
+            if first:
+                temporary.replace(folder)
+    except (OSError, CheckpointException) as error:  # the same on every process
+        if first:
+            shutil.rmtree(temporary, ignore_errors=True)
+        reason = _reasons(error) if isinstance(error, CheckpointException) else error
+        raise OSError(f"{folder} cannot be written: {reason}") from error
+
+
+def load_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGroup | None = None) -> None:
+    """Fill each process's rows from what any number of processes wrote; every process of the group calls this.
+
+    Args:
+        folder: What `save_shards` wrote.
+        tensors: To fill, as there.
+        total: Rows of each tensor in all.
+        group: The processes; ``None``: this one alone.
+
+    Raises:
+        ValueError: On every process, if the folder is not there, a file of it is missing or damaged, or it holds other
+            tensors.
+    """
+    with _as_one(group, ValueError):
+        _check(folder, tensors, total)
+    try:
+        with _alone_is_meant():
+            dcp.load(
+                _laid_out(tensors, total, group),
+                storage_reader=HuggingFaceStorageReader(str(folder)),
+                process_group=group,
+                no_dist=group is None,
+            )
+    except CheckpointException as error:
+        raise ValueError(f"{folder} is damaged: {_reasons(error)}") from error
+
+
+def load_whole(folder: Path, name: str) -> Shaped[Tensor, "rows *shape"]:
+    """All rows of one tensor that `save_shards` wrote, on this process alone.
+
+    Raises:
+        ValueError: As `load_shards`.
+    """
+    found = _metadata(folder)
+    if name not in found:
+        raise ValueError(f"{folder} holds no {name}, but {', '.join(sorted(found)) or 'nothing'}.")
+    whole = torch.empty(found[name].size, dtype=found[name].properties.dtype)
+    load_shards(folder, {name: whole}, len(whole))
+    return whole
+
+
+def _laid_out(tensors: Rows, total: int, group: dist.ProcessGroup | None) -> dict[str, Tensor]:
+    if group is None:
+        return dict(tensors)
+    # A DTensor knows where its rows belong only where they are laid out as torch lays them: see `part_of`.
+    part = part_of(total, group.rank(), group.size())
+    laid_out: dict[str, Tensor] = {}
+    for name, rows in tensors.items():
+        if len(rows) != part.stop - part.start:
+            raise ValueError(
+                f"{name} has {len(rows)} rows on process {group.rank()} of {group.size()}, but of {total} it is to "
+                f"hold {part.stop - part.start}."
+            )
+        mesh = DeviceMesh.from_group(group, rows.device.type)
+        shape = torch.Size([total, *rows.shape[1:]])
+        laid_out[name] = DTensor.from_local(
+            rows.contiguous(),
+            mesh,
+            [Shard(0)],
+            run_check=False,
+            shape=shape,
+            stride=torch.empty(shape, device="meta").stride(),
+        )
+    return laid_out
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is missing, so that the checkpoint that names it is not whole.")
+    try:
+        return HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except Exception as error:  # safetensors has its own
+        raise ValueError(f"{folder} is damaged: {' '.join(str(error).split())[:200]}") from error
+
+
+def _check(folder: Path, tensors: Rows, total: int) -> None:
+    """Refuse files that leave rows out: torch would leave what memory holds in their place."""
+    found = _metadata(folder)
+    for name, rows in tensors.items():
+        if name not in found:
+            raise ValueError(f"{folder} holds no {name}, but {', '.join(sorted(found)) or 'nothing'}.")
+        if found[name].properties.dtype != rows.dtype:
+            raise ValueError(
+                f"{folder} holds {name} in {found[name].properties.dtype}, but {rows.dtype} is asked for: it is of "
+                "another loss."
+            )
+        chunks = sorted((chunk.offsets[0], chunk.sizes[0]) for chunk in found[name].chunks if chunk.sizes[0])
+        expected = 0
+        for start, count in chunks:
+            if start != expected:
+                break
+            expected += count
+        if expected != total or tuple(found[name].size[1:]) != tuple(rows.shape[1:]):
+            raise ValueError(
+                f"{folder} holds {name} as {list(found[name].size)}, of which the first {expected} rows are there, but "
+                f"{[total, *rows.shape[1:]]} is asked for: a file of it is missing, or it is of another loss."
+            )
+
+
+def _reasons(error: CheckpointException) -> str:
+    return "; ".join(sorted({f"{reason[0]}" for reason in error.failures.values()}))[:300]
+
+
+@contextmanager
+def _alone_is_meant() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*assuming the intent is to (save|load) in a single process.*")
+        yield
+
+
+@contextmanager
+def _as_one(group: dist.ProcessGroup | None, kind: type[OSError | ValueError]) -> Iterator[None]:
+    """All processes come to the end of this, or each raises what went wrong on one."""
+    mine: Exception | None = None
+    try:
+        yield
+    except kind as error:
+        mine = error
+    if group is not None:
+        said: list[str | None] = [None] * group.size()
+        dist.all_gather_object(said, None if mine is None else str(mine), group)
+        theirs = next((each for each in said if each is not None), None)
+        mine = mine or (None if theirs is None else kind(theirs))
+    if mine is not None:
+        raise mine

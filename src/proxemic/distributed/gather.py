@@ -1,0 +1,219 @@
+"""Collectives that keep the gradient of one big batch.
+
+Every process makes the same scalar from the joined batch. Its gradient with respect to what all processes hold alike is
+complete on each of them. The network is different: each process has embedded its own samples, and
+`torch.nn.parallel.DistributedDataParallel` averages the gradients of the W networks, so a process hands its own W times
+the gradient of its embeddings, and the average is the gradient of that one scalar.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = [
+    "exchange_sizes",
+    "gather_batch",
+    "own_part",
+    "pool_across",
+    "reduce_scores_across",
+    "share_first",
+    "sum_across",
+]
+
+Group = dist.ProcessGroup
+
+
+def exchange_sizes(x: Float[Tensor, "batch dim"], group: Group) -> tuple[list[int], bool]:
+    """How many rows each process has, and whether those of any want a gradient. On a GPU it is waited for."""
+    wants = x.requires_grad and torch.is_grad_enabled()
+    gathered = torch.empty(group.size(), dtype=torch.int64, device=x.device)
+    dist.all_gather_into_tensor(gathered, torch.tensor([2 * len(x) + wants], device=x.device), group)
+    said = gathered.tolist()
+    return [each // 2 for each in said], any(each % 2 for each in said)
+
+
+@torch.no_grad()
+def share_first(tensors: Iterable[Tensor], group: Group) -> None:
+    """Give every process the values that the first one has."""
+    for tensor in tensors:
+        # What is still on the CPU goes by the GPU, where the processes talk through GPUs alone.
+        sent = tensor.detach().contiguous()
+        sent = sent.cuda() if dist.get_backend(group) == "nccl" else sent
+        dist.broadcast(sent, group=group, group_src=0)
+        tensor.copy_(sent)
+
+
+def gather_batch(
+    embeddings: Float[Tensor, "batch dim"],
+    labels: Int[Tensor, " batch"],
+    group: Group,
+    sizes: Sequence[int],
+) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
+    """The embeddings and labels of all processes, in the order of their ranks.
+
+    Args:
+        embeddings: This process's.
+        labels: Of these.
+        group: The processes.
+        sizes: How many rows each process has.
+
+    Returns:
+        The joined embeddings twice, and the labels. From the first, each process derives a *part* of the scalar, as the
+        scores of its own classes: the gradients of all are summed. From the second, each derives the *whole* of it, so
+        that its own gradient is complete, and nothing is sent.
+    """
+    common = _gather_rows(labels, group, sizes)
+    parts, whole = _Gather.apply(embeddings, group, tuple(sizes))  # type: ignore[misc]
+    return parts, whole, common
+
+
+def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
+    """The sum over the processes, from which each derives the whole scalar: the gradient passes as it is."""
+    return _Sum.apply(x, group)  # type: ignore[return-value]
+
+
+def pool_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
+    """The sum over the processes, from which each derives a part of the scalar: the gradients of all are summed."""
+    return _Pool.apply(x, group)  # type: ignore[return-value]
+
+
+def reduce_scores_across(
+    positive: Float[Tensor, " batch"], negative: Float[Tensor, "*batch"], term: Float[Tensor, ""], group: Group
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
+    """Join what `proxemic.losses.streaming.streamed_scores` found among each process's classes.
+
+    The positives, a scalar negative (class-wise losses) and the terms are summed; the negatives of each sample, which
+    are log-sum-exps, become that of all classes. Two small all-reduces, of three floats a sample; for class-wise losses
+    one, of one.
+    """
+    return _Reduce.apply(positive, negative, term, group)  # type: ignore[return-value]
+
+
+def own_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> Float[Tensor, "part *shape"]:
+    """The rows that this process works on, of rows that all processes hold alike; each gets the gradient of all.
+
+    Args:
+        rows: The same on every process.
+        part: This process's: ``⌈rows/W⌉`` consecutive ones in the order of the ranks, fewer or none at the end.
+        group: The processes.
+    """
+    return _OwnPart.apply(rows, part, group)  # type: ignore[return-value]
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        ctx.group, ctx.sizes = group, sizes
+        ctx.set_materialize_grads(False)
+        joined = _gather_rows(x, group, sizes)
+        return joined, joined.view_as(joined)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, parts: Tensor | None, whole: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
+        group, sizes = ctx.group, ctx.sizes
+        mine = [] if parts is None else [_reduce_scatter_rows(parts, group, sizes)]
+        if whole is not None:
+            mine.append(whole.split(sizes)[group.rank()])
+        return (sum(mine[1:], mine[0]) * group.size() if mine else None), None, None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: Tensor, group: Group) -> Tensor:  # type: ignore[override]
+        return _summed(x, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad, None
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:  # type: ignore[override]
+        ctx.group = group
+        return _summed(x, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _summed(grad, ctx.group), None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, positive: Tensor, negative: Tensor, term: Tensor, group: Group) -> tuple[Tensor, ...]:  # type: ignore[override]
+        if negative.ndim == 0:
+            sums = torch.cat([positive, torch.stack([negative, term])])
+            dist.all_reduce(sums, group=group)
+            ctx.save_for_backward(None)
+            return sums[:-2].clone(), sums[-2].clone(), sums[-1].clone()
+        highest = negative.clone()
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group)
+        # Where no process has a negative, the sum is empty: 0 in place of −∞ − −∞.
+        highest.clamp_(min=torch.finfo(highest.dtype).min)
+        sums = torch.cat([positive, (negative - highest).exp_(), term.unsqueeze(0)])
+        dist.all_reduce(sums, group=group)
+        total = sums[len(positive) : -1].log() + highest
+        ctx.save_for_backward((negative - total).exp_().masked_fill_(negative == -torch.inf, 0))
+        return sums[: len(positive)].clone(), total, sums[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, positive: Tensor, negative: Tensor, term: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (share,) = ctx.saved_tensors
+        return positive, negative if share is None else negative * share, term, None
+
+
+class _OwnPart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, part: slice, group: Group) -> Tensor:  # type: ignore[override]
+        ctx.rows, ctx.group = len(rows), group
+        return rows[part]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        # Gathered, as the parts do not overlap: a sum would move twice as much.
+        size = -(-ctx.rows // ctx.group.size())
+        whole = grad.new_empty(ctx.group.size() * size, *grad.shape[1:])
+        dist.all_gather_into_tensor(whole, _padded(grad, size), ctx.group)
+        return whole[: ctx.rows], None, None
+
+
+def _summed(x: Tensor, group: Group) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def _gather_rows(x: Tensor, group: Group, sizes: Sequence[int]) -> Tensor:
+    most = max(sizes)
+    joined = x.new_empty(group.size() * most, *x.shape[1:])
+    dist.all_gather_into_tensor(joined, _padded(x, most), group)
+    if min(sizes) == most:
+        return joined
+    return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
+
+
+def _reduce_scatter_rows(x: Tensor, group: Group, sizes: Sequence[int]) -> Tensor:
+    most, rank = max(sizes), group.rank()
+    if min(sizes) < most:
+        x = torch.cat([_padded(part, most) for part in x.split(list(sizes))])
+    mine = x.new_empty(most, *x.shape[1:])
+    dist.reduce_scatter_tensor(mine, x.contiguous(), group=group)
+    return mine[: sizes[rank]]
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    if len(x) == rows:
+        return x.contiguous()
+    whole = x.new_zeros(rows, *x.shape[1:])
+    whole[: len(x)] = x
+    return whole

@@ -1,0 +1,26 @@
+"""The gradient of one big batch, of every loss, on one, two and four processes."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import warm
+from proxemic import losses
+
+pytest.importorskip("pytorch_metric_learning")
+EQUALITY = Path(__file__).parents[2] / "benchmarks" / "equality.py"
+
+
+def test_processes_give_the_value_and_the_gradients_of_one() -> None:
+    done = warm.run(EQUALITY, "--processes", "1", "2", "4", "--json", environment={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    table = json.loads(done.stdout)
+    assert list(table) == ["1", "2", "4"]
+    for found in table.values():
+        wrong = {row: errors for row, errors in found.items() if not max(errors.values()) <= 1e-5}
+        assert not wrong
+        assert {row.split(" | ")[1] for row in found} == {"replicated", "sharded", "sampled"}
+        shown = {re.match(r"\w+", row)[0] for row in found}  # type: ignore[index]
+        assert shown == {name for name in losses.__all__ if name.endswith("Loss")} - {"ProxyLoss"}

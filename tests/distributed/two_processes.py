@@ -1,0 +1,166 @@
+"""What two processes do in a step of a loss: the program of the fixture `steps`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+TESTS = Path(__file__).parents[1]
+CLASSES, DIM, SIZES = 9, 7, (4, 3)
+
+
+def batch(rank: int, *, even: bool = False) -> tuple[Tensor, Tensor]:
+    """This process's part of a batch of `SIZES`, or of 4 each."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(8, DIM, generator=rng), torch.randint(CLASSES, (8,), generator=rng)
+    mine = slice(4 * rank, 4 * rank + (4 if even else SIZES[rank]))
+    return x[mine].clone().requires_grad_(), y[mine]
+
+
+def collectives(rank: int) -> dict[str, list[list[Any]]]:
+    """By loss and layout, the collectives of a forward and of a backward, with the shapes of what they move."""
+    from pytorch_metric_learning.losses import ContrastiveLoss
+
+    from measure import Moved  # type: ignore[import-not-found]
+    from proxemic.losses import MeanProxyNorm, NormalizedSoftmaxLoss, PairwiseLoss, ProxyAnchorLoss
+
+    made: dict[str, tuple[nn.Module, dict[str, bool]]] = {
+        "data-wise": (NormalizedSoftmaxLoss(CLASSES, DIM), {"sharded": True}),
+        "class-wise": (ProxyAnchorLoss(CLASSES, DIM), {"sharded": True}),
+        "even": (ProxyAnchorLoss(CLASSES, DIM), {"sharded": True, "even_batches": True}),
+        "replicated": (NormalizedSoftmaxLoss(CLASSES, DIM, proxies_per_class=2), {}),
+        "regularised": (NormalizedSoftmaxLoss(CLASSES, DIM, regularizers=[MeanProxyNorm()]), {"sharded": True}),
+        "sampled": (ProxyAnchorLoss(CLASSES, DIM, sample_rate=0.01), {}),
+        "sampled, sharded": (ProxyAnchorLoss(CLASSES, DIM, sample_rate=0.01), {"sharded": True}),
+        "pairs": (PairwiseLoss(CLASSES, DIM, loss=ContrastiveLoss()), {}),
+    }
+    found = {}
+    for name, (loss, layout) in made.items():
+        loss.distribute(**layout)  # type: ignore[operator]
+        with Moved() as forward:
+            value = loss(*batch(rank, even="even_batches" in layout))
+        with Moved() as backward:
+            value.backward()
+        found[name] = [forward.calls, backward.calls]
+    return found
+
+
+def sampled_and_sharded(rank: int) -> dict[str, list[float]]:
+    """Each process draws of its own classes; beside it, the plain definition with the weights that these have."""
+    from proxemic.losses import MultiProxyAnchorLoss, SoftTripleLoss, classes
+    from proxemic.losses.scoring import dense_scores
+
+    count, found = 41, {}
+    choose = classes.choose_classes
+    drawn: list[Any] = []
+    classes.choose_classes = lambda *given: drawn.append(choose(*given)) or drawn[-1]
+    x, y = (each[rank * 4 :][: SIZES[rank]] for each in (torch.randn(8, DIM), torch.randint(count, (8,))))
+    for make in (MultiProxyAnchorLoss, SoftTripleLoss):
+        loss = make(count, DIM, proxies_per_class=2, sample_rate=0.3)
+        with torch.no_grad():
+            loss.proxies.copy_(torch.randn(loss.proxies.shape, generator=torch.Generator().manual_seed(1)))
+        whole = loss.proxies.detach().clone().requires_grad_()
+        loss.distribute(sharded=True)
+        torch.manual_seed(rank)
+        leaf = x.clone().requires_grad_()
+        value = loss(leaf, y)
+        own = torch.autograd.grad(value, (leaf, loss.proxies))
+        parts: list[Any] = [None, None]
+        dist.all_gather_object(parts, (drawn.pop().tolist(), x, y))
+        indexes, xs, ys = zip(*parts, strict=True)
+        joined, labels = torch.cat(xs).requires_grad_(), torch.cat(ys)
+        starts, held = (0, 21), (21, 20)
+        rows, weights = [], []
+        for start, size, index in zip(starts, held, indexes, strict=True):
+            chosen = [start + row for row in index]
+            present = {label for label in labels.tolist() if start <= label < start + size}
+            weight = (size - len(present)) / (len(chosen) - len(present))
+            rows += chosen
+            weights += [1.0 if c in present else weight for c in chosen]
+        expected = _expected(loss, dense_scores, joined, labels, whole, rows, torch.tensor(weights))
+        all_of = torch.autograd.grad(expected, (joined, whole))
+        mine = slice(0, 4) if rank == 0 else slice(4, 7)
+        shard = slice(starts[rank], starts[rank] + held[rank])
+        found[make.__name__] = [
+            abs(value.item() / expected.item() - 1),
+            _relative(own[0] / 2, all_of[0][mine]),  # DistributedDataParallel's mean takes the 2 away
+            _relative(own[1].to_dense(), all_of[1][shard]),
+            float(len(indexes[rank])),
+        ]
+    classes.choose_classes = choose
+    return found
+
+
+def _expected(
+    loss: Any, dense: Any, x: Tensor, labels: Tensor, whole: Tensor, rows: list[int], weights: Tensor
+) -> Tensor:
+    from proxemic.losses.classes import Among
+
+    place = torch.tensor([rows.index(label) for label in labels.tolist()])
+    among = Among(len(whole), weights)
+    positive, negative, term = dense(x, whole[rows], place, loss.scoring, list(loss.regularizers), among)
+    return loss.objective(positive, negative, labels, x) + term
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def training(rank: int) -> dict[str, Any]:
+    """Some steps with sampled classes: the processes' copies of the proxies stay alike."""
+    from proxemic.losses import NormalizedSoftmaxLoss
+
+    torch.manual_seed(3)
+    loss = NormalizedSoftmaxLoss(40, DIM, sample_rate=0.1)
+    loss.distribute()
+    optimizer = torch.optim.AdamW(loss.parameters(), lr=0.1)
+    torch.manual_seed(rank)  # each would choose others
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(*batch(rank)).backward()
+        optimizer.step()
+    return {"proxies": loss.proxies.flatten().tolist()}
+
+
+def awkward(rank: int) -> dict[str, Any]:
+    """What one process is refused before it has sent anything, and what both are."""
+    from proxemic.losses import NormalizedSoftmaxLoss
+
+    loss, found = NormalizedSoftmaxLoss(CLASSES, DIM), {}
+    loss.distribute()
+    x, y = batch(rank)
+    if rank == 1:
+        try:
+            loss(x, y.clone().fill_(CLASSES))
+        except ValueError as error:
+            found["label"] = str(error)
+    found["after it"] = loss(x, y).item()
+    try:
+        loss(x[:0], y[:0])
+    except ValueError as error:
+        found["empty"] = str(error)
+    return found
+
+
+if __name__ == "__main__":
+    # Not where doctests are looked for: the benchmarks have a module named losses, as the tests have a folder.
+    sys.path[:0] = [str(TESTS), str(TESTS.parent / "benchmarks")]
+    from processes import write
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+    torch.manual_seed(0)
+    write(
+        {
+            "collectives": collectives(rank),
+            "sampled and sharded": sampled_and_sharded(rank),
+            "training": training(rank),
+            "awkward": awkward(rank),
+        }
+    )
+    dist.destroy_process_group()
