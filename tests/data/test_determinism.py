@@ -16,7 +16,7 @@ def draw(cache: Path) -> str:
     assert splits.validation is not None
     pixels = b"".join(splits.train.pixels[index].tobytes() for index in range(len(splits.train)))
     parts = (
-        [part.class_names for part in (splits.train, splits.validation, splits.test)],
+        [part.class_names for part in (splits.train, splits.validation, splits.test_images)],
         hashlib.sha256(pixels).hexdigest(),
         list(SeededBatches(RandomBatches(9, 4, seed=3), seed=1)),
         list(ClassBalancedBatches(torch.arange(5).repeat(4), 3, 2, seed=3)),

@@ -11,7 +11,7 @@ from proxemic.data import Digits
 def test_every_digit_is_in_one_part() -> None:
     splits = Digits(validation_fraction=0.2).load()
     assert splits.validation is not None
-    parts = (splits.train, splits.validation, splits.test)
+    parts = (splits.train, splits.validation, splits.test_images)
     assert [len(part) for part in parts] == [1038, 259, 500]
     rows = sorted(
         (int(label), np.asarray(part.pixels[place]).tobytes())
@@ -26,8 +26,8 @@ def test_every_digit_is_in_one_part() -> None:
 
 def test_the_seed_decides() -> None:
     one, same, other = Digits().load(), Digits().load(), Digits(split_seed=1).load()
-    assert torch.equal(one.test.labels, same.test.labels)
-    assert not torch.equal(one.test.labels, other.test.labels)
+    assert torch.equal(one.test_images.labels, same.test_images.labels)
+    assert not torch.equal(one.test_images.labels, other.test_images.labels)
     assert Digits(validation_fraction=0.0).load().validation is None
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from proxemic.data import EmbeddingDataset, FilePixels, Preprocessing, UnreadableImageError
+from proxemic.data import EmbeddingDataset, FilePixels, Preprocessing, UnreadableImageError, plain_pickle
 from proxemic.data import face_packs as module
 from proxemic.data.face_packs import EncodedPixels, read_face_pack
 from proxemic.data.face_pairs import FacePairs, read_lfw_pairs
@@ -171,6 +171,48 @@ def test_pack_with_numbers_and_byte_arrays(tmp_path: Path) -> None:
     assert found.same.tolist() == [False, True]
 
 
+def array(content: bytes, *, writeable: bool = True, step: int = 1) -> np.ndarray:
+    """The bytes as NumPy has them, perhaps as every second one of others."""
+    found = np.zeros(step * len(content), np.uint8)[::step]
+    found[:] = np.frombuffer(content, np.uint8)
+    found.flags.writeable = writeable
+    return found
+
+
+@given(st.lists(st.binary(min_size=1, max_size=400), min_size=1, max_size=6), st.integers(2, 5), st.data())
+def test_pack_of_numpy_arrays(
+    tmp_path_factory: pytest.TempPathFactory, half: list[bytes], protocol: int, data: st.DataObject
+) -> None:
+    kinds = (bytes, array, lambda each: array(each, writeable=False), lambda each: array(each, step=2))
+    images = [data.draw(st.sampled_from(kinds))(each) for each in half]
+    pairs = [image for number in range(len(half)) for image in (images[number], images[0])]  # one object many times
+    same = data.draw(st.lists(st.booleans(), min_size=len(half), max_size=len(half)))
+    flags = data.draw(st.sampled_from((list, np.array, lambda each: [*np.array(each)])))(same)
+    found = read_face_pack(pack(tmp_path_factory.getbasetemp() / "any.bin", (pairs, flags), protocol))
+    assert isinstance(found.pixels, EncodedPixels)
+    assert [found.pixels.encoded[place] for place in found.first] == half
+    assert {found.pixels.encoded[place] for place in found.second} == {half[0]}
+    assert found.same.tolist() == same
+
+
+# As Python 2.7 writes ([numpy.frombuffer("\xff\xd8a", "u1")] * 2, numpy.array([True])), and NumPy 1 by Python 3.
+U1 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+EMPTY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+OLD_NUMPY = (
+    b"\x80\x02](" + EMPTY + b"q\x01(K\x01K\x03\x85" + U1 + b"\x89U\x03\xff\xd8atbh\x01e"
+    + EMPTY + b"(K\x01K\x01\x85" + U1.replace(b"u1", b"b1") + b"\x89U\x01\x01tb\x86.",
+    pickle.dumps(([array(b"\xff\xd8a")] * 2, np.array([True])), 3).replace(b"numpy._core", b"numpy.core"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("content", OLD_NUMPY)
+def test_pack_of_old_numpy(tmp_path: Path, content: bytes) -> None:
+    found = read_face_pack(pack(tmp_path / "two.bin", content))
+    assert isinstance(found.pixels, EncodedPixels)
+    assert found.pixels.encoded == (b"\xff\xd8a",)
+    assert found.same.tolist() == [True]
+
+
 @pytest.mark.parametrize(("number", "lengths"), [(23, [3, 3, 3] + [2] * 7), (10, [1] * 10), (4, [1] * 4)])
 def test_pack_has_ten_consecutive_folds(tmp_path: Path, number: int, lengths: list[int]) -> None:
     folds = read_face_pack(pack(tmp_path / "a.bin", ([b"a"] * 2 * number, [True] * number))).folds
@@ -210,6 +252,12 @@ IMAGES = [b"a", b"b", b"c", b"d"]
         ((IMAGES, [b"t", True]), "flag 0, counted from 0, is of type bytes"),
         (([*IMAGES[:3], [b"d"]], [True, False]), "image 3, counted from 0, is of type list, but it must be the bytes"),
         (([*IMAGES[:3], 7], [True, False]), "image 3, counted from 0, is 7, but"),
+        (([*IMAGES[:3], None], [True, False]), "image 3, counted from 0, is of type NoneType, but"),
+        (([*IMAGES[:3], "text"], [True, False]), "image 3, counted from 0, is of type str, but"),
+        (([*IMAGES[:3], np.array([True])], [True, False]), "image 3, counted from 0, is a NumPy array of bool, but"),
+        ((IMAGES, [True, array(b"b")]), "flag 1, counted from 0, is a NumPy array of uint8, but it must be a bool"),
+        ((IMAGES, np.array([True])), "has 4 images for 1 flags"),
+        ((IMAGES, array(b"\1\0")), "does not hold two lists"),
         (IMAGES, "does not hold two lists"),
         ((IMAGES, [True, False], [1]), "does not hold two lists"),
         ((b"ab", b"c"), "does not hold two lists"),
@@ -223,10 +271,13 @@ def test_pack_of_something_else_is_named(tmp_path: Path, content: object, messag
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_pack_cut_anywhere_is_damaged(tmp_path: Path, protocol: int) -> None:
-    content = pickle.dumps((IMAGES, [True, False]), protocol)
+@pytest.mark.parametrize("plain", [True, False])
+def test_pack_cut_anywhere_is_damaged(tmp_path: Path, protocol: int, plain: bool) -> None:
+    content = pickle.dumps((IMAGES, [True, False]) if plain else ([array(b"a"), b"b"], [np.True_]), protocol)
     for length in range(len(content)):
-        with pytest.raises(ValueError, match=r"a\.bin is damaged or no pickle of protocol 2 to 5 \(.+\)\.$"):
+        with pytest.raises(
+            ValueError, match=r"a\.bin is damaged or no pickle of protocol 2 to 5 \(.+\): fetch it again\.$"
+        ):
             read_face_pack(pack(tmp_path / "a.bin", content[:length]))
     with pytest.raises(ValueError, match=r"gone\.bin cannot be read: no such file"):
         read_face_pack(tmp_path / "gone.bin")
@@ -236,15 +287,21 @@ def test_pack_cut_anywhere_is_damaged(tmp_path: Path, protocol: int) -> None:
 
 @pytest.mark.parametrize("program", [b".", b"a.", b"e.", b"K\x01K\x02a.", b"h\x05.", b"\x94.", b"(K\x01e."])
 def test_pack_that_misuses_the_stack_is_damaged(tmp_path: Path, program: bytes) -> None:
-    with pytest.raises(ValueError, match=r"a\.bin is damaged or no pickle of protocol 2 to 5 \(.+\)\.$"):
+    with pytest.raises(
+        ValueError, match=r"a\.bin is damaged or no pickle of protocol 2 to 5 \(.+\): fetch it again\.$"
+    ):
         read_face_pack(pack(tmp_path / "a.bin", b"\x80\x04" + program))
 
 
-@given(st.integers(2, 5), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4))
+@given(
+    st.sampled_from([(IMAGES, [True, False]), ([array(b"a")] * 2, np.array([True])), ([b"a", b"b"], [np.True_])]),
+    st.integers(2, 5),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4),
+)
 def test_pack_with_any_bytes_changed_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, protocol: int, changes: list[tuple[int, int]]
+    tmp_path_factory: pytest.TempPathFactory, plain: object, protocol: int, changes: list[tuple[int, int]]
 ) -> None:
-    content = bytearray(pickle.dumps((IMAGES, [True, False]), protocol))
+    content = bytearray(pickle.dumps(plain, protocol))
     for place, value in changes:
         content[place % len(content)] = value
     try:
@@ -308,12 +365,96 @@ def test_hostile_packs_are_hostile(tmp_path: Path, name: str) -> None:
     assert (tmp_path / "marker").is_dir()
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_pack_of_numpy_arrays_is_refused_with_the_way_out(tmp_path: Path, protocol: int) -> None:
-    arrays = [np.zeros(4, dtype=np.uint8)] * 2
-    for content in ((arrays, [True]), ([b"a", b"b"], [np.True_])):
-        with pytest.raises(ValueError, match=r"is refused: .*numpy.*write it again with each image as bytes"):
-            read_face_pack(pack(tmp_path / "a.bin", content, protocol))
+class Other(np.ndarray):
+    """A subclass, which may do anything when it is given its state."""
+
+
+OTHER = {
+    "objects": np.array([b"a", Evil(os.mkdir, "marker")], dtype=object),
+    "an object": np.array(Evil(os.mkdir, "marker"), dtype=object),
+    "a subclass": array(b"ab").view(Other),
+    "fields": np.zeros(2, [("a", "u1"), ("b", "u1")]),
+    "two dimensions": np.zeros((2, 3), np.uint8),
+    "a column": np.zeros((2, 1), np.uint8),
+    "no dimension": np.array(3, np.uint8),
+    "other order": np.zeros((2, 3), np.uint8, order="F"),
+    "signed": np.zeros(2, np.int8),
+    "words": np.zeros(2, np.uint16),
+    "floats": np.zeros(2, np.float32),
+    "text": np.array(["ab"]),
+    "bytes": np.array([b"ab"]),
+    "times": np.zeros(2, "datetime64[s]"),
+    "with metadata": np.zeros(2, np.dtype("u1", metadata={"a": 1})),
+    "a number": np.uint8(1),
+    "a record": np.zeros(1, [("a", "?")])[0],
+    "a generator": np.random.default_rng(0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*metadata")
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", OTHER)
+def test_pack_of_other_things_of_numpy_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, content in enumerate((([b"a", OTHER[name]], [True]), ([b"a", b"b"], [OTHER[name]]))):
+        with pytest.raises(ValueError, match=r"is refused: at byte .* write it anew with each image as bytes"):
+            read_face_pack(pack(tmp_path / f"{place}.bin", content, protocol))
+    assert not (tmp_path / "marker").exists()
+
+
+TEXT = b"X\x06\x00\x00\x00marker"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cnumpy.testing._private.utils\nrunstring\n" + TEXT + b"}\x86R",
+        b"cnumpy\nload\n" + TEXT + b"\x85R",
+        b"cnumpy._core.multiarray\nfromfile\n" + TEXT + b"\x85R",
+        b"\x8c\x05numpy\x8c\x04load\x93" + TEXT + b"\x85R",
+        b"cnumpy.core.multiarray\n_reconstruct\ncos\nmkdir\nK\x00\x85C\x01b\x87R",
+        EMPTY.replace(b"ndarray", b"dtype"),
+        b"cnumpy\nndarray\nK\x01\x85\x85R",  # the class itself called
+        b"cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R",
+        U1.replace(b"u1", b"u9"),
+        U1.replace(b"NNN", b"N]N"),  # a dtype of fields
+        U1.replace(b"K\x00tb", b"K?tb"),  # with flags, as that of objects
+        U1 + b"]b",
+        U1 + b"]R",
+        EMPTY + b"(K\x01K\x02\x85" + U1 + b"\x89U\x01atb",  # says to have more than it has
+        EMPTY + b"(K\x01J\xff\xff\xff\xff\x85" + U1 + b"\x89U\x01atb",
+        EMPTY + b"(K\x01K\x01\x85" + U1 + b"\x89](U\x01aetb",  # a list in place of bytes
+        EMPTY + b"(K\x01K\x01\x85cnumpy\nndarray\n\x89U\x01atb",
+        EMPTY + TEXT + b"b",
+        b"](K\x01K\x01\x85" + U1 + b"\x89U\x01atb",  # the state of an array, given to a list
+        b"](U\x01aeK\x01b",
+        b"cnumpy.core.numeric\n_frombuffer\n(U\x01a" + U1 + b"K\x02\x85X\x01\x00\x00\x00CtR",
+        b"cnumpy.core.numeric\n_frombuffer\n(" + TEXT + U1 + b"K\x06\x85X\x01\x00\x00\x00CtR",
+        b"cnumpy.core.multiarray\nscalar\n" + U1 + b"U\x01a\x86R",
+        b"cnumpy.core.multiarray\nscalar\n" + U1.replace(b"u1", b"b1") + b"U\x02aa\x86R",
+        b"cnumpy\ndtype\ncnumpy\ndtype\n\x86b",
+    ],
+)
+def test_pack_that_comes_near_is_refused(tmp_path: Path, program: bytes) -> None:
+    whole = b"\x80\x04](U\x01a" + program + b"e](\x88e\x86."
+    with pytest.raises(ValueError, match=r"a\.bin is refused: at byte \d+ it has the pickle instruction [A-Z]+"):
+        read_face_pack(pack(tmp_path / "a.bin", whole))
+
+
+def test_names_of_numpy_alone_are_no_pack(tmp_path: Path) -> None:
+    for name in (b"cnumpy\nndarray\n", b"cnumpy\ndtype\n", b"c_codecs\nencode\n", U1):
+        with pytest.raises(ValueError, match=r"image 1, counted from 0, is of type \w+, but it must be the bytes"):
+            read_face_pack(pack(tmp_path / "a.bin", b"\x80\x04](U\x01a" + name + b"e](\x88e\x86."))
+
+
+@pytest.mark.parametrize("protocol", [0, 1])
+def test_pack_of_an_old_protocol_is_refused_with_the_way_out(tmp_path: Path, protocol: int) -> None:
+    with pytest.raises(
+        ValueError, match=r"no more than protocols 2 to 5 write .* write it anew .* protocol 2 or later"
+    ):
+        read_face_pack(pack(tmp_path / "a.bin", (IMAGES, [True, False]), protocol))
 
 
 @pytest.mark.parametrize(
@@ -326,6 +467,9 @@ def test_pack_of_numpy_arrays_is_refused_with_the_way_out(tmp_path: Path, protoc
         b"\x80\x02" + b"]" * 20_000 + b"a" * 19_999 + b".",  # nested deeper than a recursion could go
         b"\x80\x05](\x96" + struct.pack("<Q", 10**5) + b"a" * 10**5 + b"\x94" + b"h\x00" * 1999 + b"e](\x88e\x86.",
         b"\x80\x02]q\x00h\x00ah\x00a.",  # a list of itself
+        b"\x80\x05\x96" + struct.pack("<Q", 10**5) + b"\1" * 10**5 + b"q\x00" + U1.replace(b"u1", b"b1") + b"q\x01]("
+        + b"cnumpy.core.numeric\n_frombuffer\n(h\x00h\x01J\xa0\x86\x01\x00\x85X\x01\x00\x00\x00CtR" * 2000
+        + b"e](\x88e\x86.",  # arrays of bools, of the same bytes
         b"\x80\x02c_codecs\nencode\nq\x00X" + struct.pack("<I", 200_000) + b"a" * 200_000
         + b"X\x06\x00\x00\x00latin1\x86q\x01R](" + b"h\x00h\x01R" * 1000 + b"e.",  # one text encoded again and again
     ],
@@ -343,7 +487,7 @@ def test_pack_cannot_fill_the_memory(tmp_path: Path, content: bytes) -> None:
 
 def test_pack_too_large_or_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pack(tmp_path / "a.bin", (IMAGES, [True, False]))
-    monkeypatch.setattr(module, "_STEPS", 12)
+    monkeypatch.setattr(plain_pickle, "_STEPS", 12)
     with pytest.raises(ValueError, match="is refused: it has more than 12 instructions"):
         read_face_pack(path)
     monkeypatch.setattr(module, "_LARGEST", 10)

@@ -16,7 +16,7 @@ def test_every_class_validates_once_and_trains_otherwise(folds: int, seed: int) 
         assert splits.validation is not None
         assert set(splits.train.class_names) == classes - set(splits.validation.class_names)
         assert splits.validation.num_classes in (14 // folds, -(-14 // folds))
-        assert splits.test.class_names == GLYPHS.load().test.class_names
+        assert splits.test_images.class_names == GLYPHS.load().test_images.class_names
         validated += splits.validation.class_names
     assert sorted(validated) == sorted(classes)
 

@@ -23,16 +23,16 @@ def splits(cache: Path) -> Splits:
 
 def stack(splits: Splits) -> np.ndarray:
     return np.stack(
-        [np.asarray(part.pixels[index]) for part in (splits.train, splits.test) for index in range(len(part))]
+        [np.asarray(part.pixels[index]) for part in (splits.train, splits.test_images) for index in range(len(part))]
     )
 
 
 def test_about_two_thousand_characters_in_twelve_faces(splits: Splits) -> None:
-    assert 2000 <= splits.train.num_classes + splits.test.num_classes <= 2099
-    assert abs(splits.train.num_classes - splits.test.num_classes) <= 1
+    assert 2000 <= splits.train.num_classes + splits.test_images.num_classes <= 2099
+    assert abs(splits.train.num_classes - splits.test_images.num_classes) <= 1
     assert splits.train.labels.bincount().unique().tolist() == [len(FACES)] == [12]
     assert f"{splits.train.num_classes:,} are for training" in splits.notes[0]
-    names = splits.train.class_names + splits.test.class_names
+    names = splits.train.class_names + splits.test_images.class_names
     assert "U+0041 A" in names
     assert "U+0391 Α" not in names  # the Greek capital looks like the Latin one
 
@@ -40,7 +40,7 @@ def test_about_two_thousand_characters_in_twelve_faces(splits: Splits) -> None:
 def test_no_picture_is_blank_or_belongs_to_two_classes(splits: Splits) -> None:
     pictures = stack(splits)
     assert pictures.reshape(len(pictures), -1).any(axis=1).all()
-    labels = torch.cat([splits.train.labels, splits.test.labels + splits.train.num_classes]).tolist()
+    labels = torch.cat([splits.train.labels, splits.test_images.labels + splits.train.num_classes]).tolist()
     owner: dict[bytes, int] = {}
     for picture, label in zip(pictures, labels, strict=True):
         assert owner.setdefault(picture.tobytes(), label) == label
@@ -69,13 +69,13 @@ def test_groups_are_faces(splits: Splits) -> None:
 def test_subsets_and_validation_are_class_disjoint(cache: Path, splits: Splits) -> None:
     small = Glyphs(256, 200, validation_fraction=0.25, cache_dir=cache).load()
     assert small.validation is not None
-    parts = [set(part.class_names) for part in (small.train, small.validation, small.test)]
+    parts = [set(part.class_names) for part in (small.train, small.validation, small.test_images)]
     assert [len(part) for part in parts] == [192, 64, 200]
     assert len(set.union(*parts)) == 456
     assert parts[0] | parts[1] <= set(splits.train.class_names)
-    assert parts[2] <= set(splits.test.class_names)
+    assert parts[2] <= set(splits.test_images.class_names)
     other = Glyphs(256, 200, validation_fraction=0.25, split_seed=1, cache_dir=cache).load()
-    assert set(other.test.class_names) == parts[2]
+    assert set(other.test_images.class_names) == parts[2]
     assert set(other.train.class_names) != parts[0]
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_cache_is_rendered_again(
 def test_a_cache_that_cannot_be_written_is_only_noted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     splits = Glyphs(16, 16, cache_dir=tmp_path / "file" / "cache").load()
-    assert splits.test.num_classes == 16
+    assert splits.test_images.num_classes == 16
     assert "could not be kept" in splits.notes[1]
 
 

@@ -38,7 +38,7 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Sequence[ob
 
 
 def names(splits: Splits) -> list[set[str]]:
-    return [set(part.class_names) if part else set() for part in (splits.train, splits.validation, splits.test)]
+    return [set(part.class_names) if part else set() for part in (splits.train, splits.validation, splits.test_images)]
 
 
 def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
     train, validation, test = names(splits)
     assert [len(train), len(validation), len(test)] == [2, 2, 4]
     assert train | validation | test == set("abcdefgh")
-    assert sum(len(part) for part in (splits.train, splits.validation, splits.test) if part) == 25
+    assert sum(len(part) for part in (splits.train, splits.validation, splits.test_images) if part) == 25
     assert splits.notes == ()
     assert names(OwnImages(tmp_path).load()) == [train, validation, test]
     assert names(OwnImages(tmp_path, split_seed=1).load()) != [train, validation, test]
-    for part in (splits.train, splits.test):
+    for part in (splits.train, splits.test_images):
         for label, path in zip(part.labels.tolist(), part.pixels.paths, strict=True):  # type: ignore[attr-defined]
             assert path.relative_to(tmp_path).parts[0] == part.class_names[label]
 
@@ -112,7 +112,7 @@ def test_tables_with_labels_of_any_type(tmp_path: Path, write: Any, labels: list
     splits = OwnImages(table, validation_fraction=0.0).load()
     assert set.union(*names(splits)) == {str(label) for label in labels}
     assert list(splits.train.class_names) == sorted(splits.train.class_names)
-    assert np.asarray(splits.test.pixels[1]).max() == 1
+    assert np.asarray(splits.test_images.pixels[1]).max() == 1
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
@@ -125,11 +125,11 @@ def test_tables_with_splits_queries_and_gallery(tmp_path: Path, write: Any) -> N
     splits = OwnImages(write(tmp_path / f"t.{write.__name__[6:]}", columns, rows)).load()
     assert names(splits) == [set("ab"), set("cd"), set("ef")]
     assert splits.train.is_query is None
-    assert splits.test.is_query is not None
-    assert splits.test.is_gallery is not None
-    assert splits.test.is_query.tolist() == [True, False, True, False]
-    assert splits.test.is_gallery.tolist() == [False, True, False, True]
-    splits.test.pixels[3].load()
+    assert splits.test_images.is_query is not None
+    assert splits.test_images.is_gallery is not None
+    assert splits.test_images.is_query.tolist() == [True, False, True, False]
+    assert splits.test_images.is_gallery.tolist() == [False, True, False, True]
+    splits.test_images.pixels[3].load()
 
 
 def test_byte_order_mark_and_quoted_fields(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_unreadable_images_are_left_out_or_refused(tmp_path: Path) -> None:
     fill(tmp_path, "abcd")
     (tmp_path / "a" / "0.png").write_text("I am text")
     splits = OwnImages(tmp_path, validation_fraction=0.0).load()
-    assert len(splits.train) + len(splits.test) == 11
+    assert len(splits.train) + len(splits.test_images) == 11
     assert "1 unreadable image, " in splits.notes[0]
     assert "a/0.png (its content is not that of a known image format)" in splits.notes[0]
     with pytest.raises(ValueError, match=r"1 unreadable image, .*0\.png .* set strict to false"):
@@ -162,7 +162,7 @@ def test_a_truncated_jpeg_with_a_sound_header_is_left_out(tmp_path: Path) -> Non
     with Image.open(path) as image:
         assert image.size == (64, 64)
     splits = OwnImages(tmp_path, validation_fraction=0.0).load()
-    assert len(splits.train) + len(splits.test) == 12
+    assert len(splits.train) + len(splits.test_images) == 12
     assert "9.jpg" in splits.notes[0]
 
 
@@ -188,7 +188,7 @@ def test_a_float_picture_is_left_out_as_it_cannot_be_read(tmp_path: Path) -> Non
     fill(tmp_path, "abcd")
     Image.fromarray(np.zeros((8, 8), dtype=np.float32)).save(tmp_path / "a" / "float.png", format="TIFF")
     splits = OwnImages(tmp_path, validation_fraction=0.0).load()
-    assert len(splits.train) + len(splits.test) == 12
+    assert len(splits.train) + len(splits.test_images) == 12
     assert "float.png" in splits.notes[0]
 
 

@@ -50,10 +50,14 @@ def test_real_archives() -> None:
     assert splits.validation is not None
     assert splits.train.num_classes + splits.validation.num_classes == 136
     assert len(splits.train) + len(splits.validation) == 2720
-    assert (splits.test.num_classes, len(splits.test)) == (106, 2120)
-    assert {name.split("/")[0] for name in splits.test.class_names} == {"Japanese_(katakana)", "Sanskrit", "Tagalog"}
+    assert (splits.test_images.num_classes, len(splits.test_images)) == (106, 2120)
+    assert {name.split("/")[0] for name in splits.test_images.class_names} == {
+        "Japanese_(katakana)",
+        "Sanskrit",
+        "Tagalog",
+    }
     assert splits.notes[0].startswith("Greek, Latin left out of the test")
-    picture = np.asarray(splits.test.pixels[0])
+    picture = np.asarray(splits.test_images.pixels[0])
     assert picture.shape == (105, 105)
     assert 0 < (picture == 255).mean() < 0.2  # ink is bright and there is less of it than of paper
 
@@ -68,9 +72,9 @@ def test_trees_and_archives_give_the_same(trees: Path) -> None:
             for alphabet, count in (("Greek", 3), ("Latin", 2))
             for number in range(1, count + 1)
         )
-        assert splits.test.class_names == tuple(f"Tagalog/character0{number}" for number in range(1, 5))
-        assert splits.test.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-        ink = np.asarray(splits.test.pixels[5]) == 255
+        assert splits.test_images.class_names == tuple(f"Tagalog/character0{number}" for number in range(1, 5))
+        assert splits.test_images.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        ink = np.asarray(splits.test_images.pixels[5]) == 255
         assert ink[10:12, 10:13].all()
         assert ink.sum() == 6
         assert len(splits.notes) == 1
@@ -80,7 +84,7 @@ def test_full_subset_and_no_overlap(tmp_path: Path) -> None:
     write_tree(tmp_path / "images_background", {"Greek": 4})
     write_tree(tmp_path / "images_evaluation", {"Tengwar": 2})
     splits = Omniglot(tmp_path, subset="full").load()
-    assert (splits.train.num_classes, splits.test.num_classes, splits.notes) == (2, 2, ())
+    assert (splits.train.num_classes, splits.test_images.num_classes, splits.notes) == (2, 2, ())
 
 
 def test_missing_archive_is_named(tmp_path: Path) -> None:
@@ -141,10 +145,10 @@ def publish(site: Site, monkeypatch: pytest.MonkeyPatch, **changed: str) -> None
 
 def test_download(site: Site, tmp_path: Path) -> None:
     target = tmp_path / "new" / "place"
-    assert Omniglot(target, download=True).load().test.num_classes == 4
+    assert Omniglot(target, download=True).load().test_images.num_classes == 4
     assert sorted(path.name for path in target.iterdir()) == [f"{FIRST}.zip", f"{SECOND}.zip"]
     site.files.clear()
-    assert Omniglot(target, download=True).load().test.num_classes == 4  # nothing to fetch any more
+    assert Omniglot(target, download=True).load().test_images.num_classes == 4  # nothing to fetch any more
 
 
 def test_failed_download_leaves_nothing(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_what_is_no_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert cache_images(memory, SIDE, tmp_path) == (memory, ())
     files = image_set(write_files(tmp_path / "images"))
     splits = cache_splits(Splits(files, memory, memory), SIDE, tmp_path / "cache")
-    assert splits.validation is splits.test is memory
+    assert splits.validation is splits.test_images is memory
     again = cache_splits(splits, 16, tmp_path / "cache")
     assert again.train is splits.train
     assert again.notes == splits.notes
@@ -373,7 +373,7 @@ def test_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     splits = Splits(images, None, images)
     assert CacheConfig().apply(splits) is splits
     monkeypatch.setattr(module, "_default_folder", lambda: tmp_path / "user")
-    assert min(CacheConfig(SIDE).apply(splits).test.pixels[0].size) == SIDE
+    assert min(CacheConfig(SIDE).apply(splits).test_images.pixels[0].size) == SIDE
     CacheConfig(SIDE, tmp_path / "mine").apply(splits)
     assert [len(list((tmp_path / name).iterdir())) for name in ("user", "mine")] == [1, 1]
 

@@ -141,3 +141,28 @@ def test_skip_holds_for_one_epoch() -> None:
         batches.skip(5)
     with pytest.raises(ValueError, match="batches is -1"):
         batches.skip(-1)
+
+
+@given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 2), st.booleans())
+def test_processes_share_each_batch_without_overlap(world: int, epoch: int, skipped: int, balanced: bool) -> None:
+    labels = torch.arange(60) % 10
+
+    def batches(rank: int, world: int) -> SeededBatches:
+        order = ClassBalancedBatches(labels, 4, 3, seed=1) if balanced else RandomBatches(len(labels), 13, seed=1)
+        made = SeededBatches(order, seed=2, rank=rank, world=world)
+        made.set_epoch(epoch)
+        made.skip(skipped)
+        return made
+
+    alone = list(batches(0, 1))
+    shares = [list(batches(rank, world)) for rank in range(world)]
+    assert len(alone) == len(batches(0, 1)) - skipped
+    for number, whole in enumerate(alone):
+        parts = [share[number] for share in shares]
+        assert [image for part in parts for image in part] == whole
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_rank_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="rank is 2, but of 2 processes the ranks are 0 to 1"):
+        SeededBatches(RandomBatches(20, 5, seed=0), seed=0, rank=2, world=2)

@@ -15,6 +15,7 @@ with extra("train"):
     )
     from proxemic.data.face_packs import EncodedPixels, read_face_pack
     from proxemic.data.face_pairs import FacePairs, read_lfw_pairs
+    from proxemic.data.faces import FaceFolders, RecordFaces
     from proxemic.data.folds import Fold
     from proxemic.data.glyphs import FACES, Glyphs
     from proxemic.data.image_cache import CacheConfig, cache_images, cache_splits
@@ -24,6 +25,7 @@ with extra("train"):
     from proxemic.data.pixel_cache import CachedPixels
     from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels, UnreadableImageError
     from proxemic.data.query_gallery import join_query_gallery, load_query_gallery
+    from proxemic.data.record_file import RecordPixels
     from proxemic.data.report import DatasetReport, check
     from proxemic.data.row_labels import RowLabels, read_labels
     from proxemic.data.samplers import Batches, ClassBalancedBatches, RandomBatches, SeededBatches
@@ -48,6 +50,7 @@ __all__ = [
     "Digits",
     "EmbeddingDataset",
     "EncodedPixels",
+    "FaceFolders",
     "FacePairs",
     "FashionMNIST",
     "FilePixels",
@@ -62,6 +65,8 @@ __all__ = [
     "Pixels",
     "Preprocessing",
     "RandomBatches",
+    "RecordFaces",
+    "RecordPixels",
     "RowLabels",
     "SeededBatches",
     "Splits",

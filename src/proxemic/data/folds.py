@@ -44,6 +44,11 @@ class Fold(ImageSource):
         if not 0 <= self.fold < self.folds:
             raise ValueError(f"fold is {self.fold}, but folds={self.folds} are numbered 0 to {self.folds - 1}.")
 
+    @property
+    def has_test(self) -> bool:
+        """Whether the source gives test classes."""
+        return self.source.has_test
+
     def load(self) -> Splits:
         """Load the source and deal its training classes."""
         splits = self.source.load()

@@ -126,7 +126,6 @@ def cache_splits(
         [splits.train, splits.validation, splits.test], shorter_side, folder, workers, description
     )
     assert train is not None
-    assert test is not None
     return replace(splits, train=train, validation=validation, test=test, notes=(*splits.notes, *notes))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.pixels import Pixels
+from proxemic.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,18 +109,39 @@ class Splits:
     Args:
         train: images to train on.
         validation: images of other classes, or None where nothing is held out.
-        test: images of classes in neither of the two.
+        test: images of classes in neither of the two, or None where what is trained is judged in another way, as faces
+            are by pairs.
         notes: facts the user must be told, a sentence each.
     """
 
     train: ImageSet
     validation: ImageSet | None
-    test: ImageSet
+    test: ImageSet | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def test_images(self) -> ImageSet:
+        """The images to be judged on.
+
+        Raises:
+            UserError: there are none.
+        """
+        if self.test is None:
+            raise UserError(NO_TEST)
+        return self.test
+
+
+NO_TEST = "These images have no test classes, as faces are judged by pairs: judge such a run by proxemic verify RUN."
+"""What whoever asks for them is told."""
 
 
 class ImageSource(ABC):
     """Something that image sets are loaded from."""
+
+    @property
+    def has_test(self) -> bool:
+        """Whether it gives test classes, known before it is loaded."""
+        return True
 
     @abstractmethod
     def load(self) -> Splits:

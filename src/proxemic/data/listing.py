@@ -11,7 +11,7 @@ from PIL import Image
 from proxemic.data.pixels import UnreadableImageError, describe, read_image
 from proxemic.data.tables import SPLITS, Row, SplitName, read_table
 
-_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _list_folder(root: Path) -> Listing:
 def _add_classes(folders: Sequence[Path], split: SplitName | None, rows: list[Row], others: list[Path]) -> None:
     for folder in folders:
         for path in _files_below(folder):
-            if path.suffix.lower() in _ENDINGS:
+            if path.suffix.lower() in ENDINGS:
                 rows.append(Row(path, folder.name, split))
             else:
                 others.append(path)

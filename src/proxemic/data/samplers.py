@@ -173,11 +173,22 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
     The seed is a function of `(seed, epoch, batch, place in the batch)`, so an image that comes twice is augmented
     differently, and a run that resumes in the middle of an epoch sees what it would have seen.
 
+    Of several processes, each is given its own part of every batch, without overlap: the parts, in the order of the
+    processes, are the batch that one process alone would see, with the same seeds.
+
     Args:
-        batches: the batches of indices.
+        batches: the batches of indices, of all processes together.
         seed: which random augmentation.
+        rank: which process this is, from 0.
+        world: how many there are.
+
+    Raises:
+        ValueError: `rank` is not below `world`.
 
     Example:
+        >>> both = [SeededBatches(RandomBatches(6, batch_size=3, seed=0), seed=0, rank=r, world=2) for r in range(2)]
+        >>> [len(part) for batch in zip(*both) for part in batch]
+        [1, 2, 1, 2]
         >>> batches = SeededBatches(RandomBatches(6, batch_size=2, seed=0), seed=0)
         >>> whole = list(batches)
         >>> batches.skip(2)
@@ -185,9 +196,12 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         (True, 3)
     """
 
-    def __init__(self, batches: Batches, seed: int) -> None:
+    def __init__(self, batches: Batches, seed: int, rank: int = 0, world: int = 1) -> None:
+        if not 0 <= rank < world:
+            raise ValueError(f"rank is {rank}, but of {world} processes the ranks are 0 to {world - 1}.")
         self.batches = batches
         self.seed = seed
+        self.rank, self.world = rank, world
         self._skip = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -211,7 +225,9 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         epoch = self.batches.epoch
         for number, batch in islice(enumerate(self.batches), self._skip, None):
-            yield [(index, derive_seed(self.seed, epoch, number, place)) for place, index in enumerate(batch)]
+            first, last = (len(batch) * rank // self.world for rank in (self.rank, self.rank + 1))
+            places = range(first, last)
+            yield [(batch[place], derive_seed(self.seed, epoch, number, place)) for place in places]
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -82,9 +82,11 @@ def test_official_splits(source: type[Benchmark], root: Path) -> None:
         splits = source(place, validation_fraction=0.0).load()
         assert splits.validation is None
         assert splits.notes == ()
-        assert splits.train.labels.tolist() == splits.test.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
-        assert not set(splits.train.class_names) & set(splits.test.class_names)
-        for images in (splits.train, splits.test):
+        assert (
+            splits.train.labels.tolist() == splits.test_images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+        )
+        assert not set(splits.train.class_names) & set(splits.test_images.class_names)
+        for images in (splits.train, splits.test_images):
             assert images.pixels[15].size == (48, 40)
             assert images.pixels[0].mode == "RGB"
 
@@ -96,25 +98,25 @@ def paths(images: ImageSet) -> list[str]:
 
 def test_names_and_files_belong_together(source: type[Benchmark], root: Path) -> None:
     splits = source(root, validation_fraction=0.0).load()
-    names = [splits.test.class_names[label] for label in splits.test.labels]
+    names = [splits.test_images.class_names[label] for label in splits.test_images.labels]
     if source is CUB200:
         assert splits.train.class_names == tuple(f"00{n}.Bird_{n}" for n in range(1, 5))
-        assert [path.split("/")[-2] for path in paths(splits.test)] == names
+        assert [path.split("/")[-2] for path in paths(splits.test_images)] == names
     elif source is Cars196:
-        assert splits.test.class_names == tuple(f"Maker Model {n} 2012" for n in range(5, 9))
-        assert [path[-10:] for path in paths(splits.test)] == [f"{n:06d}.jpg" for n in range(17, 33)]
+        assert splits.test_images.class_names == tuple(f"Maker Model {n} 2012" for n in range(5, 9))
+        assert [path[-10:] for path in paths(splits.test_images)] == [f"{n:06d}.jpg" for n in range(17, 33)]
     elif source is StanfordOnlineProducts:
-        assert [path[-len(name) - 6 : -6] for path, name in zip(paths(splits.test), names, strict=True)] == names
-        assert splits.test.groups is not None
+        assert [path[-len(name) - 6 : -6] for path, name in zip(paths(splits.test_images), names, strict=True)] == names
+        assert splits.test_images.groups is not None
         kinds = {"b": 1, "c": 2}
-        assert splits.test.groups.tolist() == [kinds[name[0]] for name in names]
+        assert splits.test_images.groups.tolist() == [kinds[name[0]] for name in names]
     else:
-        assert [path.split("/")[-2] for path in paths(splits.test)] == names
+        assert [path.split("/")[-2] for path in paths(splits.test_images)] == names
         assert splits.train.is_query is None
-        assert splits.test.is_query is not None
-        assert splits.test.is_gallery is not None
-        assert splits.test.is_query.tolist() == [True, True, False, False] * 4
-        assert torch.equal(splits.test.is_gallery, ~splits.test.is_query)
+        assert splits.test_images.is_query is not None
+        assert splits.test_images.is_gallery is not None
+        assert splits.test_images.is_query.tolist() == [True, True, False, False] * 4
+        assert torch.equal(splits.test_images.is_gallery, ~splits.test_images.is_query)
 
 
 def test_validation_classes_are_training_classes(source: type[Benchmark], root: Path) -> None:
@@ -142,7 +144,7 @@ def test_nothing_there(source: type[Benchmark], tmp_path: Path) -> None:
 
 
 def some_image(source: type[Benchmark], root: Path) -> Path:
-    return Path(paths(source(root, check_counts=False, validation_fraction=0.0).load().test)[2])
+    return Path(paths(source(root, check_counts=False, validation_fraction=0.0).load().test_images)[2])
 
 
 def test_a_missing_image(source: type[Benchmark], root: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_missing_image(source: type[Benchmark], root: Path) -> None:
         source(root).load()
     assert "set check_counts to false (--data.check_counts false)" in str(refusal.value)
     splits = source(root, check_counts=False).load()
-    assert len(splits.test) == 15
+    assert len(splits.test_images) == 15
     assert splits.notes[0].startswith(f"Not the {source.facts.title} of the papers")
     assert gone.name in splits.notes[0]
 
@@ -306,7 +308,7 @@ def test_in_shop_without_its_folders(originals: dict[type[Benchmark], Path], tmp
         (originals[InShop] / "Eval/list_eval_partition.txt").read_bytes()
     )
     shutil.copytree(originals[InShop] / "Img" / "img", tmp_path / "img")
-    assert len(InShop(tmp_path, check_counts=False).load().test) == 16
+    assert len(InShop(tmp_path, check_counts=False).load().test_images) == 16
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -320,7 +322,7 @@ def test_cars_in_two_parts(nested: bool, originals: dict[type[Benchmark], Path],
     for place in (root, root / "stanford_cars"):
         splits = Cars196(place, 0.0, check_counts=False).load()
         pooled = Cars196(originals[Cars196], 0.0, check_counts=False).load()
-        for part, other in ((splits.train, pooled.train), (splits.test, pooled.test)):
+        for part, other in ((splits.train, pooled.train), (splits.test_images, pooled.test_images)):
             assert part.class_names == other.class_names
             assert part.labels.bincount().tolist() == [4, 4, 4, 4]
             part.pixels[15].load()
@@ -349,7 +351,7 @@ def test_a_sale_listed_anew_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mon
     (tree / "bicycle_final" / "111085122802_0.JPG").rename(tree / "bicycle_final" / "999999999999_0.JPG")
     listing = tree / "Ebay_train.txt"
     listing.write_text(listing.read_text().replace("111085122802_0", "999999999999_0"))
-    assert len(StanfordOnlineProducts(root, check_counts=False).load().test) == 64
+    assert len(StanfordOnlineProducts(root, check_counts=False).load().test_images) == 64
 
 
 @pytest.fixture
@@ -368,7 +370,7 @@ def test_archives_are_prepared(source: type[Benchmark], packed: Path) -> None:
         source(packed).load()
     for _ in range(2):
         assert prepare(source(packed)).counts == source.facts.counts
-    assert len(source(packed).load().test) == 16
+    assert len(source(packed).load().test_images) == 16
     shutil.rmtree(packed / ARCHIVES[source])
     file = source.facts.files[0]
     (packed / file.name).rename(packed / Path(file.name).name)  # without a folder of its own

@@ -30,12 +30,12 @@ def unpacked(root: Path, name: str) -> np.ndarray:
 def test_classes_are_parted(root: Path) -> None:
     splits = FashionMNIST(root, validation_fraction=0.0).load()
     assert splits.train.class_names == ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
-    assert splits.test.class_names == ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+    assert splits.test_images.class_names == ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
     labels = unpacked(root, "t10k-labels-idx1-ubyte")
     pictures = unpacked(root, "t10k-images-idx3-ubyte")[labels >= 5]
-    assert splits.test.labels.tolist() == (labels[labels >= 5].astype(int) - 5).tolist()
+    assert splits.test_images.labels.tolist() == (labels[labels >= 5].astype(int) - 5).tolist()
     for index, picture in enumerate(pictures):
-        assert np.array_equal(np.asarray(splits.test.pixels[index]), picture)
+        assert np.array_equal(np.asarray(splits.test_images.pixels[index]), picture)
     validated = FashionMNIST(root).load()
     assert validated.validation is not None
     assert (validated.train.num_classes, validated.validation.num_classes) == (3, 2)
@@ -44,8 +44,8 @@ def test_classes_are_parted(root: Path) -> None:
 def test_images_are_parted(root: Path) -> None:
     splits = FashionMNIST(root, validation_fraction=0.25, split="images").load()
     assert splits.validation is not None
-    assert (len(splits.train), len(splits.validation), len(splits.test)) == (30, 10, 40)
-    assert splits.train.class_names == splits.test.class_names
+    assert (len(splits.train), len(splits.validation), len(splits.test_images)) == (30, 10, 40)
+    assert splits.train.class_names == splits.test_images.class_names
     assert "were trained on" in splits.notes[0]
     other = FashionMNIST(root, validation_fraction=0.25, split_seed=1, split="images").load()
     assert other.train.labels.tolist() != splits.train.labels.tolist()
@@ -65,7 +65,7 @@ def test_places(root: Path, packed: bool) -> None:
             (folder / path.stem).write_bytes(gzip.decompress((folder / file.name).read_bytes()))
             (folder / file.name).unlink()
     for place in (root, root / "FashionMNIST", folder):
-        assert len(FashionMNIST(place).load().test) == 20
+        assert len(FashionMNIST(place).load().test_images) == 20
 
 
 def test_damage(root: Path) -> None:

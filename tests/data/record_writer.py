@@ -1,0 +1,96 @@
+"""RecordIO files and packs of faces as insightface has them, written from the definition of the formats alone."""
+
+import io
+import pickle
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+MAGIC = bytes.fromhex("0a23d7ce")  # as it lies in the file
+
+
+def header(labels: float | Sequence[float], number: int = 0) -> bytes:
+    if isinstance(labels, int | float):
+        return struct.pack("<If2Q", 0, labels, number, 0)
+    return struct.pack(f"<If2Q{len(labels)}f", len(labels), 0.0, number, 0, *labels)
+
+
+def frame(content: bytes) -> bytes:
+    """One record, in as many parts as it takes for the magic word not to stand at a multiple of 4 within any."""
+    parts, begin = [], 0
+    for place in range(0, len(content) - len(content) % 4, 4):
+        if content[place : place + 4] == MAGIC:
+            parts.append(content[begin:place])
+            begin = place + 4
+    parts.append(content[begin:])
+    kinds = [0] if len(parts) == 1 else [1, *[2] * (len(parts) - 2), 3]
+    written = b""
+    for kind, part in zip(kinds, parts, strict=True):
+        written += MAGIC + struct.pack("<I", kind * 2**29 + len(part)) + part + bytes(-len(part) % 4)
+    return written
+
+
+def write_records(path: Path, contents: Iterable[bytes], keys: Sequence[int] | None = None) -> Path:
+    """Records, header and all, and the index beside them."""
+    lines, file = [], b""
+    for place, content in enumerate(contents):
+        lines.append(f"{place if keys is None else keys[place]}\t{len(file)}\n")
+        file += frame(content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(file)
+    path.with_suffix(".idx").write_text("".join(lines))
+    return path
+
+
+def write_faces(root: Path, people: Sequence[Sequence[bytes]]) -> Path:
+    """A training set of insightface: a header, the images, and of each identity which images are of it."""
+    images = [(label, image) for label, each in enumerate(people) for image in each]
+    first = len(images) + 1
+    contents = [header([first, first + len(people)])]
+    contents += [header([float(label), 0.0], number) + image for number, (label, image) in enumerate(images, start=1)]
+    begin = 1
+    for each in people:
+        contents.append(header([begin, begin + len(each)]))
+        begin += len(each)
+    write_records(root / "train.rec", contents)
+    (root / "property").write_text(f"{len(people)},112,112\n")
+    return root
+
+
+def write_pack(path: Path, people: Sequence[Sequence[bytes]], pairs: int, seed: int = 0) -> Path:
+    """A pack of pairs, of one person and of two by turns."""
+    rng = np.random.default_rng(seed)
+    images: list[bytes] = []
+    same = [bool(number % 2) for number in range(pairs)]
+    for one_person in same:
+        first, second = rng.choice(len(people), 2, replace=False)
+        if one_person:
+            images += [people[first][place] for place in rng.choice(len(people[first]), 2, replace=False)]
+        else:
+            images += [people[each][rng.integers(len(people[each]))] for each in (first, second)]
+    path.write_bytes(pickle.dumps((images, same), 2))
+    return path
+
+
+def encode(image: Image.Image, form: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form)
+    return buffer.getvalue()
+
+
+def draw_people(count: int, images: int, seed: int = 0, size: int = 32) -> list[list[bytes]]:
+    """Patterns for people, each seen several times: in another light, moved, perhaps mirrored."""
+    rng = np.random.default_rng(seed)
+    people = []
+    for _ in range(count):
+        pattern = np.kron(rng.integers(40, 216, (4, 4, 3)), np.ones((size // 4, size // 4, 1)))
+        views = []
+        for number in range(images):
+            view = np.roll(pattern[:, ::-1] if number % 3 == 2 else pattern, rng.integers(-2, 3, 2), (0, 1))
+            view = view + rng.normal(0, 10, view.shape) + rng.integers(-8, 9, (1, 1, 3))
+            views.append(encode(Image.fromarray(view.clip(0, 255).astype(np.uint8))))
+        people.append(views)
+    return people
