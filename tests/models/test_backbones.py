@@ -55,7 +55,9 @@ def test_channels_last_maps_are_turned() -> None:
 def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean resnet50"):
         timm_backbone("resnet_50")
-    with pytest.raises(ValueError, match="must be 'convnet', 'bn_inception' or a timm model"):
+    with pytest.raises(
+        ValueError, match="must be 'convnet', 'bn_inception', 'iresnet18' to 'iresnet200' or a timm model"
+    ):
         timm_backbone("resnet18.no_such_tag")
 
 

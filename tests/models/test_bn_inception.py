@@ -180,7 +180,7 @@ def test_damaged_files_are_refused(tmp_path: Path, file: Path) -> None:
         with pytest.raises(ValueError, match=f"weights in {wrong} are not readable as a file of tensors"):
             bn_inception_backbone(weights=wrong)
     for missing in (tmp_path / "none.pth", tmp_path, file.with_suffix(".ckpt")):
-        with pytest.raises(ValueError, match=r"must be an existing \.safetensors, \.pth or \.pt file"):
+        with pytest.raises(ValueError, match=r"must be an existing \.safetensors, \.pth, \.pt or \.pth\.tar file"):
             bn_inception_backbone(weights=missing)
     torch.save([torch.zeros(1)], tmp_path / "list.pt")
     with pytest.raises(ValueError, match="not a mapping of names to tensors"):

@@ -6,6 +6,8 @@ from proxemic.models.bn_inception_weights import bn_inception_backbone as bn_inc
 from proxemic.models.config import ModelConfig as ModelConfig
 from proxemic.models.embedding import EmbeddingModel as EmbeddingModel
 from proxemic.models.embedding import build_model as build_model
+from proxemic.models.iresnet import IResNet as IResNet
+from proxemic.models.iresnet import iresnet_backbone as iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool as AvgMaxPool
 from proxemic.models.pooling import AvgPool as AvgPool
 from proxemic.models.pooling import GeM as GeM

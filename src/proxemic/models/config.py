@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from proxemic.models.iresnet import IRESNETS
+
 Pooling = Literal["avg", "max", "avg+max", "gem"]
 Head = Literal["linear", "linear+layer_norm", "none"]
 
@@ -12,15 +14,16 @@ class ModelConfig:
     """All that `build_model` needs to know.
 
     Args:
-        backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; or the name of a timm
-            model.
+        backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; `iresnet18`, 34, 50, 100
+            or 200 for faces of 112 pixels, which goes with head `none` and 512 dimensions; or the name of a timm model.
         embedding_size: dimensions of the embedding, at least 1.
-        pooling: of the backbone's feature map.
+        pooling: of the backbone's feature map; `avg` for an IResNet, which leaves one place.
         layer_norm: normalise the pooled features, without trained weights, before the last layer.
         normalize: scale embeddings to unit length.
         in_channels: of the images: 1 (grey) or 3 (colour).
         pretrained: start from timm's pretrained weights, or BN-Inception's published ones.
-        weights: start from this `.safetensors` file of backbone weights instead; for `bn_inception` also `.pth`.
+        weights: start from this `.safetensors` file of backbone weights instead; for `bn_inception` and IResNet also
+            `.pth`, `.pt` and `.pth.tar`.
         width: channels of the first stage of `convnet`, at least 1; other backbones ignore it.
         head: after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
             embedding_size must be the backbone's number of features.
@@ -61,4 +64,14 @@ class ModelConfig:
         if self.pretrained and self.backbone == "convnet":
             raise ValueError(
                 "pretrained is set but 'convnet' has no pretrained weights; choose bn_inception or a timm backbone"
+            )
+        if self.backbone in IRESNETS and self.pretrained:
+            raise ValueError(
+                f"pretrained is set but weights of {self.backbone!r} have no address to fetch them from; take them "
+                "from insightface's model zoo and give the file as weights"
+            )
+        if self.backbone in IRESNETS and self.pooling != "avg":
+            raise ValueError(
+                f"pooling is {self.pooling!r} but {self.backbone!r} pools by a layer of its own; take avg, which "
+                "leaves its output as it is"
             )

@@ -13,6 +13,7 @@ from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception
 from proxemic.models.bn_inception_weights import bn_inception_backbone
 from proxemic.models.config import ModelConfig
+from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 
@@ -37,7 +38,7 @@ class EmbeddingModel(nn.Module):
     torch.Size([2, 16])
     """
 
-    def __init__(self, config: ModelConfig, backbone: ConvNet | BNInception | TimmBackbone) -> None:
+    def __init__(self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
@@ -101,6 +102,8 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         backbone = bn_inception_backbone(
             pretrained=config.pretrained, in_channels=config.in_channels, weights=config.weights
         )
+    elif config.backbone in IRESNETS:
+        backbone = iresnet_backbone(config.backbone, in_channels=config.in_channels, weights=config.weights)
     else:
         backbone = timm_backbone(
             config.backbone,

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from proxemic.errors import UserError
+from proxemic.models.iresnet import IRESNETS
 
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
@@ -73,9 +74,9 @@ def timm_backbone(
         raise ImportError(f"backbone {name!r} needs timm, which is missing: pip install timm") from error
     known = timm.list_models()
     if name not in known and name not in timm.list_pretrained():
-        near = get_close_matches(name, known, n=3) or ["resnet50"]
+        near = get_close_matches(name, [*known, *IRESNETS], n=3) or ["resnet50"]
         raise ValueError(
-            f"backbone is {name!r} but must be 'convnet', 'bn_inception' or a timm model; "
+            f"backbone is {name!r} but must be 'convnet', 'bn_inception', 'iresnet18' to 'iresnet200' or a timm model; "
             f"did you mean {' or '.join(near)}?"
         )
     file = _local_file(weights) if weights is not None else None

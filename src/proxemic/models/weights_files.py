@@ -1,0 +1,97 @@
+"""Files of published weights: read without running code from them, and loaded where they fit."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+# Where a checkpoint has the weights of the network: arcface_torch's, and that of many others.
+_CHECKPOINT = ("state_dict_backbone", "state_dict")
+
+
+def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[str, ...] = ()) -> None:
+    """Fill a network with the tensors of a file.
+
+    Args:
+        network: to fill; unchanged where the file does not fit.
+        file: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`. A checksum in its name (`bn_inception-52deb4733.pth`) is
+            verified. The network may be a part of what was saved: a checkpoint's `state_dict_backbone` or `state_dict`,
+            or a module of a larger one, as `module.` of DataParallel; the rest is left out.
+        name: of the network, for messages.
+        unused: what names begin with that the file may have besides, as those of a classifier.
+
+    Raises:
+        ValueError: for a file that is damaged, does not fit, or holds the network twice.
+    """
+    # Files older than this counter lack it.
+    needed = {key: value for key, value in network.state_dict().items() if not key.endswith("num_batches_tracked")}
+    found = _part(_read(file), needed, file)
+    found = {key: value for key, value in found.items() if not unused or not key.startswith(unused)}
+    problems = [f"{key} is missing" for key in needed if key not in found]
+    problems += [f"{key} is unknown" for key in found if key not in network.state_dict()]
+    # Conversions from Caffe give batch norm's weights as [1, channels].
+    problems += [
+        f"{key} has shape {list(found[key].shape)} but must be {list(value.shape)}"
+        for key, value in needed.items()
+        if key in found and _without_ones(found[key]) != _without_ones(value)
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise ValueError(f"weights in {file} do not fit {name!r}: {', '.join(problems[:3])}{more}")
+    with torch.no_grad():
+        for key, value in needed.items():
+            value.copy_(found[key].reshape(value.shape))
+
+
+def _part(found: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:
+    """Those tensors that are the network's, by the names that they have in it."""
+    first = next(iter(needed))
+    prefixes = ["", *(key.removesuffix(first) for key in found if key.endswith(f".{first}"))]
+    counts = {prefix: sum(prefix + key in found for key in needed) for prefix in prefixes}
+    best = max(counts, key=counts.__getitem__)
+    whole = [prefix for prefix in counts if counts[prefix] == len(needed)]
+    if best and len(whole) > 1:
+        raise ValueError(
+            f"weights in {file} are there {len(whole)} times, as {', '.join(whole)}; save one of them alone"
+        )
+    return {key.removeprefix(best): value for key, value in found.items() if key.startswith(best)}
+
+
+def _without_ones(tensor: Tensor) -> list[int]:
+    return [size for size in tensor.shape if size != 1]
+
+
+def _read(file: Path) -> Mapping[str, Tensor]:
+    if not file.name.endswith((".safetensors", ".pth", ".pt", ".pth.tar")) or not file.is_file():
+        raise ValueError(f"weights is {str(file)!r} but must be an existing .safetensors, .pth, .pt or .pth.tar file")
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    # Digits alone are rather a date, or a count of steps.
+    named = re.search(r"-(?=[0-9]*[a-f])([0-9a-f]{8,64})(\.pth)?\.\w+$", file.name)
+    if named and not digest.startswith(named[1]):
+        raise ValueError(
+            f"weights in {file} are damaged: their SHA-256 begins with {digest[: len(named[1])]} but, by the file's "
+            f"name, should with {named[1]}; fetch the file again"
+        )
+    try:
+        found: Any = (
+            load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, map_location="cpu", weights_only=True)
+        )
+    except Exception as error:  # torch.load raises almost anything for a file that is not its own
+        message = " ".join(str(error).split())[:200]
+        raise ValueError(f"weights in {file} are not readable as a file of tensors: {message}") from error
+    for key in _CHECKPOINT:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in found.items()
+    ):
+        raise ValueError(f"weights in {file} are not a mapping of names to tensors; save a model's state_dict()")
+    return found
