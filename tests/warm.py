@@ -112,6 +112,8 @@ def _interpret(
     for number, output in enumerate(outputs, start=1):
         os.dup2(os.open(output, os.O_WRONLY | os.O_APPEND), number)
     os.environ.update(environment)
+    if "OMP_NUM_THREADS" in environment:
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # read when torch was imported
     os.chdir(cwd)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))

@@ -162,6 +162,34 @@ def training_cases(folder: Path) -> dict[str, Any]:
     return found
 
 
+def judged_where_one_diverges(rank: int) -> list[str]:
+    """What each says where the second process alone finds that embeddings are not finite."""
+    from types import SimpleNamespace
+
+    from proxemic.data import Preprocessing
+    from proxemic.training import EvaluationConfig, RetrievalCallback
+    from proxemic.training.module import TrainingDiverged
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    with torch.no_grad():
+        module[1].weight.mul_(float("nan") if rank else 1.0)  # type: ignore[operator]
+    preprocessing = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
+    judge = RetrievalCallback(images(), preprocessing, EvaluationConfig(recall_at=(1,), batch_size=16))
+
+    def all_of(decision: bool) -> bool:  # as Lightning's DDPStrategy
+        agreed = torch.tensor(int(decision))
+        torch.distributed.all_reduce(agreed)
+        return bool(agreed == 2)
+
+    strategy = SimpleNamespace(reduce_boolean_decision=all_of)
+    trainer: Any = SimpleNamespace(global_rank=rank, world_size=2, current_epoch=0, strategy=strategy)
+    try:
+        judge._judge(trainer, module)  # type: ignore[arg-type]
+    except TrainingDiverged as error:
+        return [str(error)]
+    return []
+
+
 if __name__ == "__main__":
     import warnings
 
@@ -171,6 +199,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = int(os.environ["RANK"])
-    found = {"metric": metric_cases(rank), "training": training_cases(Path(sys.argv[1]))}
+    found = {
+        "metric": metric_cases(rank),
+        "training": training_cases(Path(sys.argv[1])),
+        "diverged": judged_where_one_diverges(rank),
+    }
     write(found)
     torch.distributed.destroy_process_group()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from safetensors.torch import load_file
 
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.losses import HISTLoss, ProxyAnchorLoss, WarpedSoftmaxLoss
+from proxemic.losses import HISTLoss, PairwiseLoss, ProxyAnchorLoss, WarpedSoftmaxLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.second_phase import differences, merge
 from proxemic.training import Optimization, parameter_groups, train
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.phases import continue_optimizer
+from proxemic.training.phases import continue_optimizer, take_over
 
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
@@ -93,6 +94,37 @@ def test_resuming_on_either_side_of_the_boundary(
     for name in ("model.safetensors", "loss.safetensors", "metrics.json"):
         assert (resumed / name).read_bytes() == (two_phases / name).read_bytes()
     assert_same_optimizer(resumed, two_phases)
+
+
+def test_a_second_phase_that_has_begun_is_not_moved(two_phases: Path, tmp_path: Path) -> None:
+    """Its schedule has counted its steps: it would be at its end for all epochs that come on top."""
+    shutil.copytree(two_phases, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    read = read_recipe(two_phases / "recipe.yaml", ["--training.epochs", "8"])
+    with pytest.raises(UserError, match="began after 2 epochs, but by its recipe it does so after 6: put"):
+        train(read.recipe, read.yaml, tmp_path / "run", resume=True, report=[].append)
+    read = read_recipe(two_phases / "recipe.yaml", ["--second_phase", "null"])
+    with pytest.raises(UserError, match="began after 2 epochs, but by its recipe it does so after none: put"):
+        train(read.recipe, read.yaml, tmp_path / "run", resume=True, report=[].append)
+
+
+def test_a_memory_is_taken_over_with_what_is_in_it() -> None:
+    pml = pytest.importorskip("pytorch_metric_learning.losses")
+    losses = [PairwiseLoss(5, 4, loss=pml.ContrastiveLoss(), memory_size=6) for _ in range(2)]
+    x, y = torch.randn(4, 4), torch.tensor([0, 0, 1, 2])
+    losses[0](x, y)
+    take_over(losses[1], losses[0])
+    expected, found = losses[0].state_dict(), losses[1].state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert found["loss.memory.label_memory"][:4].tolist() == y.tolist()
+    assert found["loss._extra_state"].tolist() == [4, 0]
+
+
+def test_a_phase_that_samples_and_one_that_does_not_step_the_same_proxies(recipe: Path, tmp_path: Path) -> None:
+    flags = [*WARPED, "--second_phase.epochs", "2", "--second_phase.loss.sample_rate", "0.5", *LAST]
+    with pytest.raises(ValueError, match="sample_rate is below 1 in one phase only"):
+        run(recipe, tmp_path / "run", *flags, "--training.epochs", "4")
 
 
 def test_a_recipe_with_a_second_phase_reads_back_as_it_was_written(two_phases: Path) -> None:
@@ -251,6 +283,19 @@ def test_gradients_are_clipped(recipe: Path, tmp_path: Path, clip: str) -> None:
     assert 0 < moved <= 1.2e-6 * steps
 
 
+def test_the_backbone_alone_is_clipped(recipe: Path, tmp_path: Path) -> None:
+    flags = [*LAST, "--training.epochs", "1", "--optim.optimizer", "torch.optim.SGD", "--optim.lr", "1"]
+    out = run(recipe, tmp_path / "run", *flags, "--optim.loss_lr", "1", "--optim.clip_backbone_norm", "1e-3")
+    steps = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    trained = load_file(out / "model.safetensors")
+    initial = {name: value.detach() for name, value in initial_model(recipe).named_parameters()}
+    moved = {
+        part: torch.cat([(trained[name] - value).flatten() for name, value in initial.items() if part in name]).norm()
+        for part in ("backbone.", "head.")
+    }
+    assert 0 < moved["backbone."] <= 1.001e-3 * steps < moved["head."]
+
+
 def test_a_search_does_not_look_at_the_test_classes(recipe: Path, tmp_path: Path) -> None:
     read = read_recipe(recipe, ["--training.epochs", "1"])
     rows: list[Mapping[str, float]] = []
@@ -276,6 +321,7 @@ def test_four_groups_have_their_own_rates() -> None:
 def test_an_optimization_refuses_what_makes_no_sense() -> None:
     both = {"clip_value": 1.0, "clip_norm": 1.0}
     cases: list[dict[str, Any]] = [{"head_lr": 0.0}, {"clip_norm": -1.0}, {"loss_weight_decay": -1.0}, both]
+    cases += [{"clip_backbone_norm": 0.0}, {"clip_backbone_norm": 1.0, "clip_norm": 1.0}]
     for wrong in cases:
         with pytest.raises(ValueError, match=r"optim\."):
             Optimization(torch.optim.SGD, 0.1, 0.1, **wrong)

@@ -137,6 +137,36 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     assert_same_run(run, uninterrupted)
 
 
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch hostile",)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "hostile"])
+def test_a_checkpoint_that_is_damaged_or_hostile_is_refused(
+    uninterrupted: Path,
+    tmp_path: Path,
+    damage: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, run = Here(capsys, monkeypatch), tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    (run / "metrics.json").unlink()
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    whole = checkpoint.read_bytes()
+    match damage:
+        case "hostile":
+            torch.save({**torch.load(checkpoint, weights_only=True), "callbacks": Hostile()}, checkpoint)
+        case "cut":
+            checkpoint.write_bytes(whole[: len(whole) // 2])
+        case "empty":
+            checkpoint.write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert_refused(here("train", "--resume", run), ["last.ckpt is no whole checkpoint of tensors", "another --out"])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_resuming_a_finished_run_shows_its_results(uninterrupted: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
     result = warm_proxemic("train", "--resume", uninterrupted)

@@ -114,6 +114,12 @@ def test_two_processes_judge_as_one(together: list[dict[str, Any]], rank: int) -
     assert found["best"] == found["stopping"] == torch.tensor(best).item()
 
 
+def test_all_processes_stop_where_one_finds_that_embeddings_are_not_finite(together: list[dict[str, Any]]) -> None:
+    for found in together:
+        (sentence,) = found["diverged"]
+        assert "held-out images are no longer finite in epoch 1" in sentence
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_lightnings_own_validation_with_a_sample_that_comes_twice(together: list[dict[str, Any]], rank: int) -> None:
     found = together[rank]["training"]

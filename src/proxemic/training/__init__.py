@@ -10,6 +10,7 @@ with extra("train"):
     from proxemic.training.retrieval_callback import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric
     from proxemic.training.run import RunDirectory
+    from proxemic.training.schedules import PolynomialDecay
     from proxemic.training.train import train
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "EpochMeasure",
     "EvaluationConfig",
     "Optimization",
+    "PolynomialDecay",
     "ProxyGap",
     "Recipe",
     "RetrievalCallback",

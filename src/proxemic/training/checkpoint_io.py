@@ -4,11 +4,13 @@ import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
+from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
 __all__ = ["AtomicCheckpointIO"]
@@ -29,4 +31,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        try:
+            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        except (RuntimeError, EOFError, UnpicklingError) as error:
+            reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
+            raise UserError(
+                f"{path} is no whole checkpoint of tensors ({reason}): put a copy in its place, or begin anew with "
+                "another --out."
+            ) from error

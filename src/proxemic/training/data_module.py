@@ -1,6 +1,9 @@
 """Batches for training, in an order that depends on the seed and the epoch alone."""
 
+import os
 import signal
+import sys
+import threading
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -10,7 +13,7 @@ from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, Rand
 from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
 
-__all__ = ["EpochOrder", "TrainingData", "ignore_interrupts"]
+__all__ = ["EpochOrder", "TrainingData", "leave_signals"]
 
 
 class TrainingData(LightningDataModule):
@@ -19,14 +22,20 @@ class TrainingData(LightningDataModule):
     Args:
         images: Training images with labels 0 to C - 1.
         recipe: Transforms, batches and seed.
+        rank: Which of the run's processes this is; each is given its part of every batch.
+        world: How many they are.
+
+    Raises:
+        UserError: If the batches cannot be made.
     """
 
-    def __init__(self, images: ImageSet, recipe: Recipe) -> None:
+    def __init__(self, images: ImageSet, recipe: Recipe, *, rank: int = 0, world: int = 1) -> None:
         super().__init__()
         self.images, self.recipe = images, recipe
         batches, seed = recipe.batches, recipe.seed
         if batches.images_per_class is None:
             order = RandomBatches(len(images), batches.size, seed=seed)
+            size = order.batch_size
         else:
             classes = batches.size // batches.images_per_class
             if classes > images.num_classes:
@@ -36,7 +45,20 @@ class TrainingData(LightningDataModule):
                     "first or raise the second."
                 )
             order = ClassBalancedBatches(images.labels, classes, batches.images_per_class, seed=seed)
-        self.batches = SeededBatches(order, seed=seed)
+            size = batches.size
+        if size < world:
+            raise UserError(
+                f"batches.size is {size} in effect, but {world} processes share each batch: raise it to {world} or "
+                "more, or start fewer processes."
+            )
+        # All processes go through the network equally often.
+        if size // world < batches.parts:
+            raise UserError(
+                f"batches.parts is {batches.parts}, but of a batch of {size} images a process has {size // world}: "
+                "lower it, or raise batches.size."
+            )
+        self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
+        self.even = size % world == 0
 
     def train_dataloader(self) -> DataLoader:
         # A resumed run starts in its own epoch, after the batches it has seen: Lightning iterates the loader at once.
@@ -52,7 +74,7 @@ class TrainingData(LightningDataModule):
             batch_sampler=self.batches,
             num_workers=workers,
             persistent_workers=workers > 0,
-            worker_init_fn=ignore_interrupts,
+            worker_init_fn=leave_signals,
         )
 
 
@@ -66,6 +88,16 @@ class EpochOrder(Callback):
         self.data.batches.set_epoch(trainer.current_epoch)
 
 
-def ignore_interrupts(_: int = 0) -> None:
-    """Leave Ctrl-C to the training process: a terminal sends it to every worker too."""
+def leave_signals(_: int = 0) -> None:
+    """Leave Ctrl-C to the training process, and SIGTERM of others: a terminal, or SLURM, sends them to workers too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # a handler would not be told who sent it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_training, daemon=True).start()
+
+
+def _end_with_training() -> None:
+    if sys.platform == "linux":
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)

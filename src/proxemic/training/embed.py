@@ -1,6 +1,7 @@
 """Embeddings of many images."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +12,28 @@ from tqdm import tqdm
 
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RowLabels
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.training.data_module import ignore_interrupts
+from proxemic.models import EmbeddingModel, load_model
+from proxemic.training.data_module import leave_signals
 from proxemic.training.recipe import EvaluationConfig
 from proxemic.training.retrieval_metric import split_roles
 
-__all__ = ["embed_images", "evaluate_embeddings", "metric_settings", "pick_device", "share_of"]
+__all__ = ["embed_images", "evaluate_embeddings", "load_embedder", "metric_settings", "pick_device", "share_of"]
+
+
+def load_embedder(path: Path) -> tuple[EmbeddingModel, Preprocessing]:
+    """Load the model of a run, and what its images go through, on the CPU and in evaluation mode.
+
+    Args:
+        path: The directory of the run, or its `model.safetensors`.
+
+    Raises:
+        ValueError: Where a file is missing, malformed, or not of this model.
+    """
+    model, found = load_model(path)
+    try:
+        return model, Preprocessing(**found)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the preprocessing that model.json of {path} says cannot be done here: {error}") from error
 
 
 @torch.no_grad()
@@ -50,7 +68,7 @@ def embed_images(
         EmbeddingDataset(images, preprocessing.evaluation()),
         batch_sampler=[batch.tolist() for batch in _batches(len(images), batch_size)[rank::world]],
         num_workers=workers,
-        worker_init_fn=ignore_interrupts,
+        worker_init_fn=leave_signals,
         generator=torch.Generator(),  # the loader draws a seed: not from the generator that training draws from
     )
     device = next(model.parameters()).device

@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from proxemic.files import write_atomically
 from proxemic.models import save_model
 from proxemic.training.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask
+from proxemic.training.processes import Processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory
@@ -41,6 +43,7 @@ class RunKeeper(Checkpoint):
         preprocessing: As `save_model` takes it.
         report: Is given a line for the user after each epoch.
         on_epoch: Is given the epoch's row of the history, once all is saved.
+        processes: Of the run; the first writes and reports, and all stop after the same step.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class RunKeeper(Checkpoint):
         preprocessing: dict[str, Any],
         report: Callable[[str], object],
         on_epoch: Callable[[Mapping[str, float]], object] | None,
+        processes: Processes = Processes(),
     ) -> None:
         self.on_epoch = on_epoch
+        self.processes = processes
         self.run, self.recipe, self.judge = run, recipe, judge
         self.preprocessing, self.report = preprocessing, report
         self.rows: list[dict[str, float]] = []
@@ -61,6 +66,7 @@ class RunKeeper(Checkpoint):
         self.batches = 0
         self.step = 0
         self.stopping = False
+        self._process = os.getpid()
         self._handlers: dict[int, Any] = {}
         self._saved_at = self._epoch_began = self._epoch_ended = time.monotonic()
 
@@ -77,7 +83,7 @@ class RunKeeper(Checkpoint):
         # A kill may have come between the checkpoint and what is written after it.
         if self.best is not None and self.best["step"] == self.step:
             self._write_best(pl_module)
-        if self.rows:
+        if self.rows and self.processes.is_first:
             self.run.write_history(self.rows)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -85,6 +91,21 @@ class RunKeeper(Checkpoint):
         # and would put ours back after the training.
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._stop)
+
+    @contextmanager
+    def heeding_slurm(self) -> Iterator[None]:
+        """Stop on SIGUSR1, which SLURM can be asked to send before a job's time is up (``--signal=USR1@90``).
+
+        From before the data workers are made, as it is sent to them too, and would end them.
+        """
+        if not hasattr(signal, "SIGUSR1"):  # Windows
+            yield
+            return
+        handler = signal.signal(signal.SIGUSR1, self._stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, handler)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for number, handler in self._handlers.items():
@@ -102,10 +123,12 @@ class RunKeeper(Checkpoint):
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self._epoch_ended = time.monotonic()
             return  # the end of the epoch is at hand, and saves
-        if self.stopping:
+        due = time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes
+        stopping, due = self.processes.any(self.stopping, due)
+        if stopping:
             self._save(trainer)
             self._leave(f"in epoch {trainer.current_epoch + 1}, after step {trainer.global_step}")
-        if time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes:
+        if due:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -131,9 +154,10 @@ class RunKeeper(Checkpoint):
         self._save(trainer)
         if better:
             self._write_best(task)
-        self.run.write_history(self.rows)
+        if self.processes.is_first:
+            self.run.write_history(self.rows)
         self.report(self._line(row, seconds, trainer))
-        if self.stopping:
+        if self.processes.any(self.stopping)[0]:
             self._leave(f"after epoch {trainer.current_epoch + 1}")
         if self.on_epoch is not None:
             self.on_epoch(row)
@@ -148,10 +172,16 @@ class RunKeeper(Checkpoint):
 
     def _write_best(self, task: LightningModule) -> None:
         assert isinstance(task, EmbeddingTask)
+        if not self.processes.is_first:
+            return
         save_model(self.run.path, task.model, self.preprocessing)
+        state = task.loss.state_dict()
+        if task.shards is not None:
+            assert task.shards_kept is not None
+            state["proxies"] = task.shards.whole(task.shards_kept)
         with write_atomically(self.run.loss) as temporary:
             # As bytes first: safetensors hides the reason why a write to a file fails.
-            temporary.write_bytes(safetensors.torch.save(task.loss.state_dict()))
+            temporary.write_bytes(safetensors.torch.save(state))
 
     def _save(self, trainer: Trainer) -> None:
         task = trainer.lightning_module
@@ -159,15 +189,22 @@ class RunKeeper(Checkpoint):
         task.check_weights()
         self.step = trainer.global_step
         trainer.save_checkpoint(self.run.checkpoint)
+        if task.shards is not None and self.processes.is_first:
+            assert task.shards_kept is not None
+            task.shards.drop_others(task.shards_kept)
         self._saved_at = time.monotonic()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # one that loads images
         if self.stopping:
             # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
             raise Interrupted(
                 f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
             )
         self.stopping = True
+        if not self.processes.is_first or (number == signal.SIGTERM and self.processes.world > 1):
+            return  # of SIGTERM torchrun makes use, too, when another process is lost: nothing will be saved then
         # Not print: a signal may come in the middle of one, and it cannot be entered twice.
         os.write(1, b"\nStopping: saving first; once more stops at once.\n")
 

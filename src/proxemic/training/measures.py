@@ -20,8 +20,9 @@ from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.similarity import Cosine, unit
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import embed_images
+from proxemic.training.embed import embed_images, share_of
 from proxemic.training.module import EmbeddingTask
+from proxemic.training.retrieval_metric import gather_rows
 
 __all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots", "as_compared"]
 
@@ -54,7 +55,8 @@ class EpochMeasure(Callback, ABC):
         pl_module.check_weights()  # a clearer reason than what a measure would say of them
         found = self.measure(pl_module, _data(trainer))
         self.latest = {name: float(found[name]) for name in self.names}
-        pl_module.log_dict(self.latest)
+        # Every process finds the same: the largest is that.
+        pl_module.log_dict(self.latest, reduce_fx="max", sync_dist=trainer.world_size > 1)
 
 
 class ProxyGap(EpochMeasure):
@@ -147,6 +149,8 @@ class Snapshots(Callback):
         assert isinstance(task, EmbeddingTask)
         data = _data(trainer)
         embeddings, proxies = _places(task, data)
+        if not trainer.is_global_zero:
+            return
         content = {"embeddings": embeddings, "labels": data.images.labels}
         if proxies is not None:
             content["proxies"] = proxies
@@ -184,13 +188,23 @@ def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
     """Of the training images and the proxies."""
-    recipe = data.recipe
-    embeddings = embed_images(
+    return as_compared(task.loss, _embed(task, data))
+
+
+def _embed(task: EmbeddingTask, data: TrainingData) -> Float[Tensor, "images dim"]:
+    """Embed the training images, a part on each process; all get all."""
+    rank, world, size = task.processes.rank, task.processes.world, data.recipe.evaluation.batch_size
+    mine = embed_images(
         task.model,
         data.images,
-        recipe.images,
-        batch_size=recipe.evaluation.batch_size,
-        workers=recipe.batches.workers,
+        data.recipe.images,
+        batch_size=size,
+        workers=data.recipe.batches.workers,
         description="training images",
+        rank=rank,
+        world=world,
     )
-    return as_compared(task.loss, embeddings)
+    if world == 1:
+        return mine
+    shares = [share_of(len(data.images), size, each, world) for each in range(world)]
+    return torch.cat(gather_rows(mine))[torch.cat(shares).argsort()]

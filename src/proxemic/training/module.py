@@ -3,19 +3,26 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.row_steps import is_stepped_by_rows
 from proxemic.models import EmbeddingModel
+from proxemic.training.accumulation import embed_in_parts
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import Phase, continue_optimizer, take_over
+from proxemic.training.processes import Processes
+from proxemic.training.schedules import PolynomialDecay
+from proxemic.training.shards import ProxyShards
 
 __all__ = ["EmbeddingTask", "TrainingDiverged"]
 
@@ -37,6 +44,10 @@ class EmbeddingTask(LightningModule):
         seed: Of the randomness inside the network.
         warmup_epochs: In the first of these the backbone stands still: head and proxies are trained alone.
         second: What takes the place of ``loss`` and ``optim`` from an epoch on.
+        parts: The network takes a batch in this many parts, see `embed_in_parts`.
+        processes: The processes of the run.
+        shards: Where sharded proxies are kept; None replicates them.
+        even_batches: All processes always have batches of the same size.
 
     Raises:
         ValueError: If the second loss has other parameters than the first.
@@ -51,6 +62,10 @@ class EmbeddingTask(LightningModule):
         *,
         warmup_epochs: int = 0,
         second: Phase | None = None,
+        parts: int = 1,
+        processes: Processes = Processes(),
+        shards: ProxyShards | None = None,
+        even_batches: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -59,6 +74,11 @@ class EmbeddingTask(LightningModule):
         self.seed = seed
         self.warmup_epochs = warmup_epochs
         self.second = second
+        self.parts = parts
+        self.processes = processes
+        self.shards = shards
+        self.even_batches = even_batches
+        self.shards_kept: str | None = None
         self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
         self._plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
@@ -68,9 +88,27 @@ class EmbeddingTask(LightningModule):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         return self.model(images)
 
+    def setup(self, stage: str) -> None:
+        if self.processes.world == 1:
+            return
+        for loss in [self.loss, *([self.second.loss] if self.second is not None else [])]:
+            if isinstance(loss, ProxyLoss):
+                loss.distribute(sharded=self.shards is not None, even_batches=self.even_batches)
+            else:
+                loss.distribute(even_batches=self.even_batches)
+        if self.second is not None:
+            take_over(self.second.loss, self.loss)
+        # Their gradients are complete on every process that has them.
+        complete = [f"loss.{name}" for name, each in self.loss.named_parameters() if is_stepped_by_rows(each)]
+        # What all hold alike, as PML's memory, is not to be sent again before every step.
+        buffers = [f"loss.{name}" for name, _ in self.loss.named_buffers()]
+        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
+
     def on_train_start(self) -> None:
         if self._plateau is not None and self._kept_plateau is not None:
             self._plateau.load_state_dict(self._kept_plateau)
+        self._plan_decay()
         self._warm_up()  # Lightning does not begin an epoch anew that is resumed in its middle
 
     def on_train_epoch_start(self) -> None:
@@ -80,16 +118,22 @@ class EmbeddingTask(LightningModule):
             self._begin_second_phase()
             self.trainer.strategy.setup_optimizers(self.trainer)
             continue_optimizer(self.trainer.optimizers[0], earlier)
+            self._plan_decay()
         self._warm_up()
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
-        torch.manual_seed(derive_seed(self.seed, self.global_step))
+        rank = self.processes.rank
+        torch.manual_seed(derive_seed(self.seed, self.global_step, *([rank] if rank else [])))
 
     def training_step(
         self, batch: tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]], batch_idx: int
     ) -> Float[Tensor, ""]:
         images, labels = batch
-        loss = self.loss(self.model(images), labels)
+        embeddings = embed_in_parts(self.model, images, self.parts)
+        if self.processes.world > 1 and self.shards is None:
+            # What a loss draws, every process draws alike, where each computes the same.
+            torch.manual_seed(derive_seed(self.seed, self.global_step))
+        loss = self.loss(embeddings, labels)
         # On a GPU, asking each step would make the processor wait for it; there the weights are checked once an epoch.
         if not loss.is_cuda and not loss.isfinite():
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")
@@ -97,11 +141,12 @@ class EmbeddingTask(LightningModule):
         return loss
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        optimizer, schedule = self.optim.build(self.model, self.loss)
+        optimizer, schedule = self.optim.build(self.model, self.loss, sharded=self.shards is not None)
         self._plateau = schedule if isinstance(schedule, ReduceLROnPlateau) else None
         if schedule is None or self._plateau is not None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value]
+        interval = "step" if isinstance(schedule, PolynomialDecay) else "epoch"
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": interval}}  # type: ignore[return-value]
 
     def configure_gradient_clipping(
         self,
@@ -110,9 +155,8 @@ class EmbeddingTask(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         # Not the trainer's, which is the same from the first to the last epoch.
-        for limit, algorithm in ((self.optim.clip_value, "value"), (self.optim.clip_norm, "norm")):
-            if limit is not None:
-                self.clip_gradients(optimizer, gradient_clip_val=limit, gradient_clip_algorithm=algorithm)
+        own = [] if self.shards is None else [self._proxies]
+        self.optim.clip(optimizer, self.model, own, dist.group.WORLD if self.processes.world > 1 else None)
 
     def step_plateau(self, value: float) -> None:
         """Tell a schedule that waits for a plateau how held-out images were judged after this epoch.
@@ -124,18 +168,44 @@ class EmbeddingTask(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         plateau = None if self._plateau is None else self._plateau.state_dict()
-        checkpoint["proxemic"] = {"in_second_phase": self.in_second_phase, "plateau": plateau}
+        begun = None if self.second is None or not self.in_second_phase else self.second.begins
+        checkpoint["proxemic"] = {"second_phase_began": begun, "plateau": plateau}
+        if self.shards is not None:
+            self.shards.put_aside(checkpoint, self.trainer.optimizers[0], self._proxies, self.global_step)
+            self.shards_kept = checkpoint["shards"]["folder"]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         kept = checkpoint["proxemic"]
-        if kept["in_second_phase"]:
+        if (began := kept["second_phase_began"]) is not None:
+            if self.second is None or self.second.begins != began:
+                raise UserError(
+                    f"The second phase of this run began after {began} epochs, but by its recipe it does so after "
+                    f"{'none' if self.second is None else self.second.begins}: put training.epochs and second_phase "
+                    "back to what they were, or begin anew with another --out."
+                )
             self._begin_second_phase()
         self._kept_plateau = kept["plateau"]
+        if self.shards is not None:
+            self.shards.put_back(checkpoint, self._proxies)
+            self.shards_kept = checkpoint["shards"]["folder"]
+
+    @property
+    def _proxies(self) -> nn.Parameter:
+        assert isinstance(self.loss, ProxyLoss)
+        return self.loss.proxies
 
     @property
     def in_second_phase(self) -> bool:
         """Whether loss and optimiser are those of the second phase."""
         return self.second is not None and self.loss is self.second.loss
+
+    def _plan_decay(self) -> None:
+        # Not when it is built: the trainer knows the number of batches only once it has loaded the data.
+        schedule = self.lr_schedulers()
+        if isinstance(schedule, PolynomialDecay):
+            begins = self.second.begins if self.second is not None and self.in_second_phase else 0
+            assert self.trainer.max_epochs is not None
+            schedule.plan(int(self.trainer.num_training_batches) * (self.trainer.max_epochs - begins))
 
     def _warm_up(self) -> None:
         self._train_backbone(self.current_epoch >= self.warmup_epochs)
@@ -152,9 +222,11 @@ class EmbeddingTask(LightningModule):
 
     def check_weights(self) -> None:
         """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""
-        for name, value in self.state_dict().items():  # with batch norm's statistics
-            if not value.isfinite().all():
-                self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
+        state = self.state_dict().items()  # with batch norm's statistics
+        wrong = next((name for name, value in state if not value.isfinite().all()), None)
+        if self.processes.any(wrong is not None)[0]:
+            name = next(name for name in self.processes.each_says(wrong or "") if name)
+            self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> None:
         """Stop the run with what happened and what usually causes it."""

@@ -1,15 +1,18 @@
 """Which parameter is stepped by what: four groups, each with its own learning rate."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from proxemic.losses.row_steps import check_steps_rows, is_stepped_by_rows
 from proxemic.models import EmbeddingModel
+from proxemic.training.clipping import clip_norm, clip_value
 
 __all__ = ["Optimization", "parameter_groups"]
 
@@ -72,12 +75,14 @@ class Optimization:
         graph_lr: Of the networks inside a loss, HIST's hypergraph network; null takes ``loss_lr``.
         loss_weight_decay: Weight decay of all that the loss owns, 0 or more; null takes the optimiser's.
         schedule: Any torch scheduler, stepped once an epoch (ReduceLROnPlateau with evaluation.metric on the held-out
-            classes, where larger is better); null keeps the rates.
+            classes, where larger is better), or `PolynomialDecay`, stepped after every batch; null keeps the rates.
         clip_value: Largest absolute value of a gradient's entry; null does not clip.
         clip_norm: Largest norm of the whole gradient; null does not clip.
+        clip_backbone_norm: Largest norm of the backbone's gradient, the others being left as they are, as insightface
+            does; null does not clip.
 
     Raises:
-        ValueError: If a rate is not above 0, or both clips are given.
+        ValueError: If a rate is not above 0, or two clips are given.
     """
 
     optimizer: Callable[[Iterable[Any], float], Optimizer]
@@ -89,20 +94,57 @@ class Optimization:
     schedule: Callable[[Optimizer], LRScheduler] | None = None
     clip_value: float | None = None
     clip_norm: float | None = None
+    clip_backbone_norm: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lr", "loss_lr", "head_lr", "graph_lr", "clip_value", "clip_norm"):
+        clips = ("clip_value", "clip_norm", "clip_backbone_norm")
+        for name in ("lr", "loss_lr", "head_lr", "graph_lr", *clips):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"optim.{name} is {value}, but must be a number above 0, for example 0.001.")
         decay = self.loss_weight_decay
         if decay is not None and not (decay >= 0 and math.isfinite(decay)):
             raise ValueError(f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.")
-        if self.clip_value is not None and self.clip_norm is not None:
-            raise ValueError("optim.clip_value and optim.clip_norm are both given: leave one of them out (null).")
+        given = [f"optim.{name}" for name in clips if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} are both given: leave one of them out (null).")
 
-    def build(self, model: nn.Module, loss: nn.Module) -> tuple[Optimizer, LRScheduler | None]:
-        """The optimiser of all trained parameters, and its schedule."""
+    def clip(
+        self, optimizer: Optimizer, model: nn.Module, own: Sequence[nn.Parameter], group: ProcessGroup | None
+    ) -> None:
+        """Clip the gradients as is asked for.
+
+        Args:
+            optimizer: Of all parameters.
+            model: Whose backbone may be clipped alone.
+            own: Parameters of which each process of the group holds its own part.
+            group: The processes; None for one.
+        """
+        everything = [parameter for each in optimizer.param_groups for parameter in each["params"]]
+        if self.clip_value is not None:
+            clip_value(everything, self.clip_value)
+        if self.clip_norm is not None:
+            ids = {id(parameter) for parameter in own}
+            shared = [parameter for parameter in everything if id(parameter) not in ids]
+            clip_norm(shared, self.clip_norm, own=own, group=group)
+        if self.clip_backbone_norm is not None:
+            clip_norm(
+                (model.backbone if isinstance(model, EmbeddingModel) else model).parameters(), self.clip_backbone_norm
+            )
+
+    def build(
+        self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
+    ) -> tuple[Optimizer, LRScheduler | None]:
+        """The optimiser of all trained parameters, and its schedule.
+
+        Args:
+            model: The network.
+            loss: What is trained with it.
+            sharded: Each process has, and steps, the proxies of its own classes alone.
+
+        Raises:
+            ValueError: If the optimiser cannot do that, or the schedule does not fit what is measured.
+        """
         groups = parameter_groups(
             model,
             loss,
@@ -113,6 +155,10 @@ class Optimization:
             loss_weight_decay=self.loss_weight_decay,
         )
         optimizer = self.optimizer(groups, self.lr)
+        if any(is_stepped_by_rows(parameter) for group in groups for parameter in group["params"]):
+            check_steps_rows(optimizer)
+        if sharded:
+            check_steps_rows(optimizer, "of sharded proxies each process steps its own classes", "proxies: replicated")
         schedule = self.schedule(optimizer) if self.schedule else None
         if isinstance(schedule, ReduceLROnPlateau) and schedule.mode != "max":
             raise ValueError(

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.row_steps import is_stepped_by_rows
 from proxemic.training.optim import Optimization
 
 __all__ = ["Phase", "SecondPhase", "continue_optimizer", "take_over"]
@@ -76,9 +77,17 @@ def take_over(loss: nn.Module, earlier: nn.Module) -> None:
             f"second_phase.loss has the parameters {_shapes(mine)}, but those of the first phase, which are carried "
             f"on, are {_shapes(theirs)}: change hyper-parameters that leave them as they are."
         )
+    if any(is_stepped_by_rows(mine[name]) != is_stepped_by_rows(value) for name, value in theirs.items()):
+        raise ValueError(
+            "second_phase.loss.sample_rate is below 1 in one phase only, but both step the same proxies: set both to "
+            "less than 1, or to 1."
+        )
     for name, value in theirs.items():
         owner, _, leaf = name.rpartition(".")
         setattr(loss.get_submodule(owner), leaf, value)
+    for name, module in earlier.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:  # where a memory goes on
+            loss.get_submodule(name).set_extra_state(module.get_extra_state())
 
 
 def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:

@@ -23,9 +23,13 @@ class BatchConfig:
     """How images are gathered into batches.
 
     Args:
-        size: Images a training batch.
+        size: Images a training batch, of all processes together.
         images_per_class: m images of each of size/m classes; null draws at random.
-        workers: Processes that load images; 0 loads in the training process, best for small images in memory.
+        workers: Processes that load images; 0 loads in the training process, best for small images in memory. Each
+            process of a run has as many.
+        parts: The network takes the batch in this many parts, of which it keeps nothing until their gradients are
+            made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
+            pass. Batch norm sees the parts.
 
     Raises:
         ValueError: If a count is not allowed, or ``size`` is no multiple of ``images_per_class``.
@@ -34,8 +38,13 @@ class BatchConfig:
     size: int = 128
     images_per_class: int | None = None
     workers: int = 0
+    parts: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.parts <= max(self.size, 1):
+            raise ValueError(
+                f"batches.parts is {self.parts}, but must be from 1 to batches.size, which is {self.size}."
+            )
         if self.size < 1:
             raise ValueError(f"batches.size is {self.size}, but a batch needs at least 1 image.")
         if self.workers < 0:
@@ -61,6 +70,7 @@ class TrainingConfig:
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
+        sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
         callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
@@ -75,6 +85,7 @@ class TrainingConfig:
     checkpoint_minutes: float = 10.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    sync_batch_norm: bool = True
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
 
@@ -153,6 +164,8 @@ class Recipe:
         training: How long and on what.
         evaluation: How embeddings are judged.
         second_phase: What changes for the last epochs; null for nothing.
+        proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
+            (sharded), with what the optimiser keeps of them.
         seed: Of initial weights, order of images and augmentation.
 
     Raises:
@@ -171,6 +184,7 @@ class Recipe:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     second_phase: SecondPhase | None = None
+    proxies: Literal["replicated", "sharded"] = "replicated"
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -90,11 +90,11 @@ class RetrievalCallback(Callback):
             )
         metric = RetrievalMetric(**metric_settings(self.evaluation))
         mine = share_of(len(self.images), size, rank, world)
-        if len(mine):
-            flags = (self.images.is_query, self.images.is_gallery)
-            metric.update(
-                embeddings, self.images.labels[mine], mine, *(flag if flag is None else flag[mine] for flag in flags)
-            )
+        # Also of a process that has no share, which torchmetrics would warn of.
+        flags = (self.images.is_query, self.images.is_gallery)
+        metric.update(
+            embeddings, self.images.labels[mine], mine, *(flag if flag is None else flag[mine] for flag in flags)
+        )
         metric.compute()
         assert metric.latest is not None
         return metric.latest

@@ -18,6 +18,7 @@ import torch
 from proxemic.data import Splits
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json, write_text
+from proxemic.locks import LOCK
 
 __all__ = ["RunDirectory", "fingerprint"]
 
@@ -85,9 +86,9 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
             )
-        # What a kill between the first two files of a run leaves is no run.
-        left = (path.name for path in self.path.iterdir()) if self.path.exists() else ()
-        if any(name != self.environment.name and not name.endswith(".tmp") for name in left):
+        # What a kill before the last of the first files of a run leaves is no run.
+        begun = {self.environment, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
+        if any(path not in begun and path.suffix != ".tmp" for path in self.path.rglob("*")):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
     def check_run(self, test: bool = False) -> None:
@@ -114,9 +115,9 @@ class RunDirectory:
                 "of them is lost: put them back, begin a new run, or judge other images with --data.root."
             )
 
-    def create(self, recipe_yaml: str, fingerprint: str, test: bool = True) -> None:
+    def create(self, recipe_yaml: str, fingerprint: str, test: bool = True, processes: int = 1) -> None:
         """Make the directory with the recipe and a record of the machine, the images and whether it is to be judged."""
-        write_json(self.environment, _environment() | {"images": fingerprint, "test": test})
+        write_json(self.environment, _environment() | {"processes": processes, "images": fingerprint, "test": test})
         write_text(self.recipe, recipe_yaml)
 
     def drop_weights(self, *, model: bool = True) -> None:

@@ -3,8 +3,11 @@
 import json
 import logging
 import os
+import time
+import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,29 +15,38 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import write_json, write_text
-from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.locks import alone_in
+from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
+from proxemic.training.batch_norm import JoinedBatchNorm
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
 from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.keeper import RunKeeper
-from proxemic.training.measures import EpochMeasure
+from proxemic.training.measures import EpochMeasure, Snapshots
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.phases import Phase
 from proxemic.training.pictures import draw_curves, draw_gallery
+from proxemic.training.processes import Processes, ProcessesOfLightning
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory, fingerprint
+from proxemic.training.shards import ProxyShards
 from proxemic.training.starting import start_from
 
 __all__ = ["train"]
+
+_SEEN_BY = 120.0  # seconds in which a file of one machine is seen by the others in a folder they share; NFS may take 60
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ def train(
     progress: bool = True,
     test: bool = True,
     on_epoch: Callable[[Mapping[str, float]], object] | None = None,
+    processes: Processes = Processes(),
 ) -> dict[str, Any]:
     """Train, choose the epoch on held-out classes, judge once on the test classes, write everything to ``out``.
 
@@ -77,36 +90,100 @@ def train(
         progress: Show progress bars, on a terminal.
         test: Judge on the test classes; without, they are not looked at, as a search for hyper-parameters must not.
         on_epoch: Is given each new row of the history; what it raises ends the training, which can be resumed.
+        processes: Those that train together, each of which calls this; see `join_processes`.
 
     Returns:
-        The content of ``metrics.json``.
+        The content of ``metrics.json``; without ``test`` where the data give no test classes. Of several processes only
+        the first judges and has it; the others have nothing.
 
     Raises:
         UserError: For what the user can mend; `Interrupted` after Ctrl-C, `TrainingDiverged` if the loss is not finite.
         ValueError: If a value of the recipe is not allowed.
     """
     run = RunDirectory(out)
-    run.check_run(test) if resume else run.check_new()
-    if resume and run.metrics.exists():
-        report(f"{out} is finished; these are its results.")
-        return json.loads(run.metrics.read_text())
+    if not processes.is_first:
+        report = _unheard
+    if processes.is_first:
+        run.check_run(test) if resume else run.check_new()
+    if resume:
+        _check_shared(run, processes)
+        if run.metrics.exists():
+            report(f"{out} is finished; these are its results.")
+            return json.loads(run.metrics.read_text())
     _check_accelerator(recipe)
     recipe = recipe.from_its_first_phase()
-    parts = _build(recipe, run)
+    parts = _build(recipe, run, processes)
     held_out, selected_on = _held_out(recipe, parts.splits)
     _introduce(parts.splits, selected_on, report)
     if resume:
         run.check_images(fingerprint(parts.splits))
     else:
-        run.create(recipe_yaml, fingerprint(parts.splits), test)
-    show = _Show(report, progress and os.isatty(2), on_epoch)
-    best = _fit(recipe, parts, held_out, run, show)
+        _check_shared(run, processes)
+    show = _Show(report, progress and os.isatty(2) and processes.is_first, on_epoch)
+    with ExitStack() as held:
+        if processes.is_first:
+            try:
+                held.enter_context(alone_in(run.checkpoint.parent))
+            except OSError as error:
+                reason = str(error.strerror or error).lower()
+                raise UserError(f"{out} cannot be written to: {reason}; check the folder.") from error
+            if not resume:
+                if run.recipe.exists():  # another run has begun there in the meantime
+                    run.check_new()
+                run.create(recipe_yaml, fingerprint(parts.splits), test, processes.world)
+        held.enter_context(_to_be_continued(run))
+        best = _fit(recipe, parts, held_out, run, show, processes)
+        if not processes.is_first:
+            return {}
+        try:
+            return _finish(recipe, parts.splits, best, selected_on, run, show, test)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
+            ) from None
+
+
+@contextmanager
+def _to_be_continued(run: RunDirectory) -> Iterator[None]:
+    """With what the user can mend, say how the run goes on then."""
     try:
-        return _finish(recipe, parts.splits, best, selected_on, run, show, test)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
-        ) from None
+        yield
+    except (Interrupted, TrainingDiverged):
+        raise
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        # The last two, where one was killed while it handed images over.
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm): lower "
+            f"batches.workers in {run.recipe}. Then continue with proxemic train --resume {run.path}."
+        ) from error
+    except (UserError, OSError) as error:
+        raise UserError(f"{f'{error}'.rstrip('.')}. Then continue with proxemic train --resume {run.path}.") from error
+
+
+def _check_shared(run: RunDirectory, processes: Processes) -> None:
+    """All go on from the same place, or none."""
+    if processes.world == 1:
+        return
+    # A copy of the run on each machine has all files, but not this one.
+    token = run.path / f".together.{uuid.uuid4().hex}.tmp"
+    if processes.is_first:
+        write_text(token, "")
+    try:
+        files = (run.path / processes.first_says(token.name), run.recipe, run.checkpoint, run.metrics)
+        deadline = time.monotonic() + _SEEN_BY
+        there = str([path.exists() for path in files])
+        while processes.any(there != processes.first_says(there))[0]:
+            if processes.any(time.monotonic() > deadline)[0]:
+                raise UserError(
+                    f"{run.path} is not the same folder for all processes: give --out or --resume one that all "
+                    "machines share."
+                )
+            time.sleep(0.5)  # a file that one machine has made may come to others with a delay
+            there = str([path.exists() for path in files])
+    finally:
+        token.unlink(missing_ok=True)
 
 
 def _check_accelerator(recipe: Recipe) -> None:
@@ -114,13 +191,20 @@ def _check_accelerator(recipe: Recipe) -> None:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(wanted, True):
         raise UserError(f"training.accelerator is {wanted}, but this machine has none: take cpu, or auto.")
+    if recipe.training.precision == "16-mixed" and pick_device(wanted).type != "cuda":
+        raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
 
 
-def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
-    splits = recipe.load()
+def _unheard(line: str) -> None:
+    """What the first process reports for all."""
+
+
+def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
+    with processes.first_goes_ahead("images"):
+        splits = recipe.load()
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
-    _check_schedule(recipe, recipe.optim.build(model, loss)[1])
+    _check_schedule(recipe, recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
@@ -128,11 +212,40 @@ def _build(recipe: Recipe, run: RunDirectory) -> _Parts:
         if isinstance(measure, EpochMeasure):
             for each in [loss, *([second.loss] if second else [])]:
                 measure.check(each)
+    sharded = recipe.proxies == "sharded"
+    if sharded:
+        _check_sharded(recipe, loss, processes)
     if recipe.training.start_from is not None and not run.checkpoint.exists():
         start_from(RunDirectory(recipe.training.start_from), model, loss, fingerprint(splits))
-    warmup = recipe.training.warmup_epochs
-    task = EmbeddingTask(model, loss, recipe.optim, recipe.seed, warmup_epochs=warmup, second=second)
-    return _Parts(splits, task, TrainingData(splits.train, recipe))
+    data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
+    task = EmbeddingTask(
+        model,
+        loss,
+        recipe.optim,
+        recipe.seed,
+        warmup_epochs=recipe.training.warmup_epochs,
+        second=second,
+        parts=recipe.batches.parts,
+        processes=processes,
+        shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
+        even_batches=data.even,
+    )
+    return _Parts(splits, task, data)
+
+
+def _check_sharded(recipe: Recipe, loss: ProxyLoss | PairwiseLoss, processes: Processes) -> None:
+    if not isinstance(loss, ProxyLoss) or isinstance(loss, HISTLoss):
+        raise UserError(
+            f"proxies is sharded, but {type(loss).__name__} "
+            + ("needs those of the whole batch" if isinstance(loss, HISTLoss) else "has none")
+            + ": set it to replicated."
+        )
+    for callback in recipe.training.callbacks or []:
+        if processes.world > 1 and isinstance(callback, EpochMeasure | Snapshots):
+            raise UserError(
+                f"{type(callback).__name__} is among training.callbacks and looks at all proxies, but they are sharded "
+                f"over {processes.world} processes: leave it out, or set proxies to replicated."
+            )
 
 
 def _check_schedule(recipe: Recipe, schedule: LRScheduler | None) -> None:
@@ -149,7 +262,7 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
         return None
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
         loss = second.loss(splits.train.num_classes, recipe.model.embedding_size)
-    _check_schedule(recipe, second.optim.build(model, loss)[1])
+    _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
 
 
@@ -171,6 +284,11 @@ def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
             "The data gives validation classes of its own, which --no-validation would leave unused: make them "
             "training classes there, or set data.validation_fraction to 0."
         )
+    if select_on == "test" and splits.test is None:
+        raise UserError(
+            "There are no test classes to choose the epoch on, as faces are judged by pairs: take "
+            "--evaluation.select_on last, or validation with data.validation_fraction above 0."
+        )
     return {"validation": splits.validation, "test": splits.test, "last": None}[select_on], select_on
 
 
@@ -185,19 +303,20 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
         report("WARNING: the epoch is chosen on the test classes; the results are marked so and are too good.")
 
 
-def _fit(recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, show: _Show) -> dict[str, float]:
+def _fit(
+    recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, show: _Show, processes: Processes
+) -> dict[str, float]:
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch)
+    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch, processes)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
     _quiet()
     with warnings.catch_warnings():
         _ignore_what_is_meant()
         trainer = Trainer(
             accelerator=recipe.training.accelerator,
-            devices=1,
-            precision=recipe.training.precision,
+            **_hardware(recipe, processes),
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
@@ -211,28 +330,69 @@ def _fit(recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirec
             enable_progress_bar=show.bars,
             enable_model_summary=False,
             logger=_loggers(recipe, run),
-            plugins=[AtomicCheckpointIO()],
+            plugins=_plugins(recipe, processes),
             use_distributed_sampler=False,
             default_root_dir=run.path,
         )
         checkpoint = run.checkpoint if run.checkpoint.exists() else None
-        run.diverged.unlink(missing_ok=True)
+        if processes.is_first:
+            run.diverged.unlink(missing_ok=True)
         try:
-            trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
+            with keeper.heeding_slurm():
+                trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
             kept = (
                 f"the last good checkpoint, of step {keeper.step}, is kept in {run.path}"
                 if run.checkpoint.exists()
                 else "there is no checkpoint yet"
             )
-            write_text(run.diverged, f"{error}\n")
+            if processes.is_first:
+                write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-        except Interrupted:
-            raise
-        except UserError as error:
-            raise UserError(f"{error} Then continue with proxemic train --resume {run.path}.") from error
     assert keeper.best is not None
     return keeper.best
+
+
+def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
+    precision = None if _scales_apart(recipe, processes) else recipe.training.precision
+    if processes.world == 1:
+        return {"devices": 1, "precision": precision}
+    # In the first epochs the backbone may stand still.
+    strategy = DDPStrategy(find_unused_parameters=recipe.training.warmup_epochs > 0)
+    on_gpu = pick_device(recipe.training.accelerator).type == "cuda"
+    return {
+        "devices": [_gpu(processes)] if on_gpu else 1,
+        "num_nodes": processes.world,  # as `ProcessesOfLightning` has it
+        "strategy": strategy,
+        "precision": precision,
+    }
+
+
+def _gpu(processes: Processes) -> int:
+    """Which of the GPUs that this process sees is its own; srun may have shown it that one alone."""
+    seen = torch.cuda.device_count()
+    number = 0 if seen == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else processes.local_rank
+    if number >= seen:
+        raise UserError(
+            f"More than {seen} processes were started on a machine where they see {seen} GPUs: start one a GPU, or set "
+            "training.accelerator to cpu."
+        )
+    return number
+
+
+def _plugins(recipe: Recipe, processes: Processes) -> list[Any]:
+    plugins: list[Any] = [AtomicCheckpointIO(), ProcessesOfLightning(processes)]
+    if processes.world > 1 and recipe.training.sync_batch_norm:
+        plugins.append(JoinedBatchNorm(pick_device(recipe.training.accelerator).type))
+    if _scales_apart(recipe, processes):
+        # An overflow in one process's proxies makes all of them leave the step out.
+        plugins.append(MixedPrecision("16-mixed", "cuda", ShardedGradScaler()))  # type: ignore[arg-type]
+    return plugins
+
+
+def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
+    """Whether float16's scale is found by processes that hold different gradients."""
+    return processes.world > 1 and recipe.proxies == "sharded" and recipe.training.precision == "16-mixed"
 
 
 def _finish(
@@ -248,7 +408,7 @@ def _finish(
     measured = {name: best[name] for name in names}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
-    result = _test(recipe, splits, run) if look_at_test else {}
+    result = {} if splits.test is None or not look_at_test else _test(recipe, splits.test, splits, run)
     result |= {"epoch": int(best["epoch"]), "selected_on": selected_on, "seed": recipe.seed}
     if selected_on == "validation":
         result["validation"] = validation
@@ -257,32 +417,34 @@ def _finish(
     draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
     write_json(run.metrics, result)
     show.report(f"Wrote {run.path}")
+    if splits.test is None and look_at_test:
+        show.report(f"There are no test classes: judge it on pairs of faces with proxemic verify {run.path}")
     return result
 
 
-def _test(recipe: Recipe, splits: Splits, run: RunDirectory) -> dict[str, Any]:
+def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory) -> dict[str, Any]:
     model, _ = load_model(run.path)
     device = pick_device(recipe.training.accelerator)
 
     def judge(network: EmbeddingModel, description: str) -> tuple[torch.Tensor, Any]:
         embeddings = embed_images(
             network.to(device),
-            splits.test,
+            images,
             recipe.images,
             batch_size=recipe.evaluation.batch_size,
             workers=recipe.batches.workers,
             description=description,
         )
-        return embeddings, evaluate_embeddings(embeddings, splits.test, recipe.evaluation)
+        return embeddings, evaluate_embeddings(embeddings, images, recipe.evaluation)
 
     embeddings, test = judge(model, "test")
-    draw_gallery(embeddings, splits.test, run.path / "gallery.png", distance=recipe.evaluation.distance)
+    draw_gallery(embeddings, images, run.path / "gallery.png", distance=recipe.evaluation.distance)
     result: dict[str, Any] = {"test": dict(test)}
     if recipe.evaluation.untrained:
         result["untrained"] = dict(judge(_networks(recipe, splits)[0], "untrained")[1])
-    trained_on = len({*splits.test.class_names} & {*splits.train.class_names})
+    trained_on = len({*images.class_names} & {*splits.train.class_names})
     return result | {
-        "test_classes": splits.test.num_classes,
+        "test_classes": images.num_classes,
         **({"test_classes_trained_on": trained_on} if trained_on else {}),
         "test_queries": test.queries,
         "test_queries_left_out": test.left_out,
@@ -311,6 +473,8 @@ def _ignore_what_is_meant() -> None:
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*module\\(s\\) in eval mode.*",  # frozen batch norm
+        ".*`srun` command is available.*",  # without it, one process is meant
         ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
+        ".*Detected call of `lr_scheduler.step.*",  # half precision leaves the step out whose gradients overflow
     ):
         warnings.filterwarnings("ignore", message)

@@ -1,0 +1,63 @@
+"""A batch through the network in parts: the memory of a part, and the loss of the whole batch."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["embed_in_parts"]
+
+
+def embed_in_parts(
+    network: nn.Module, images: Float[Tensor, "batch channels height width"], parts: int
+) -> Float[Tensor, "batch dim"]:
+    """The embeddings of a batch, of which the network holds one part at a time.
+
+    A loss of the whole batch cannot be added up from losses of its parts: that of a class sums over the batch. So the
+    network embeds part by part and forgets on the way; the backward pass, which starts from the loss of all, embeds
+    each part again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021). The
+    gradient is that of the whole batch, exactly, but for batch norm, which sees the parts.
+
+    Args:
+        network: From images to embeddings.
+        images: B of them.
+        parts: P ≥ 1; of the same size, but for rounding.
+
+    >>> network = nn.Linear(2, 1)
+    >>> embed_in_parts(network, torch.eye(2), 2).equal(network(torch.eye(2)))
+    True
+    """
+    if parts == 1 or not torch.is_grad_enabled():
+        return network(images)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _statistics_kept(network)
+
+    pieces = images.tensor_split(parts)
+    embeddings = [
+        checkpoint(network, piece, use_reentrant=False, context_fn=contexts) for piece in pieces if len(piece)
+    ]
+    return torch.cat(embeddings)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _statistics_kept(network: nn.Module) -> Iterator[None]:
+    """Keep the running statistics of batch norm, to which the first pass has added the part already."""
+    norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    kept = [
+        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
+        for norm in norms
+    ]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            if count is not None and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.copy_(count)

@@ -1,0 +1,69 @@
+"""Embeddings of faces, each of a picture and of its mirror image."""
+
+import copy
+from dataclasses import replace
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from proxemic.data import ImageSet, Preprocessing
+from proxemic.models import EmbeddingModel
+from proxemic.training.embed import embed_images
+
+__all__ = ["FlipSum", "embed_faces"]
+
+
+class FlipSum(nn.Module):
+    """A network whose embedding of a picture is the sum of its own two, of the picture and of its mirror image.
+
+    A network that scales embeddings to unit length does so to the sum, not before.
+
+    Args:
+        model: the network; its weights are shared.
+
+    Source: insightface, `recognition/arcface_torch/eval/verification.py`.
+
+    Example:
+        >>> import torch
+        >>> from proxemic.models import ModelConfig, build_model
+        >>> model, images = build_model(ModelConfig(embedding_size=4)).eval(), torch.rand(2, 3, 32, 32)
+        >>> torch.allclose(FlipSum(model)(images), FlipSum(model)(images.flip(-1)))
+        True
+    """
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = copy.copy(model)
+        self.model.config = replace(model.config, normalize=False)
+        self.normalize = model.config.normalize
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+        embeddings = self.model(images) + self.model(images.flip(-1))
+        return normalize(embeddings, dim=1) if self.normalize else embeddings
+
+
+def embed_faces(
+    model: EmbeddingModel,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    *,
+    flip: bool = True,
+    batch_size: int = 256,
+    description: str = "embedding",
+) -> Float[Tensor, "images dim"]:
+    """Embed faces in order, as `embed_images`, by default each with its mirror image.
+
+    Args:
+        model: The network.
+        images: N images.
+        preprocessing: What each goes through.
+        flip: Sum the embeddings of a picture and of its mirror image; else the picture's alone.
+        batch_size: Images a batch.
+        description: What the progress bar says.
+
+    Returns:
+        ``[N, D]`` float32 on the CPU.
+    """
+    network = FlipSum(model) if flip else model
+    return embed_images(network, images, preprocessing, batch_size=batch_size, description=description)

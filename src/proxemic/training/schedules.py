@@ -1,0 +1,80 @@
+"""Learning rates that change with every step."""
+
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+__all__ = ["PolynomialDecay"]
+
+
+class PolynomialDecay(LRScheduler):
+    r"""Every rate grows linearly, then falls to 0 as a power of what is left, one step after each batch.
+
+    $$\text{lr}_t = \text{lr} \cdot \begin{cases} (t + 1)/(W + 1) & t < W \\
+    \big(1 - (t - W)/(T - W)\big)^{power} & t \ge W \end{cases}$$
+
+    with t the steps made and $W = warmup \cdot T$, rounded down. T is told by `plan`: in training it is the number of
+    steps from the beginning of the schedule to the end of training, as in insightface's arcface_torch. So a second
+    phase that starts with the rates to which the first had fallen goes on with its curve.
+
+    Args:
+        optimizer: whose rates to set.
+        power: above 0; 1 falls on a straight line, 2 is that of many published faces.
+        warmup: part of the steps in which the rates grow, 0 (none) to below 1.
+
+    Raises:
+        ValueError: where an argument is out of its range; if it is stepped before `plan`.
+
+    >>> from torch import nn, optim
+    >>> optimizer = optim.SGD(nn.Linear(1, 1).parameters(), lr=16.0)
+    >>> schedule = PolynomialDecay(optimizer, power=2.0)
+    >>> schedule.plan(4)
+    >>> for _ in range(4):
+    ...     print(schedule.get_last_lr())
+    ...     optimizer.step()
+    ...     schedule.step()
+    [16.0]
+    [9.0]
+    [4.0]
+    [1.0]
+    """
+
+    def __init__(self, optimizer: Optimizer, power: float = 1.0, warmup: float = 0.0) -> None:
+        if not 0 < power < float("inf"):
+            raise ValueError(f"power is {power}, but must be a number above 0, for example 2.")
+        if not 0 <= warmup < 1:
+            raise ValueError(f"warmup is {warmup}, but is a part of the steps: use 0 (none) to below 1.")
+        self.power = power
+        self.warmup = warmup
+        self.steps: int | None = None
+        super().__init__(optimizer)
+
+    def plan(self, steps: int) -> None:
+        """Say in how many steps the rates fall to 0, and set those of the step that comes next.
+
+        Args:
+            steps: T, at least 1, counted from the first one.
+
+        Raises:
+            ValueError: where it is below 1.
+        """
+        if steps < 1:
+            raise ValueError(f"steps is {steps}, but must be at least 1.")
+        self.steps = steps
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+        self._last_lr = self.get_lr()
+
+    def get_lr(self) -> list[Any]:
+        """The rates of the step that comes next."""
+        if self.steps is None and self.last_epoch > 0:
+            raise ValueError("PolynomialDecay does not know how many steps there will be: call plan before step.")
+        factor = 1.0 if self.steps is None else self._factor(self.last_epoch, self.steps)
+        return [factor * rate for rate in self.base_lrs]
+
+    def _factor(self, done: int, steps: int) -> float:
+        growing = int(self.warmup * steps)
+        if done < growing:
+            return (done + 1) / (growing + 1)
+        return max(0.0, 1 - (done - growing) / (steps - growing)) ** self.power
