@@ -51,7 +51,7 @@ def checked(recipe: Path) -> Path:
 
 
 def test_the_folds_share_the_training_classes_and_none_sees_the_test(checked: Path, recipe: Path) -> None:
-    test = set(OwnImages(recipe.parent / "images", 0.34, 0.0).load().test.class_names)
+    test = set(OwnImages(recipe.parent / "images", 0.34, 0.0).load().test_images.class_names)
     data = [yaml.safe_load((checked / "tiny" / "recipes" / f"fold-{fold}.yaml").read_text()) for fold in range(2)]
     assert [each["data"]["init_args"]["fold"] for each in data] == [0, 1]
     assert {each["evaluation"]["select_on"] for each in data} == {"validation"}
@@ -70,7 +70,7 @@ def test_every_kind_is_what_it_says(checked: Path, recipe: Path) -> None:
     folds = [checked / f"tiny/repeats/0/fold-{fold}" for fold in range(2)]
     separated = [json.loads((fold / "metrics.json").read_text())["test"]["map@r"] for fold in folds]
     assert results["separated"]["map@r"] == pytest.approx(sum(separated) / 2)
-    test = OwnImages(recipe.parent / "images", 0.34, 0.0).load().test
+    test = OwnImages(recipe.parent / "images", 0.34, 0.0).load().test_images
     parts = []
     for fold in folds:
         model, preprocessing = load_model(fold)

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 import warm
-from command_line import Here, assert_refused, proxemic, warm_proxemic
+from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
 from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.locks import alone_in
+from proxemic.training import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +21,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PML = "pytorch_metric_learning"
 PAIRS = ["--recipe", "glyphs-small/multi-similarity"]
 CONTRASTIVE = ["--loss.loss", f"{PML}.losses.ContrastiveLoss"]
+HALF = ["--training.precision", "16-mixed", "--training.accelerator", "cpu"]
 FLAGS = {
     "unknown recipe": (["--recipe", "glyps"], ["glyps", "did you mean glyphs"]),
     "missing recipe file": (["--recipe", "mine.yaml"], ["mine.yaml", "does not exist"]),
@@ -55,6 +59,7 @@ FLAGS = {
     "own images without a folder": (["--recipe", "own"], ["--data.root"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
     "no GPU": (["--recipe", "glyphs", "--training.accelerator", "mps"], ["accelerator is mps", "take cpu"]),
+    "half precision on a CPU": (["--recipe", "glyphs", *HALF], ["16-mixed", "needs a CUDA GPU", "take bf16"]),
     "no pretrained weights": (["--recipe", "glyphs", "--model.pretrained", "true"], ["pretrained", "timm backbone"]),
     "no validation classes": (["--recipe", "glyphs-small", "--data.validation_fraction", "0"], ["select_on last"]),
 }  # fmt: skip
@@ -156,13 +161,29 @@ def test_an_output_folder_that_is_taken(images: Path, tmp_path: Path, here: Here
     (other / "thesis.txt").write_text("all of it")
     assert_refused(here("train", "--recipe", recipe, "--out", other), ["is not empty"])
     assert_refused(here("train", "--recipe", recipe, "--out", recipe), ["is a file"])
+    below = recipe / "run"
+    assert_refused(
+        here("train", "--recipe", recipe, "--out", below), [f"{below} cannot be written to: not a directory"]
+    )
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+
+
+def test_what_a_kill_left_before_a_run_had_begun_is_no_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.checkpoint.parent.mkdir()
+    for left in (run.environment, run.checkpoint.with_name(".lock"), tmp_path / ".recipe.yaml.7.tmp"):
+        left.touch()
+    run.check_new()
+    run.checkpoint.touch()
+    with pytest.raises(UserError, match="is not empty"):
+        run.check_new()
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--batches.images_per_class", "1"], ["8/1 = 8 classes a batch", "5 training classes"]),
+        (["--proxies", "sharded", "--optim.optimizer", "torch.optim.Adafactor"], ["Adafactor", "proxies: replicated"]),
         (["--optim.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"], ["ReduceLROnPlateau", "mode to max"]),
     ],
 )
@@ -220,6 +241,29 @@ def test_a_full_disk_keeps_the_checkpoint_before(images: Path, tmp_path: Path) -
     result = warm_proxemic("train", "--resume", run, largest_file=200_000)
     assert_refused(result, ["could not be written", "disk is full", "--resume"])
     assert (run / "checkpoints" / "last.ckpt").read_bytes() == checkpoint
+
+
+def test_a_full_disk_while_writing_sharded_proxies(images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    run = tmp_path / "run"
+    flags = ["--proxies", "sharded", "--loss.proxies_per_class", "200"]
+    result = warm_proxemic("train", "--recipe", recipe, "--out", run, *flags, largest_file=50_000)
+    assert_refused(result, [str(run / "checkpoints" / "proxies-"), f"Then continue with proxemic train --resume {run}"])
+    assert not (run / "checkpoints" / "last.ckpt").exists()
+
+
+def test_two_that_work_in_one_directory(images: Path, tmp_path: Path, here: Here) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    run = tmp_path / "run"
+    both = [warm_start("train", "--recipe", recipe, "--out", run) for _ in range(2)]
+    results = [process.communicate(120) for process in both]
+    assert sorted([process.returncode for process in both], key=str) == [0, 2], results
+    (run / "metrics.json").unlink()
+    with alone_in(run / "checkpoints"):
+        result = here("train", "--resume", run)
+    assert_refused(result, [f"Another process works in {run}"])
+    assert "continue" not in result.stderr
+    assert not (run / "metrics.json").exists()
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -176,6 +176,45 @@ WARP_CARS = two_phases(64, 4, "0.01/1.0→0.001/5e-4", (100, 50), "5 30.15 .80 1
 WARP_SOP = two_phases(
     192, 64, "0.024/225→0.0075/0.001", (80, 20), "3.7442 13.02 .8563 1.1181→1 5.84 .8024 1.6175", 1.348
 )
+FACES = {
+    "data": "RecordFaces",
+    "images.size": 112,
+    "images.mean": [0.5, 0.5, 0.5],
+    "images.std": [0.5, 0.5, 0.5],
+    "augment.horizontal_flip": 0.5,
+    "batches.size": 1024,
+    "model.backbone": "iresnet100",
+    "model.head": "none",
+    "model.embedding_size": 512,
+    "optim.optimizer": "SGD",
+    "optim.optimizer.momentum": 0.9,
+    "optim.schedule": "PolynomialDecay",
+    "optim.schedule.power": 2,
+    "optim.clip_backbone_norm": 5,
+    "training.epochs": 25,
+    "evaluation.select_on": "last",
+}
+MARGIN_FACES = FACES | {
+    "loss.scale": 64,
+    "optim.lr": 0.1,
+    "optim.loss_lr": 0.1,
+    "optim.optimizer.weight_decay": 5e-4,
+    "optim.loss_weight_decay": None,
+}
+EUCLIDEAN_FACES = FACES | {
+    "model.normalize": False,
+    "evaluation.distance": "euclidean",
+    "optim.optimizer.weight_decay": 7.15e-5,
+    "optim.loss_weight_decay": 1.275e-6,
+    "optim.lr": 0.2,
+    "optim.loss_lr": 10,
+    "second_phase.epochs": 5,
+    # The rates of one curve over all 25 epochs, of which 5 are left.
+    "second_phase.optim.lr": 0.2 * (5 / 25) ** 2,
+    "second_phase.optim.loss_lr": 10 * (5 / 25) ** 2,
+    "loss.temperature": 3.15,
+    "second_phase.loss.temperature": 1,
+}
 ON_TEST = {"data.validation_fraction": 0, "evaluation.select_on": "test"}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "cub/softmax": MEAN_PROXY,
@@ -228,6 +267,30 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "optim.loss_lr": 1e-2,
         "training.epochs": 50,
         "falls": (0.1, [20, 40]),
+    },
+    "faces/softmax": MARGIN_FACES | {"loss": "NormalizedSoftmaxLoss"},
+    "faces/sphereface": MARGIN_FACES | {"loss": "SphereFaceLoss", "loss.margin": 4, "loss.scale": 30},
+    "faces/cosface": MARGIN_FACES | {"loss": "CosFaceLoss", "loss.margin": 0.35},
+    "faces/arcface": MARGIN_FACES | {"loss": "ArcFaceLoss", "loss.margin": 0.5},
+    "faces/magface": MARGIN_FACES
+    | {
+        "loss": "MagFaceLoss",
+        "model.normalize": False,
+        "loss.margin_range": [0.45, 0.8],
+        "loss.norm_range": [10, 110],
+        "loss.norm_weight": 35,
+    },
+    "faces/euclidean-softmax": EUCLIDEAN_FACES | {"loss": "EuclideanSoftmaxLoss"},
+    "faces/warped-softmax": EUCLIDEAN_FACES
+    | {
+        "loss": "WarpedSoftmaxLoss",
+        "loss.delta_scale": 1,
+        "loss.alpha": 15.75,
+        "loss.k1": 0.3,
+        "loss.k2": 1.075,
+        "second_phase.loss.alpha": 12.25,
+        "second_phase.loss.k1": 0.2,
+        "second_phase.loss.k2": 1.03,
     },
     **{
         f"{on}/reality-check/{name}": {

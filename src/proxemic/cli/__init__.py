@@ -4,16 +4,17 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
 from proxemic import __version__
-from proxemic.cli import analyze, compare, datasets, demo, evaluate, reality_check, recipes, train, tune
+from proxemic.cli import analyze, compare, datasets, demo, evaluate, plan, reality_check, recipes, train, tune, verify
 from proxemic.errors import UserError
 
 __all__ = ["main"]
 
-COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, datasets, recipes)
+COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, verify, plan, datasets, recipes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,20 +35,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     rest += flags
     if rest and not arguments.takes_flags:
         parser.error(f"{rest[0]} is not known here: see proxemic {arguments.command} --help.")
+    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and arguments.command != "train":
+        parser.error(f"{arguments.command} is for one process: start it without torchrun, which is for train.")
     try:
         arguments.run(arguments, rest)
     except KeyboardInterrupt:
-        return _fail("Stopped at once; what was not yet saved is lost.", arguments)
+        return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
     except ModuleNotFoundError as error:
         if "pip install" not in str(error):  # not one of ours, see `proxemic.extras`
             raise
-        return _fail(str(error), arguments)
+        return _fail(error, arguments)
     except BrokenPipeError:
         # The reader of our output, head for one, has had enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, ValueError, OSError) as error:
-        return _fail(str(error), arguments)
+        return _fail(error, arguments)
     return 0
 
 
@@ -71,12 +74,15 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, without the usage that `--help` prints."""
 
     def error(self, message: str) -> NoReturn:
+        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
+            time.sleep(3)  # the first process says the same, before torchrun ends it because this one has ended
+            self.exit(2)
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def _fail(message: str, arguments: argparse.Namespace) -> int:
+def _fail(error: Exception, arguments: argparse.Namespace) -> int:
     if arguments.traceback:
-        raise
-    sentence = " ".join(message.split())
+        raise error
+    sentence = " ".join(str(error).split())
     print(f"proxemic: {sentence}", file=sys.stderr)
     return 2

@@ -14,7 +14,14 @@ __all__ = ["format_table", "print_metrics", "print_table", "print_written"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
-    """Print the content of ``metrics.json``: test metrics, beside the untrained network's where they were taken."""
+    """Print the content of ``metrics.json``: test metrics, beside the untrained network's where they were taken.
+
+    Where there are no test classes, those of the validation.
+    """
+    if "test" not in result:
+        if "validation" in result:
+            print_table(f"Validation, which chose epoch {result['epoch']}", {"validation": result["validation"]})
+        return
     columns = {"test": result["test"]}
     if "untrained" in result:
         columns["untrained"] = result["untrained"]

@@ -1,7 +1,12 @@
 """``proxemic train``."""
 
 import argparse
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxemic.training.processes import Processes
 
 __all__ = ["add_parser", "run"]
 
@@ -30,9 +35,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train or resume."""
+    tasks = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
+    if os.environ.get(tasks, "1") == "1":
+        _run(arguments, flags, None)
+        return
+    from proxemic.training.processes import join_processes
+
+    # First of all, so that one process says what is wrong.
+    with join_processes() as processes:
+        _run(arguments, flags, processes)
+
+
+def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes | None") -> None:
     if arguments.resume is not None:
         alone = not (flags or arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
-        _resume(arguments.resume, alone)
+        _resume(arguments.resume, alone, processes)
         return
     from proxemic.errors import UserError
     from proxemic.recipes import find_recipe
@@ -44,6 +61,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.show import print_metrics
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import train
+    from proxemic.training.processes import Processes
 
     if arguments.strict:
         flags = [*flags, "--data.strict", "true"]
@@ -55,21 +73,29 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         if arguments.strict and "data.strict" in str(error):
             raise UserError("--strict is for recipes of own images: leave it out here.") from error
         raise
-    print_metrics(train(read.recipe, read.yaml, arguments.out or default_out(arguments.recipe)))
+    processes = processes or Processes()
+    out = Path(processes.first_says(str(arguments.out or default_out(arguments.recipe))))
+    metrics = train(read.recipe, read.yaml, out, processes=processes)
+    if processes.is_first:
+        print_metrics(metrics)
 
 
-def _resume(path: Path, alone: bool) -> None:
+def _resume(path: Path, alone: bool, processes: "Processes | None") -> None:
     from proxemic.cli.show import print_metrics
     from proxemic.errors import UserError
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import RunDirectory, train
+    from proxemic.training.processes import Processes
 
     if not alone:
         raise UserError("--resume takes everything from the run that it continues: give it alone.")
     run_directory = RunDirectory(path)
     run_directory.check_run()
     read = read_recipe(run_directory.recipe)
-    print_metrics(train(read.recipe, read.yaml, path, resume=True))
+    processes = processes or Processes()
+    metrics = train(read.recipe, read.yaml, path, resume=True, processes=processes)
+    if processes.is_first:
+        print_metrics(metrics)
 
 
 def default_out(name: str) -> Path:

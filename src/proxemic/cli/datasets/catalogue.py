@@ -32,7 +32,7 @@ class SmallOmniglot(Benchmark):
             names = (file.name, file.name.removesuffix(".zip"))
             self.find(*names, *(f"omniglot-py/{name}" for name in names))
         splits = Omniglot(self.folder, self.subset, validation_fraction=0.0).load()
-        return Official(splits.train, splits.test)
+        return Official(splits.train, splits.test_images)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "check_places", "run"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     tables = (arguments.per_class, arguments.per_query)
     report.check_names(arguments.out, *tables)
     sources = (arguments.labels, arguments.gallery_labels, arguments.query, arguments.gallery)
-    _check_places([arguments.out, *tables, arguments.save_embeddings], [*targets, *sources])
+    check_places([arguments.out, *tables, arguments.save_embeddings], [*targets, *sources])
 
     judged = judge(targets, arguments, flags)
     found = report.Report(judged, arguments.level, arguments.resamples)
@@ -115,7 +115,7 @@ def _more_words(flags: list[str]) -> tuple[list[str], list[str]]:
     return words, others
 
 
-def _check_places(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
+def check_places(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
     """Raise `UserError` where a file would be written over another one of this command, or over one of a run."""
     from proxemic.errors import UserError
     from proxemic.training import RunDirectory

@@ -14,15 +14,25 @@ from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.metrics import Interval, PairedDifference, paired_differences
 
-__all__ = ["Report", "check_names", "class_rows", "print_worst", "query_rows", "write_table"]
+__all__ = [
+    "FORMATS",
+    "Report",
+    "check_names",
+    "class_rows",
+    "csv_text",
+    "markdown_table",
+    "print_worst",
+    "query_rows",
+    "write_table",
+]
 
-_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
+FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 Record = Mapping[str, Any]
 
 
 def check_names(out: Path | None, *tables: Path | None) -> None:
     """Raise `UserError` where a file is not named by a format that it can have."""
-    if out is not None and out.suffix.lower() not in _FORMATS:
+    if out is not None and out.suffix.lower() not in FORMATS:
         raise UserError(f"--out is {out}, but must end in .json, .csv or .md, which says its format.")
     for table in tables:
         if table is not None and table.suffix.lower() != ".csv":
@@ -57,18 +67,17 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name."""
-        write_text(path, self.text(_FORMATS[path.suffix.lower()]) + "\n")
+        write_text(path, self.text(FORMATS[path.suffix.lower()]) + "\n")
 
     def text(self, form: str) -> str:
         """The whole of it: as json, csv, markdown or table."""
         if form == "json":
             return json.dumps(self._content(), indent=2)
         if form == "csv":
-            return _csv(self._records())
+            return csv_text(self._records())
         header, rows = self._cells()
         if form == "markdown":
-            lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-            return "\n".join([self._title(), "", *("| " + " | ".join(line) + " |" for line in lines), *self._remarks()])
+            return "\n".join([self._title(), "", markdown_table(header, rows), *self._remarks()])
         return "\n".join([self._title(), format_table(header, rows), *self._remarks()])
 
     def _content(self) -> dict[str, Any]:
@@ -165,7 +174,7 @@ def query_rows(judged: Judged) -> list[Record]:
 
 def write_table(path: Path, rows: Sequence[Record]) -> None:
     """Write records as CSV."""
-    write_text(path, _csv(rows) + "\n")
+    write_text(path, csv_text(rows) + "\n")
 
 
 def print_worst(judged: Judged, count: int) -> None:
@@ -190,7 +199,14 @@ def _summary(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _csv(rows: Sequence[Record]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay a table out in Markdown, numbers (all but the first column) to the right."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def csv_text(rows: Sequence[Record]) -> str:
+    """Lay records out as CSV; what is None or NaN is an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -13,7 +13,6 @@ from proxemic.data import (
     ImageSource,
     LabelledEmbeddings,
     OwnImages,
-    Preprocessing,
     RowLabels,
     check_embedding_name,
     join_query_gallery,
@@ -23,10 +22,10 @@ from proxemic.data import (
 )
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
-from proxemic.models import is_model, load_model
+from proxemic.models import is_model
 from proxemic.recipes.reader import read_evaluation, read_evaluation_config
 from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.embed import embed_images, evaluate_embeddings
+from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder
 from proxemic.training.run import fingerprint
 
 __all__ = ["Judged", "judge"]
@@ -125,10 +124,8 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     judged = []
     for path in targets:
-        model, preprocessing = load_model(path)
-        embeddings = embed_images(
-            model.to(device), images, Preprocessing(**preprocessing), batch_size=config.batch_size
-        )
+        model, preprocessing = load_embedder(path)
+        embeddings = embed_images(model.to(device), images, preprocessing, batch_size=config.batch_size)
         content = LabelledEmbeddings.of_images(embeddings, images)
         if arguments.save_embeddings is not None:
             bare = arguments.save_embeddings.suffix.lower() == ".npy"
@@ -193,7 +190,7 @@ def _choose(
         # Split anew, other images may put classes of the training into the test.
         if same and path.is_dir():
             RunDirectory(path).check_images(fingerprint(splits))
-    images = {"train": splits.train, "validation": splits.validation, "test": splits.test}[split]
+    images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
     return images, split, splits.notes

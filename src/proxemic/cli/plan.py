@@ -1,0 +1,130 @@
+"""``proxemic plan``."""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from proxemic.errors import UserError
+
+if TYPE_CHECKING:
+    from proxemic.losses.memory import Needs, Setting
+
+__all__ = ["add_parser", "run"]
+
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "plan",
+        help="what each process will hold and send for the loss, before a run of many classes starts",
+        description="What each process will hold at most and receive in a step for a loss with proxies; the network "
+        "and its activations come on top. See docs/distributed.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--classes", type=int, required=True, metavar="C")
+    parser.add_argument("--dim", type=int, required=True, metavar="D", help="size of the embeddings")
+    parser.add_argument("--proxies", type=int, default=1, metavar="K", help="a class; 1 if left out")
+    parser.add_argument("--batch", type=int, required=True, metavar="B", help="samples of all processes together")
+    parser.add_argument("--processes", type=int, default=1, metavar="W", help="1 if left out")
+    parser.add_argument("--sample-rate", type=float, default=1.0, metavar="R", help="1 if left out")
+    parser.add_argument(
+        "--optimizer", default="adamw", help="sgd, sgd-momentum, adagrad, rmsprop, adam or adamw, which is the default"
+    )
+    parser.add_argument("--layout", choices=["replicated", "sharded", "both"], default="both", help="of the proxies")
+    parser.add_argument("--class-wise", action="store_true", help="a loss as Proxy-Anchor or MPA, not a softmax")
+    parser.add_argument("--memory", metavar="SIZE", help="say which settings fit into it on each process, as 80GB")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Print what the setting needs, and which fit."""
+    from proxemic.losses.memory import Needs, Setting
+
+    memory = None if arguments.memory is None else _bytes(arguments.memory)
+    both = ["replicated", "sharded"] if arguments.processes > 1 else ["replicated"]
+    layouts = both if arguments.layout == "both" else [arguments.layout]
+    settings = {
+        layout: Setting(
+            arguments.classes,
+            arguments.dim,
+            arguments.proxies,
+            arguments.batch,
+            arguments.processes,
+            layout == "sharded",
+            arguments.sample_rate,
+            arguments.optimizer,
+            arguments.class_wise,
+        )
+        for layout in layouts
+    }
+    columns = {layout: Needs.of(setting) for layout, setting in settings.items()}
+    first = next(iter(settings.values()))
+    columns["all scores at once"] = Needs.of_dense(first)
+    print(_title(first))
+    print(_table("held by each process", columns, lambda needs: needs.held, "at most at once"))
+    if arguments.processes > 1:
+        print(_table("received by each process in a step", columns, lambda needs: needs.moved, "in all"))
+    print("The network, its activations and its own gradients come on top.")
+    if memory is not None:
+        _print_fitting(first, memory)
+
+
+def _title(setting: "Setting") -> str:
+    processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"
+    proxies = "1 proxy" if setting.proxies == 1 else f"{setting.proxies} proxies"
+    kind = "class-wise" if setting.class_wise else "data-wise"
+    return (
+        f"{setting.classes:,} classes with {proxies} of {setting.dim}, {kind}, "
+        f"a batch of {setting.batch:,} on {processes}, sample_rate {setting.sample_rate:g}, {setting.optimizer}"
+    )
+
+
+def _table(of: str, columns: "Mapping[str, Needs]", part: "Callable[[Needs], Mapping[str, int]]", last: str) -> str:
+    from proxemic.cli.show import format_table
+
+    names = dict.fromkeys(name for needs in columns.values() for name, size in part(needs).items() if size)
+    rows = [[name, *(_size(part(needs).get(name, 0)) for needs in columns.values())] for name in names]
+    totals = (needs.peak if part(needs) is needs.held else sum(needs.moved.values()) for needs in columns.values())
+    return format_table([of, *columns], [*rows, [last, *map(_size, totals)]])
+
+
+def _print_fitting(setting: "Setting", memory: int) -> None:
+    from proxemic.cli.show import format_table
+    from proxemic.losses.memory import Needs, alternatives
+
+    rows = []
+    for each in alternatives(setting):
+        peak = Needs.of(each).peak
+        layout = "sharded" if each.sharded else "replicated"
+        words = [layout, f"{each.sample_rate:g}", each.optimizer, str(each.processes), _size(peak)]
+        rows.append([*words, "yes" if peak <= memory else "no"])
+    print(format_table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows))
+    if not any(row[-1] == "yes" for row in rows):
+        print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)", text)
+    if found is None or found[2] not in UNITS or float(found[1]) == 0:
+        raise UserError(f"--memory is {text}, but must be a number with a unit, as 80GB or 24GiB.")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def _size(size: int) -> str:
+    """In the unit in which it has one to three digits before the point; nothing is a dash."""
+    if size == 0:
+        return "–"
+    for unit in ("TB", "GB", "MB", "KB"):
+        if size >= UNITS[unit]:
+            return (
+                f"{size / UNITS[unit]:.3g} {unit}" if size < 999.5 * UNITS[unit] else f"{size / UNITS[unit]:.0f} {unit}"
+            )
+    return f"{size} B"

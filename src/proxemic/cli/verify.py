@@ -1,0 +1,112 @@
+"""``proxemic verify``."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxemic.data import FacePairs
+    from proxemic.training import EvaluationConfig
+
+__all__ = ["add_parser", "run"]
+
+SETS = "lfw,cfp_fp,agedb_30,calfw,cplfw"
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "verify",
+        help="judge a model of faces by pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW",
+        description="Say of pairs of faces whether they show one person, each of ten folds by the threshold that is "
+        "best on the other nine.",
+        epilog="A run's table is kept in its verification.json, unless --out names another file.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", type=Path, metavar="RUN|FILE", help="a run directory or a model.safetensors")
+    parser.add_argument("--sets", default=SETS, metavar="NAMES", help=f"which, with commas (default: {SETS})")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="the folder with NAME.bin of each set, or with lfw/ and pairs.txt (default: the run's data.root)",
+    )
+    parser.add_argument("--distance", choices=("cosine", "euclidean"), help="(default: the run's evaluation.distance)")
+    parser.add_argument(
+        "--no-flip", action="store_true", help="embed a picture alone, not summed with its mirror image's embedding"
+    )
+    parser.add_argument(
+        "--format", choices=("table", "json", "csv", "markdown"), default="table", help="of what is printed"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write this file instead: .json, .csv or .md")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Read the sets, embed, print."""
+    from proxemic.cli.evaluate import check_places
+    from proxemic.cli.evaluate.report import check_names
+    from proxemic.cli.verification_report import Verification
+    from proxemic.training.embed import load_embedder, pick_device
+
+    # What can be refused is refused before the work.
+    check_names(arguments.out)
+    config, folder = _settings(arguments)
+    check_places([arguments.out], [arguments.target, folder])
+    pairs = _read_sets(arguments.sets, folder)
+    model, preprocessing = load_embedder(arguments.target)
+    found = Verification(
+        str(arguments.target), str(folder), arguments.distance or config.distance, not arguments.no_flip
+    )
+    model.to(pick_device("auto"))
+    for name, each in pairs.items():
+        found.add(name, each, model, preprocessing, config.batch_size)
+    out = arguments.out
+    if out is None and arguments.target.is_dir():
+        out = arguments.target / "verification.json"
+    if out is not None:
+        found.write(out)
+    print(found.text(arguments.format))
+
+
+def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path]":
+    """How the model is judged, and the folder of the sets."""
+    from proxemic.data import FaceFolders, RecordFaces
+    from proxemic.errors import UserError
+    from proxemic.recipes.reader import read_evaluation
+    from proxemic.training import EvaluationConfig, RunDirectory
+
+    target, folder = arguments.target, arguments.data
+    if not target.exists():
+        raise UserError(f"{target} does not exist: give a run directory or a model.safetensors.")
+    config = EvaluationConfig()
+    if target.is_dir():
+        run_directory = RunDirectory(target)
+        run_directory.check_run()
+        if not run_directory.model.exists():
+            raise UserError(f"{target} has no model yet: finish it with proxemic train --resume {target}.")
+        recipe = read_evaluation(run_directory.recipe)
+        config = recipe.evaluation
+        if folder is None and isinstance(recipe.data, RecordFaces | FaceFolders):
+            folder = recipe.data.root
+    if folder is None:
+        raise UserError("--data is missing: give the folder of the sets, which holds lfw.bin, cfp_fp.bin and so on.")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: give that of the sets, which holds lfw.bin and so on, with --data.")
+    return config, folder
+
+
+def _read_sets(text: str, folder: Path) -> "dict[str, FacePairs]":
+    import sys
+
+    from proxemic.data.verification_sets import read_verification_set
+    from proxemic.errors import UserError
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--sets is {text!r}, but must name at least one set, as {SETS} does.")
+    found = {name: read_verification_set(name, folder) for name in names}
+    for _, notes in found.values():
+        for note in notes:
+            print(note, file=sys.stderr)
+    return {name: pairs for name, (pairs, _) in found.items()}

@@ -1,0 +1,338 @@
+"""``proxemic verify`` on a run that was trained on a record file: its figures, by definition; faults in a sentence."""
+
+import doctest
+import json
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from command_line import Here, assert_refused, warm_proxemic
+from data.record_writer import draw_people, encode, header, write_faces, write_pack, write_records
+from proxemic.cli.verification_report import Verification
+from proxemic.data import Preprocessing, read_face_pack
+from proxemic.errors import UserError
+from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
+from proxemic.models import load_model
+from proxemic.protocols.jobs import Job, run_job
+from proxemic.protocols.published import published_figures
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
+
+RECIPE = """\
+data: {{class_path: proxemic.data.RecordFaces, init_args: {{root: {root}}}}}
+images: {{size: 32, resize: null, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}}
+augment: {{horizontal_flip: 0.5}}
+batches: {{size: 32}}
+model: {{backbone: convnet, embedding_size: 16, width: 8, normalize: false}}
+loss:
+  class_path: proxemic.losses.WarpedSoftmaxLoss
+  init_args: {{temperature: 3.15, alpha: 15.75, k1: 0.3, k2: 1.075}}
+optim: {{optimizer: torch.optim.AdamW, lr: 0.002, loss_lr: 0.02}}
+training: {{epochs: 2, accelerator: cpu}}
+evaluation: {{select_on: last, distance: euclidean}}
+"""
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training set in records, and packs of people that are not in it."""
+    root = write_faces(tmp_path_factory.mktemp("verify") / "faces", draw_people(24, 12))
+    strangers = draw_people(20, 6, seed=1)
+    write_pack(root / "lfw.bin", strangers, pairs=200)
+    for seed, name in enumerate(("cfp_fp", "agedb_30", "calfw", "cplfw"), start=1):
+        write_pack(root / f"{name}.bin", strangers, pairs=111, seed=seed)
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(faces: Path) -> Path:
+    recipe = faces.parent / "faces.yaml"
+    recipe.write_text(RECIPE.format(root=faces))
+    result = warm_proxemic("train", "--recipe", recipe, "--out", faces.parent / "run")
+    assert result.returncode == 0, result.stderr
+    assert "There are no test classes: judge it on pairs of faces with proxemic verify" in result.stdout + result.stderr
+    return faces.parent / "run"
+
+
+def oracle(run: Path, pack: Path, distance: str, flip: bool) -> tuple[float, float, list[float]]:
+    """Mean and standard deviation of the folds' accuracies, and these, from the definition."""
+    model, preprocessing = load_model(run)
+    transform = Preprocessing(**preprocessing).evaluation()
+    pairs = read_face_pack(pack)
+    pictures = [pairs.pixels[place] for place in range(len(pairs.pixels))]
+    with torch.no_grad():
+        found = model(torch.stack([transform(each) for each in pictures]))
+        if flip:
+            mirrored = [each.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for each in pictures]
+            found = found + model(torch.stack([transform(each) for each in mirrored]))
+    found = found.double().numpy()
+    one, other, same = found[pairs.first], found[pairs.second], pairs.same.numpy()
+    if distance == "cosine":
+        one, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (one, other))
+    distances = np.linalg.norm(one - other, axis=1)
+    accuracies = []
+    for fold in np.array_split(np.arange(len(same)), 10):
+        rest = np.setdiff1d(np.arange(len(same)), fold)
+        thresholds = np.unique(distances[rest])
+        thresholds = np.concatenate([[-1.0], (thresholds[:-1] + thresholds[1:]) / 2, thresholds[-1:]])
+        right = [((distances[rest] <= threshold) == same[rest]).mean() for threshold in thresholds]
+        accuracies.append(float(((distances[fold] <= thresholds[int(np.argmax(right))]) == same[fold]).mean()))
+    return float(np.mean(accuracies)), float(np.std(accuracies)), accuracies
+
+
+def test_a_run_without_test_classes_says_so(run: Path) -> None:
+    assert json.loads((run / "metrics.json").read_text()) == {"epoch": 2, "selected_on": "last", "seed": 0}
+    assert not (run / "gallery.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "distance", "flip"),
+    [([], "euclidean", True), (["--no-flip"], "euclidean", False), (["--distance", "cosine"], "cosine", True)],
+)
+def test_the_figures_are_those_of_the_definition(
+    run: Path, faces: Path, here: Here, words: list[str], distance: str, flip: bool
+) -> None:
+    result = here("verify", run, "--sets", "lfw,cfp_fp", "--format", "json", *words)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert json.loads((run / "verification.json").read_text()) == found
+    assert (found["distance"], found["flip"], found["data"]) == (distance, flip, str(faces))
+    for name in ("lfw", "cfp_fp"):
+        mean, std, accuracies = oracle(run, faces / f"{name}.bin", distance, flip)
+        assert found["sets"][name]["accuracies"] == pytest.approx(accuracies)
+        assert found["sets"][name]["accuracy"] == pytest.approx(mean)
+        assert found["sets"][name]["std"] == pytest.approx(std)
+    assert found["sets"]["lfw"]["accuracy"] > 0.65, "200 pairs by chance: 0.5 ± 0.035"
+    assert found["sets"]["cfp_fp"]["pairs"] == 111
+
+
+def test_settings_change_the_figures(run: Path, faces: Path) -> None:
+    """Or the test above would not tell them apart."""
+    found = {
+        str(oracle(run, faces / "lfw.bin", distance, flip))
+        for distance, flip in (("euclidean", True), ("euclidean", False), ("cosine", True))
+    }
+    assert len(found) == 3
+
+
+def test_the_table(run: Path, faces: Path, here: Here, tmp_path: Path) -> None:
+    result = here("verify", run, "--sets", "lfw, cfp_fp", "--out", tmp_path / "table.csv")
+    assert result.returncode == 0, result.stderr
+    assert "lfw.bin has 200 pairs, but LFW was published with 6,000" in result.stderr
+    mean, std, _ = oracle(run, faces / "lfw.bin", "euclidean", True)
+    other, _, _ = oracle(run, faces / "cfp_fp.bin", "euclidean", True)
+    for words in (
+        f"{100 * mean:.2f} ± {100 * std:.2f}",
+        "CFP-FP",
+        "mean",
+        f"{50 * (mean + other):.2f}",
+        "TAR@FAR=0.001",
+    ):
+        assert words in result.stdout
+    rows = [line.split(",") for line in (tmp_path / "table.csv").read_text().splitlines()]
+    assert rows[0] == ["set", "pairs", "accuracy", "std", "threshold", "auc", "tar@far=0.001"]
+    assert [row[:2] for row in rows[1:]] == [["lfw", "200"], ["cfp_fp", "111"], ["mean", ""]]
+    assert float(rows[1][2]) == pytest.approx(mean)
+
+
+def test_each_column_shows_what_its_head_says() -> None:
+    verification = Verification("run", "data", "euclidean", flip=True)
+    for name, up in (("lfw", 0.0), ("cfp_fp", 0.125)):
+        points = OperatingPoints({1e-3: OperatingPoint(threshold=1.7, tar=0.25 + up, far=0.0009)})
+        accuracy = VerificationAccuracy(0.75 + up, 0.03, (0.78 + up, 0.72 + up), (1.0, 1.5))
+        verification.sets[name] = VerificationMetrics(accuracy, 0.5 + up, 0.41, 1.6, points, pairs=1234, same=600)
+    assert verification.text("csv").splitlines() == [
+        "set,pairs,accuracy,std,threshold,auc,tar@far=0.001",
+        "lfw,1234,0.75,0.03,1.25,0.5,0.25",
+        "cfp_fp,1234,0.875,0.03,1.25,0.625,0.375",
+        "mean,,0.8125,,,0.5625,0.3125",
+    ]
+    *_, lfw, cfp_fp, mean = verification.text("markdown").splitlines()
+    assert lfw == "| LFW | 1,234 | 75.00 ± 3.00 | 1.2500 | 50.00 | 25.00 |"
+    assert cfp_fp == "| CFP-FP | 1,234 | 87.50 ± 3.00 | 1.2500 | 62.50 | 37.50 |"
+    assert mean == "| mean |  | 81.25 |  | 56.25 | 31.25 |"
+    assert json.loads(verification.text("json"))["sets"]["lfw"] == {
+        "pairs": 1234,
+        "same": 600,
+        "accuracy": 0.75,
+        "std": 0.03,
+        "accuracies": [0.78, 0.72],
+        "thresholds": [1.0, 1.5],
+        "auc": 0.5,
+        "eer": 0.41,
+        "tar@far=0.001": 0.25,
+    }
+
+
+def test_a_model_alone(run: Path, faces: Path, here: Here, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(run / name, tmp_path)
+    result = here("verify", tmp_path / "model.safetensors", "--data", faces, "--sets", "lfw", "--format", "markdown")
+    assert result.returncode == 0, result.stderr
+    assert f"| LFW | 200 | {100 * oracle(run, faces / 'lfw.bin', 'cosine', True)[0]:.2f} ± " in result.stdout
+    assert "mean" not in result.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "model.json"}
+    assert_refused(here("verify", tmp_path / "model.safetensors", "--sets", "lfw"), ["--data is missing"])
+
+
+def test_an_hostile_pack_is_refused_and_not_run(run: Path, here: Here, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "marker"),)
+
+    (tmp_path / "lfw.bin").write_bytes(pickle.dumps(([b"a", Evil()], [True])))
+    result = here("verify", run, "--data", tmp_path, "--sets", "lfw")
+    assert_refused(result, ["lfw.bin is refused", "pickle instruction"])
+    assert not (tmp_path / "marker").exists()
+
+
+BLACK = encode(Image.new("RGB", (32, 32)))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x80\x02]", ["lfw.bin is damaged"]),
+        (pickle.dumps(([BLACK, b"no image"] * 2, [True, False])), ["lfw.bin (image 1, counted from 0)", "read as an"]),
+        (pickle.dumps(([BLACK] * 40, [True] * 20)), ["lfw cannot be judged", "20 of 20 pairs", "both kinds"]),
+        (pickle.dumps(([BLACK] * 4, [True, False])), ["lfw cannot be judged", "all of one kind"]),
+    ],
+)
+def test_a_pack_that_cannot_be_judged(run: Path, here: Here, tmp_path: Path, content: bytes, words: list[str]) -> None:
+    before = (run / "verification.json").exists()
+    (tmp_path / "lfw.bin").write_bytes(content)
+    result = here("verify", run, "--data", tmp_path, "--sets", "lfw")
+    notes = [line for line in result.stderr.splitlines() if "was published with" in line]
+    result.stderr = "\n".join(line for line in result.stderr.splitlines() if line not in notes)
+    assert_refused(result, words)
+    assert (run / "verification.json").exists() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
+        (["--sets", ","], ["--sets is ','", "at least one set"]),
+        (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
+        (["--data", "nowhere"], ["nowhere is no folder"]),
+        (["--out", "table.txt"], ["table.txt", "must end in .json, .csv or .md"]),
+        (["--distance", "manhattan"], ["manhattan", "euclidean"]),
+        (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),
+        (["--data.root", "x"], ["--data.root is not known here"]),
+    ],
+)
+def test_wrong_words(run: Path, here: Here, words: list[str], said: list[str]) -> None:
+    assert_refused(here("verify", run, *(word.format(run=run) for word in words)), said)
+
+
+def test_what_is_no_run(run: Path, here: Here, tmp_path: Path) -> None:
+    assert_refused(here("verify", tmp_path / "gone"), ["gone does not exist"])
+    assert_refused(here("verify", tmp_path), ["holds no run"])
+    shutil.copy(run / "recipe.yaml", tmp_path)
+    assert_refused(here("verify", tmp_path), ["has no model yet", "--resume"])
+
+
+def with_preprocessing(run: Path, folder: Path, **values: object) -> None:
+    """Copy the model of a run, with another preprocessing."""
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(run / name, folder)
+    description = json.loads((folder / "model.json").read_text())
+    description["preprocessing"] |= values
+    (folder / "model.json").write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize(("values", "words"), [({"colour": "sepia"}, "colour"), ({"size": 0}, "size is 0")])
+def test_a_preprocessing_that_is_not_known(
+    values: dict[str, object], words: str, run: Path, faces: Path, here: Here, tmp_path: Path
+) -> None:
+    with_preprocessing(run, tmp_path, **values)
+    result = here("verify", tmp_path / "model.safetensors", "--data", faces, "--sets", "lfw")
+    assert result.returncode == 2
+    *_, sentence = result.stderr.splitlines()
+    assert sentence.startswith("proxemic: the preprocessing that model.json of ")
+    assert words in sentence
+
+
+def test_a_model_of_other_channels(run: Path, faces: Path, here: Here, tmp_path: Path) -> None:
+    with_preprocessing(run, tmp_path, channels=1, mean=[0.5], std=[0.5])
+    result = here("verify", tmp_path / "model.safetensors", "--data", faces, "--sets", "lfw")
+    assert result.returncode == 2
+    assert "images have 1 channels but the model 3" in result.stderr.splitlines()[-1]
+
+
+def test_what_needs_test_classes_says_so(run: Path, here: Here, tmp_path: Path) -> None:
+    recipe = run / "recipe.yaml"
+    assert_refused(here("evaluate", run), ["have no test classes", "proxemic verify RUN"])
+    assert_refused(here("analyze", "map", run, "--out", tmp_path / "map"), ["have no test classes", "verify RUN"])
+    words = ("--recipe", recipe, "--out", tmp_path / "new", "--evaluation.select_on", "test")
+    assert_refused(here("train", *words), ["no test classes to choose the epoch on", "select_on last"])
+    # What compares runs starts each so, in a process of its own.
+    with pytest.raises(UserError, match=r"have no test classes, .* proxemic verify RUN"):
+        run_job(Job(recipe, (), tmp_path / "job"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_epoch_may_be_chosen_on_identities(faces: Path, here: Here, tmp_path: Path) -> None:
+    recipe = yaml.safe_load(RECIPE.format(root=faces))
+    recipe["data"]["init_args"]["validation_fraction"] = 0.25
+    recipe["evaluation"]["select_on"] = "validation"
+    recipe["training"]["epochs"] = 1
+    (tmp_path / "faces.yaml").write_text(yaml.safe_dump(recipe))
+    result = warm_proxemic("train", "--recipe", tmp_path / "faces.yaml", "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    assert "Validation, which chose epoch 1" in result.stdout
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert "test" not in found
+    assert f"{100 * found['validation']['map@r']:.2f}" in result.stdout
+
+
+@pytest.mark.parametrize("length", [0, 100, -4, -1])
+def test_a_record_file_cut_short_is_refused(faces: Path, here: Here, tmp_path: Path, length: int) -> None:
+    (tmp_path / "faces.yaml").write_text(RECIPE.format(root=tmp_path))
+    (tmp_path / "train.rec").write_bytes((faces / "train.rec").read_bytes()[:length])
+    shutil.copy(faces / "train.idx", tmp_path)
+    result = here("train", "--recipe", tmp_path / "faces.yaml", "--out", tmp_path / "run")
+    assert_refused(result, ["train.rec is damaged, cut short"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_records_of_no_images_stop_the_training(here: Here, tmp_path: Path) -> None:
+    write_records(tmp_path / "train.rec", [header(float(number % 4)) + b"no image" for number in range(40)])
+    (tmp_path / "faces.yaml").write_text(RECIPE.format(root=tmp_path))
+    result = here("train", "--recipe", tmp_path / "faces.yaml", "--out", tmp_path / "run")
+    assert result.returncode == 2
+    assert "train.rec, record " in result.stderr.splitlines()[-1]
+    assert "cannot be read as an image" in result.stderr.splitlines()[-1]
+
+
+def test_the_page_of_faces(run: Path, faces: Path, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "faces.md"
+    assert doctest.testfile(str(page), module_relative=False) == (0, 2)
+    text = page.read_text()
+    for folder, target in (("runs/faces", run), ("data/faces_emore", faces)):
+        (tmp_path / folder).parent.mkdir()
+        (tmp_path / folder).symlink_to(target)
+    commands = re.findall(r"^proxemic (verify .*?)(?:  +#.*)?$", text, re.MULTILINE)
+    assert len(commands) == 3
+    for words in commands:
+        result = here(*words.split(), cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert (tmp_path / "lfw.csv").exists()
+    for recipe in re.findall(r"--recipe (\S+)", text):
+        assert read_recipe(find_recipe(recipe)).recipe.data.has_test is False
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ">>>" not in block)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["found"].accuracy.mean == pytest.approx(oracle(run, faces / "lfw.bin", "euclidean", True)[0])
+    for figure in published_figures(dataset="lfw"):
+        assert figure.metric == "accuracy"
