@@ -1,18 +1,23 @@
-"""Medians of interleaved runs, and the peak of memory: timings on a shared machine are noisy, their ratios less so."""
+"""Medians of interleaved runs, the peak of memory, and what processes send each other.
+
+Timings on a shared machine are noisy, their ratios less so.
+"""
 
 import ctypes
 import statistics
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Held", "medians", "resident_peak"]
+__all__ = ["Held", "Moved", "medians", "resident_peak"]
 
 
 def medians(calls: Mapping[str, Callable[[], object]], rounds: int, *, cuda: bool = False) -> dict[str, float]:
@@ -42,7 +47,8 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for each in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(each, Tensor) and func.namespace == "aten":
+            # What a sparse tensor has were dense ones before.
+            if isinstance(each, Tensor) and func.namespace == "aten" and not each.is_sparse:
                 self._count(each.untyped_storage())
         return result
 
@@ -58,6 +64,39 @@ class Held(TorchDispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self.known.discard(key)
         self.now -= size
+
+
+class Moved:
+    """The collectives called inside, each with the shape of its larger tensor, and the bytes that a process receives.
+
+    These are of the usual algorithms, in which W processes pass parts around a ring.
+    """
+
+    # Position of the larger tensor, and how often a process receives its bytes, up to the part that is its own.
+    COUNTED: ClassVar = {"all_gather_into_tensor": (0, 1), "reduce_scatter_tensor": (1, 1), "all_reduce": (0, 2)}
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+        self.bytes = 0.0
+        self._originals: dict[str, Callable[..., Any]] = {}
+
+    def __enter__(self) -> "Moved":
+        for name in (*self.COUNTED, "broadcast"):
+            self._originals[name] = getattr(dist, name)
+            setattr(dist, name, partial(self._call, name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, original in self._originals.items():
+            setattr(dist, name, original)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        position, times = self.COUNTED.get(name, (0, 1))
+        tensor: Tensor = args[position]
+        world = dist.get_world_size()
+        self.calls.append((name, list(tensor.shape)))
+        self.bytes += times * tensor.nbytes * (1 if name == "broadcast" else (world - 1) / world)
+        return self._originals[name](*args, **kwargs)
 
 
 def resident_peak(call: Callable[[], object]) -> int:
