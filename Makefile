@@ -11,8 +11,9 @@ demo: setup
 	@$(RUN) $(HERE) proxemic demo
 	@echo "In this folder, proxemic is .venv/bin/proxemic."
 
+# Two workers of one thread each: with more threads than processors, torch's wait for each other.
 test: setup
-	$(RUN) $(HERE) pytest
+	$(RUN) $(HERE) OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile
 
 lint: setup
 	$(RUN) ruff check
