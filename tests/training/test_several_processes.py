@@ -255,6 +255,31 @@ def test_a_machine_that_does_not_answer_ends_the_others(frozen: int) -> None:
     assert f"rank {frozen}" in sentence
 
 
+SLOW_TO_SAY = """
+import os, signal, threading, time
+import proxemic.training.processes as several
+
+first_to_say = several._Life.first_to_say
+
+def slowly(life):
+    answer = first_to_say(life)
+    time.sleep(3 * (threading.current_thread() is threading.main_thread()))
+    return answer
+
+several._Life.first_to_say = slowly
+with several.join_processes() as processes:
+    processes.any(False)
+    if not processes.is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    processes.any(False)
+"""
+
+
+def test_who_is_to_say_which_is_lost_is_not_cut_short() -> None:
+    first, _ = finish(start_together(2, program=("-c", SLOW_TO_SAY)))
+    assert "UserError: rank 1 (process" in first.stderr
+
+
 NOT_SHARED = """
 import os, sys
 from proxemic.cli import main
@@ -325,6 +350,36 @@ with several.join_processes() as processes:
     assert (first.returncode, first.stderr) == (2, "")
     assert other.returncode == 1
     assert "RuntimeError: no such thing" in other.stderr
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_where_the_first_keeps_them_together_it_goes_last(ends_well: bool) -> None:
+    # The other joins late, and ends late: whenever it asks, the first must still be there.
+    code = f"""
+import os, time
+import torch.distributed as dist
+import proxemic.training.processes as several
+
+join = dist.init_process_group
+
+def join_late(*words, **named):
+    join(*words, **named)
+    time.sleep(2 * (os.environ["RANK"] == "1"))
+
+dist.init_process_group = join_late
+with several.join_processes() as processes:
+    if processes.is_first and not {ends_well}:
+        raise several.UserError("no such thing")
+    time.sleep(0 if processes.is_first else 2)
+"""
+    first, other = finish(start_together(2, program=("-c", code)))
+    if ends_well:
+        assert (first.returncode, first.stderr) == (0, "")
+        assert (other.returncode, other.stderr) == (0, "")
+    else:
+        assert first.returncode == 1
+        assert "UserError: no such thing" in first.stderr
+        assert (other.returncode, other.stderr) in [(0, ""), (2, "")]
 
 
 def test_what_is_wrong_is_said_once(recipe: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -130,10 +130,10 @@ def join_processes() -> Iterator[Processes]:
         yield processes
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        life.leave_to_caller()
         lost = life.lost() if _breaks_off(error) else None
         speaks = life.first_to_say()  # before the others may learn of it
         life.end("failed")
-        life.linger()
         if not speaks:
             raise SystemExit(2) from None
         if lost is not None:
@@ -200,20 +200,30 @@ class _Life:
         self.processes = processes
         self._store, self._word = store.clone(), store.clone()  # connections of their own
         self._ended: str | None = None
-        self._wake, self._told = threading.Event(), threading.Event()
+        self._left_to_caller = False
+        self._lock = threading.RLock()  # a signal may come while the caller holds it
+        self._wake, self._told, self._left = threading.Event(), threading.Event(), threading.Event()
         self._seen: dict[int, tuple[str, float]] = {}
         self._names: dict[int, str] = {}
         self._now = self._looked = 0.0  # seconds in which this process ran: all may be paused, by Ctrl-Z for one
         self._store.set(f"name/{processes.rank}", f"{os.getpid()} {_machine()} {socket.gethostname()}")
-        for work in (self._live, self._watch):
-            threading.Thread(target=work, daemon=True, name="signs of life").start()
+        works = (self._live, self._watch)
+        self._threads = [threading.Thread(target=work, daemon=True, name="signs of life") for work in works]
+        for thread in self._threads:
+            thread.start()
 
     def on_sigterm(self, *_: object) -> None:
         """Say which process is lost, if that is why this one is to end."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.leave_to_caller()
         if lost := self.lost():
             self._give_up(lost)
         raise Interrupted("Stopped at once by SIGTERM; what was not yet saved is lost.")
+
+    def leave_to_caller(self) -> None:
+        """From here on the caller says why the run ends, and is not cut short while it finds out."""
+        with self._lock:
+            self._left_to_caller = True
 
     def lost(self) -> str | None:
         """Wait until it is clear which processes are gone; None where another has said why it ended, or none is."""
@@ -227,18 +237,16 @@ class _Life:
         return None
 
     def end(self, how: str) -> None:
-        """Tell the others that this process ends, so that it is not missed."""
+        """Tell the others that this process ends, so that it is not missed, and let them go first if it must."""
         self._ended = how
         self._wake.set()
         self._told.wait(3 * _BEAT)
-
-    def linger(self) -> None:
-        """Where this process keeps the others together, as without torchrun the first does, let them end first."""
         until = self._now + 3 * _WAITING
-        while self._keeps_store() and self._now < until:
-            if not any(beat.isdigit() and not self._gone(rank) for rank, (beat, _) in self._seen.items()):
-                return
+        while self._keeps_store() and self._now < until and not self._all_gone():
             time.sleep(_BEAT / 4)
+        self._left.set()
+        for thread in self._threads:
+            thread.join(_BEAT)
 
     def first_to_say(self) -> bool:
         """Whether no other process has said yet why the run ends."""
@@ -250,36 +258,47 @@ class _Life:
     def _live(self) -> None:
         """Give signs, look at those of the others, and end this process with them."""
         number = 0
-        while True:
+        while not self._left.is_set():
             how = self._ended
             try:
                 self._store.set(f"beat/{self.processes.rank}", how or str(number))
-                self._look()
+                # The store may go with the first process as soon as this one has said that it ends.
+                if how is None or self._keeps_store():
+                    self._look()
             except Exception:  # the store is gone, with the process or the launcher that held it
                 if how is None:
                     self._give_up(f"{_KEEPER} is gone; {_HOW}", asked=False)
-            if how is not None:
-                self._told.set()
-            if how == "done":
-                return
             if how is None:
-                if silent := self._silent(_HANGING):
-                    self._give_up(self._sentence(silent))
-                if self._has_failed():
+                self._follow()
+                self._wake.wait(_BEAT)
+                number += 1
+            else:
+                self._told.set()
+                if not self._keeps_store():
+                    return
+                self._left.wait(_BEAT / 4)
+
+    def _follow(self) -> None:
+        """End this process where another is lost, or has ended with an error."""
+        with self._lock:
+            if self._left_to_caller:
+                return
+            if silent := self._silent(_HANGING):
+                self._give_up(self._sentence(silent))
+            if self._has_failed():
+                with suppress(Exception):  # the store may be gone by now
                     self._store.set(f"beat/{self.processes.rank}", "failed")
-                    os._exit(2)
-            self._wake.wait(_BEAT / 4 if how else _BEAT)
-            number += 1
+                os._exit(2)
 
     def _watch(self) -> None:
         """End this process where the store does not answer: its machine may be gone without a word."""
         before = time.monotonic()
-        while self._ended != "done":
+        while not self._left.is_set():
             time.sleep(_BEAT / 4)
             after = time.monotonic()
             self._now += min(after - before, _BEAT)
             before = after
-            if self._now - self._looked > _HANGING:
+            if self._ended is None and self._now - self._looked > _HANGING:
                 self._give_up(f"{_KEEPER} does not answer; {_HOW}", asked=False)
 
     def _look(self) -> None:
@@ -305,7 +324,13 @@ class _Life:
 
     def _has_failed(self) -> bool:
         """Whether one has said why it ends, long enough ago for the others to have ended too."""
-        return any(beat == "failed" and self._now - since > _WAITING for beat, since in self._seen.values())
+        waiting = _WAITING + 2 * _BEAT * self._keeps_store()
+        return any(beat == "failed" and self._now - since > waiting for beat, since in self._seen.values())
+
+    def _all_gone(self) -> bool:
+        """Whether all others have ended; of one that still joins, nothing has been seen yet."""
+        ended = [not beat.isdigit() or self._gone(rank) for rank, (beat, _) in self._seen.items()]
+        return len(ended) == self.processes.world - 1 and all(ended)
 
     def _gone(self, rank: int) -> bool:
         """Whether it is known to be: of this machine, that its process is not there."""
