@@ -140,9 +140,9 @@ def join_processes() -> Iterator[Processes]:
             raise UserError(lost) from error
         raise
     # Not after an error: what a lost process leaves unfinished would be waited for.
+    dist.destroy_process_group()
     life.end("done")
     signal.signal(signal.SIGTERM, handler)
-    dist.destroy_process_group()
 
 
 def _launched() -> bool:
@@ -172,7 +172,7 @@ def _join() -> Processes:
         store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
         # Also with GPUs, what is agreed on between steps is of the CPU, and waits for none of them.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        group = dist.PrefixStore("group", store)
+        group = dist.PrefixStore("group", store.clone())  # a connection of its own
         dist.init_process_group(backend, store=group, rank=rank, world_size=world)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         if rank > 0 and re.search("likely closed|reset by peer|Broken pipe", str(error)):
@@ -181,7 +181,7 @@ def _join() -> Processes:
             f"Not all of {world} processes came to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
             f"{_JOINING.seconds // 60} minutes: start as many by torchrun or srun, on machines that reach each other."
         ) from error
-    return Processes(rank, world, local_rank, dist.PrefixStore("proxemic", store.clone()))
+    return Processes(rank, world, local_rank, dist.PrefixStore("proxemic", store))
 
 
 def _breaks_off(error: BaseException) -> bool:
@@ -242,7 +242,7 @@ class _Life:
         self._wake.set()
         self._told.wait(3 * _BEAT)
         until = self._now + 3 * _WAITING
-        while self._keeps_store() and self._now < until and not self._all_gone():
+        while self._keeps_store() and self._needed(how, until):
             time.sleep(_BEAT / 4)
         self._left.set()
         for thread in self._threads:
@@ -327,10 +327,11 @@ class _Life:
         waiting = _WAITING + 2 * _BEAT * self._keeps_store()
         return any(beat == "failed" and self._now - since > waiting for beat, since in self._seen.values())
 
-    def _all_gone(self) -> bool:
-        """Whether all others have ended; of one that still joins, nothing has been seen yet."""
-        ended = [not beat.isdigit() or self._gone(rank) for rank, (beat, _) in self._seen.items()]
-        return len(ended) == self.processes.world - 1 and all(ended)
+    def _needed(self, how: str, until: float) -> bool:
+        """Whether another may still ask the store: after an error, one that has not followed by then hangs."""
+        silent = self._silent(_HANGING)
+        stays = not self._seen or any(beat.isdigit() and rank not in silent for rank, (beat, _) in self._seen.items())
+        return stays and (self._now < until or (how == "done" and bool(self._seen)))
 
     def _gone(self, rank: int) -> bool:
         """Whether it is known to be: of this machine, that its process is not there."""
