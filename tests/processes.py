@@ -2,22 +2,19 @@
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import warm
+from ports import free_port
 
 
 def run_processes(program: Path, folder: Path, world: int = 2) -> list[dict[str, Any]]:
     """Run a program in `world` processes; each writes what it found to `folder/RANK.json` (see `write`)."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     shared = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world),
         "NODE_RANK": "0",
         "OMP_NUM_THREADS": "1",

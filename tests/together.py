@@ -1,12 +1,12 @@
 """`proxemic` in several processes, as torchrun starts it, without the seconds that torchrun and imports take."""
 
 import random
-import socket
 import subprocess
 from pathlib import Path
 
 import warm
 from command_line import TERMINAL
+from ports import free_port
 
 COMMAND = ("-m", "proxemic.cli")
 
@@ -17,14 +17,11 @@ def start_together(
     """Start a command on ``world`` processes."""
     if slurm:
         return _start_by_slurm(world, *words)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     shared = {
         **TERMINAL,
         "TORCHELASTIC_RUN_ID": "tests",  # by which torch and Lightning know torchrun
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
         "GROUP_RANK": "0",

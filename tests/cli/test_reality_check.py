@@ -35,12 +35,12 @@ def checked(recipe: Path) -> Path:
     """Killed while it trains, then resumed to its end."""
     out = recipe.parent / "out"
     process = warm_start("reality-check", recipe, *FLAGS, *SMALL, "--out", out)
-    while not list(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt")):
+    while not (checkpoints := list(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt"))):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    begun = next(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt")).parents[1] / "environment.json"
+    begun = checkpoints[0].parents[1] / "environment.json"
     before = begun.read_bytes()
     process = warm_start("reality-check", "--resume", out, "--workers", "2")
     output, errors = process.communicate(timeout=300)

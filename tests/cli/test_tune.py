@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     recipe: Path, space: Path, tmp_path: Path, here: Here
 ) -> None:
     out = tmp_path / "out"
-    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "16"]
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "24"]
     process = start(*words, "--workers", "2")
     for name in ("1-0", "1-1"):
         wait_for_rows(out / "trials" / name, 2)  # both at a time
@@ -137,6 +138,8 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     process.communicate()
 
     begun = {name: len(history(out / "trials" / name)) for name in ("1-0", "1-1")}
+
+    stopped_itself = threading.Event()
 
     def interrupt() -> None:
         # Either may be taken up first; in the middle of the second one.
@@ -146,12 +149,14 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
             time.sleep(0.01)
         (second,) = begun.keys() - set(first)
         wait_for_rows(out / "trials" / second, begun[second] + 2)
+        assert not stopped_itself.is_set()
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    stopped = here("tune", "--resume", out)
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        interrupting = pool.submit(interrupt)
+        stopped = here("tune", "--resume", out)
+        stopped_itself.set()
+    interrupting.result()
     assert_refused(stopped, ["Stopped", f"proxemic tune --resume {out}"])
     (first,) = [line.split()[1] for line in stopped.stdout.splitlines() if line.startswith("trial")]
 
@@ -162,7 +167,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     assert [row["state"] for row in rows(out)] == ["complete", "complete"]
     for name, starts in ((first, 2), (second, 3)):
         run = out / "trials" / name
-        assert history(run) == list(range(1, 17))
+        assert history(run) == list(range(1, 25))
         # Only the first start was from the beginning.
         logs = sorted((run / "logs" / "csv").iterdir())
         assert len(logs) == starts

@@ -128,6 +128,7 @@ def test_a_run_that_was_paused_goes_on(tmp_path: Path) -> None:
     begun, done = tmp_path / "begun", tmp_path / "done"
     processes = start_together(2, begun, done, program=("-c", PAUSED))
     while not begun.exists():
+        assert all(process.poll() is None for process in processes), finish(processes)
         time.sleep(0.01)
     for number, seconds in ((signal.SIGSTOP, 4), (signal.SIGCONT, 1)):
         for process in processes:
@@ -139,10 +140,17 @@ def test_a_run_that_was_paused_goes_on(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, signal
+import os, signal, time
 import proxemic.training.processes as several
 
 several._SILENT = several._HANGING = 1000.0  # its silence says nothing
+live = several._Life._live
+
+def live_late(life):
+    time.sleep(5 * life.processes.rank)  # it is gone before its first sign of life
+    live(life)
+
+several._Life._live = live_late
 with several.join_processes() as processes:
     processes.any(False)
     if processes.rank == 1:

@@ -12,16 +12,20 @@ from typing import Any
 
 import pytest
 import torch
+from lightning import LightningModule, Trainer
 
 import warm
 from command_line import Here, assert_refused, proxemic, start, warm_proxemic, warm_start
 from images import write_folder, write_recipe
+from proxemic.training.keeper import RunKeeper
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resume")
-    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+    recipe = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+    recipe.write_text(recipe.read_text().replace("epochs: 5", "epochs: 8"))  # long enough to be met in the middle
+    return recipe
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +139,23 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     result = warm_proxemic("train", "--resume", run)
     assert result.returncode == 0, result.stderr
     assert_same_run(run, uninterrupted)
+
+
+def test_an_interrupt_at_the_very_end_is_not_forgotten(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, run = Here(capsys, monkeypatch), tmp_path / "run"
+    end_epoch = RunKeeper.on_train_epoch_end
+
+    def end_and_interrupt(self: RunKeeper, trainer: Trainer, task: LightningModule) -> None:
+        end_epoch(self, trainer, task)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunKeeper, "on_train_epoch_end", end_and_interrupt)
+        result = here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1")
+    assert_refused(result, ["Stopped after the last epoch", f"proxemic train --resume {run}"])
+    assert here("train", "--resume", run).returncode == 0
 
 
 class Hostile:

@@ -280,6 +280,46 @@ def test_who_is_to_say_which_is_lost_is_not_cut_short() -> None:
     assert "UserError: rank 1 (process" in first.stderr
 
 
+SIGNALS_LATE = """
+import os, signal, sys
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from proxemic.cli import main
+from proxemic.training.keeper import RunKeeper
+from proxemic.training.processes import _Life
+
+def and_then(kind, name, *numbers):
+    method = getattr(kind, name)
+    def with_signals(*words):
+        try:
+            return method(*words)
+        finally:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+    setattr(kind, name, with_signals)
+
+def not_called(*words):
+    os._exit(3)
+
+and_then(RunKeeper, "on_train_start", signal.SIGINT)
+fit = (sys.modules["proxemic.training.train"], "_fit")
+for kind, name in ((RunKeeper, "_leave"), (_SignalConnector, "teardown"), fit, (_Life, "leave_to_caller")):
+    and_then(kind, name, signal.SIGINT, signal.SIGUSR1)
+and_then(_Life, "leave_to_caller", signal.SIGTERM)
+_TrainingEpochLoop._broadcast_sigterm_tensor = _SignalConnector._sigterm_notifier_fn = not_called
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_that_comes_to_one_when_all_have_stopped_ends_nothing(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    results = finish(start_together(2, "train", "--recipe", recipe, "--out", run, program=("-c", SIGNALS_LATE)))
+    assert [result.returncode for result in results] == [2, 2], results
+    speaker = next(result for result in results if result.stderr)
+    assert_refused(speaker, ["everything is saved", f"proxemic train --resume {run}"])
+    assert not "".join(result.stderr for result in results if result is not speaker)
+
+
 NOT_SHARED = """
 import os, sys
 from proxemic.cli import main
@@ -337,10 +377,16 @@ def test_processes_that_do_not_come_are_missed() -> None:
 
 def test_an_error_of_any_kind_is_said() -> None:
     code = """
-import time
+import os, signal, time
 import proxemic.training.processes as several
 
 several._SILENT = 1000.0  # so long the others would be waited for, if it looked as if one were lost
+
+def leave_with_signals(life):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(os.getpid(), number)  # what is to be said is said all the same
+
+several._Life.leave_to_caller = leave_with_signals
 with several.join_processes() as processes:
     if processes.is_first:
         time.sleep(60)
@@ -367,7 +413,8 @@ def join_late(*words, **named):
     time.sleep(2 * (os.environ["RANK"] == "1"))
 
 dist.init_process_group = join_late
-several._WAITING = 1.0  # it waits three of these for one that joins, or that is to follow it after an error
+if {ends_well}:
+    several._WAITING = 1.0  # for three of these it waits for one that joins, and for one that works without an end
 with several.join_processes() as processes:
     if processes.is_first and not {ends_well}:
         raise several.UserError("no such thing")

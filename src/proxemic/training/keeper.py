@@ -67,7 +67,8 @@ class RunKeeper(Checkpoint):
         self.step = 0
         self.stopping = False
         self._process = os.getpid()
-        self._handlers: dict[int, Any] = {}
+        self._left = False
+        self._handler: Any = None
         self._saved_at = self._epoch_began = self._epoch_ended = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,30 +88,31 @@ class RunKeeper(Checkpoint):
             self.run.write_history(self.rows)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word,
-        # and would put ours back after the training.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.signal(number, self._stop)
+        # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word.
+        self._handler = signal.signal(signal.SIGTERM, self._stop)
 
     @contextmanager
-    def heeding_slurm(self) -> Iterator[None]:
-        """Stop on SIGUSR1, which SLURM can be asked to send before a job's time is up (``--signal=USR1@90``).
+    def heeding_signals(self) -> Iterator[None]:
+        """Stop on Ctrl-C, and on SIGUSR1, which SLURM can be asked to send before a job's time is up.
 
-        From before the data workers are made, as it is sent to them too, and would end them.
+        From before the data workers are made, as the second (``--signal=USR1@90``) is sent to them too, and would end
+        them, until Lightning has put back the handlers that it found.
         """
-        if not hasattr(signal, "SIGUSR1"):  # Windows
-            yield
-            return
-        handler = signal.signal(signal.SIGUSR1, self._stop)
+        numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
+        handlers = {number: signal.signal(number, self._stop) for number in numbers}
         try:
             yield
+            if self.stopping:
+                self._leave("after the last epoch")
         finally:
-            signal.signal(signal.SIGUSR1, handler)
+            for number, handler in handlers.items():
+                # To the others of its processes it may come sooner, and all have stopped before it comes to this one.
+                stopped = self._left and self.processes.world > 1
+                signal.signal(number, signal.SIG_IGN if stopped else handler)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch_began = time.monotonic()
@@ -195,8 +197,8 @@ class RunKeeper(Checkpoint):
         self._saved_at = time.monotonic()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            return  # one that loads images
+        if os.getpid() != self._process or self._left:
+            return  # one that loads images, or a signal too late
         if self.stopping:
             # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
             raise Interrupted(
@@ -209,6 +211,7 @@ class RunKeeper(Checkpoint):
         os.write(1, b"\nStopping: saving first; once more stops at once.\n")
 
     def _leave(self, where: str) -> None:
+        self._left = True
         raise Interrupted(
             f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
         )

@@ -15,17 +15,19 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from lightning import Trainer
 from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 
 from proxemic.errors import Interrupted, UserError
 
-__all__ = ["Processes", "ProcessesOfLightning", "join_processes"]
+__all__ = ["Processes", "ProcessesOfLightning", "join_processes", "keep_sigterm"]
 
 _BEAT = 1.0  # seconds between two signs of life
 _SILENT = 8.0  # seconds without one, after a collective has failed, that name a process lost
 _WAITING = 3.0  # seconds in which the others end by themselves after one has failed
 _HANGING = 35.0  # seconds without one that end the others, also where a collective, or the store, hangs
 _JOINING = timedelta(minutes=5)  # for all processes to come
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 _LONG = timedelta(days=7)  # for what takes as long as it takes, as the first reading of millions of images
 
 
@@ -107,6 +109,16 @@ class ProcessesOfLightning(LightningEnvironment):
         return self.processes.rank
 
 
+def keep_sigterm(trainer: Trainer) -> None:
+    """Keep Lightning from telling all processes of a SIGTERM that comes to one; ours agree on it themselves.
+
+    It would do so by a collective in a handler of signals, which may meet another one, and by one before each step,
+    which waits for a GPU, and takes what a handler of signals raises meanwhile for an error of its own.
+    """
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    trainer._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
+
+
 @contextmanager
 def join_processes() -> Iterator[Processes]:
     """Be one of the processes that torchrun or srun has started; without them, be alone.
@@ -129,7 +141,8 @@ def join_processes() -> Iterator[Processes]:
     try:
         yield processes
     except BaseException as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in _STOPPING:  # it stops
+            signal.signal(number, signal.SIG_IGN)
         life.leave_to_caller()
         lost = life.lost() if _breaks_off(error) else None
         speaks = life.first_to_say()  # before the others may learn of it
@@ -172,16 +185,25 @@ def _join() -> Processes:
         store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
         # Also with GPUs, what is agreed on between steps is of the CPU, and waits for none of them.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        word = dist.PrefixStore("proxemic", store)
         group = dist.PrefixStore("group", store.clone())  # a connection of its own
         dist.init_process_group(backend, store=group, rank=rank, world_size=world)
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        # All are known before any goes on: one that ends at once would break off what another still joins, and one
+        # that is lost at once would not be missed.
+        word.set(f"name/{rank}", f"{os.getpid()} {_machine()} {socket.gethostname()}")
+        word.set(f"beat/{rank}", "0")
+        word.wait([f"beat/{other}" for other in range(world)], _JOINING)
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+            raise
         if rank > 0 and re.search("likely closed|reset by peer|Broken pipe", str(error)):
             raise SystemExit(2) from None  # this one has met the first, which says it
         raise UserError(
             f"Not all of {world} processes came to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
-            f"{_JOINING.seconds // 60} minutes: start as many by torchrun or srun, on machines that reach each other."
+            f"{_JOINING.seconds // 60} minutes, and stayed: start as many by torchrun or srun, on machines that reach "
+            "each other."
         ) from error
-    return Processes(rank, world, local_rank, dist.PrefixStore("proxemic", store))
+    return Processes(rank, world, local_rank, word)
 
 
 def _breaks_off(error: BaseException) -> bool:
@@ -206,7 +228,6 @@ class _Life:
         self._seen: dict[int, tuple[str, float]] = {}
         self._names: dict[int, str] = {}
         self._now = self._looked = 0.0  # seconds in which this process ran: all may be paused, by Ctrl-Z for one
-        self._store.set(f"name/{processes.rank}", f"{os.getpid()} {_machine()} {socket.gethostname()}")
         works = (self._live, self._watch)
         self._threads = [threading.Thread(target=work, daemon=True, name="signs of life") for work in works]
         for thread in self._threads:
@@ -257,7 +278,7 @@ class _Life:
 
     def _live(self) -> None:
         """Give signs, look at those of the others, and end this process with them."""
-        number = 0
+        number = 1
         while not self._left.is_set():
             how = self._ended
             try:
@@ -305,16 +326,15 @@ class _Life:
         others = [rank for rank in range(self.processes.world) if rank != self.processes.rank]
         beats, names = ([f"{what}/{rank}" for rank in others] for what in ("beat", "name"))
         now = self._now
-        if self._store.check([*beats, *names]):
-            if not self._names:
-                texts = self._store.multi_get(names)
-                self._names = {rank: text.decode() for rank, text in zip(others, texts, strict=True)}
-            latest = {rank: text.decode() for rank, text in zip(others, self._store.multi_get(beats), strict=True)}
-            before = self._seen
-            self._seen = {
-                rank: before[rank] if rank in before and before[rank][0] == beat else (beat, now)
-                for rank, beat in latest.items()
-            }
+        if not self._names:
+            texts = self._store.multi_get(names)
+            self._names = {rank: text.decode() for rank, text in zip(others, texts, strict=True)}
+        latest = {rank: text.decode() for rank, text in zip(others, self._store.multi_get(beats), strict=True)}
+        before = self._seen
+        self._seen = {
+            rank: before[rank] if rank in before and before[rank][0] == beat else (beat, now)
+            for rank, beat in latest.items()
+        }
         self._looked = self._now
 
     def _silent(self, seconds: float) -> list[int]:
@@ -331,7 +351,7 @@ class _Life:
         """Whether another may still ask the store: after an error, one that has not followed by then hangs."""
         silent = self._silent(_HANGING)
         stays = not self._seen or any(beat.isdigit() and rank not in silent for rank, (beat, _) in self._seen.items())
-        return stays and (self._now < until or (how == "done" and bool(self._seen)))
+        return stays and (how == "done" or self._now < until)
 
     def _gone(self, rank: int) -> bool:
         """Whether it is known to be: of this machine, that its process is not there."""

@@ -36,7 +36,7 @@ from proxemic.training.measures import EpochMeasure, Snapshots
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.phases import Phase
 from proxemic.training.pictures import draw_curves, draw_gallery
-from proxemic.training.processes import Processes, ProcessesOfLightning
+from proxemic.training.processes import Processes, ProcessesOfLightning, keep_sigterm
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
@@ -334,11 +334,13 @@ def _fit(
             use_distributed_sampler=False,
             default_root_dir=run.path,
         )
+        if processes.world > 1:
+            keep_sigterm(trainer)
         checkpoint = run.checkpoint if run.checkpoint.exists() else None
         if processes.is_first:
             run.diverged.unlink(missing_ok=True)
         try:
-            with keeper.heeding_slurm():
+            with keeper.heeding_signals():
                 trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
             kept = (
