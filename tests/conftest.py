@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+import torch
 from hypothesis import settings
 
 # A limit of time for an example measures the machine, and fails on a busy one.
@@ -10,3 +12,18 @@ settings.load_profile("any machine")
 
 # Ctrl-C is tested also where a shell has started the tests in the background, which then ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    _seed()
+
+
+def _seed() -> None:
+    """What a test draws is not to depend on the tests before it, which differ with the number of workers."""
+    torch.manual_seed(0)
