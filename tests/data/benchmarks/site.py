@@ -20,7 +20,7 @@ class Site:
     status: list[int] = field(default_factory=list)  # of each coming answer
     stalled: Event | None = None  # wait for this before a connection drops
     asked: list[str | None] = field(default_factory=list)  # the Range of each request
-    sent: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)  # bytes of each answer, known before the first of them leaves
     agents: set[str | None] = field(default_factory=set)
 
 
@@ -56,20 +56,20 @@ def answer(request: BaseHTTPRequestHandler, site: Site) -> None:
     start, total = 0, len(content)
     if wanted and site.ranges and request.headers.get("If-Range") in (None, site.version):
         start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        request.send_response(206 if start < total else 416)
-        request.send_header(
-            "Content-Range", f"bytes {start}-{total - 1}/{total}" if start < total else f"bytes */{total}"
-        )
-    else:
-        request.send_response(200)
+        status = 206 if start < total else 416
+    end = start + site.breaks.pop(0) if site.breaks else total
+    site.sent.append(len(content[start:end]))
+    request.send_response(status)
+    if status == 206:
+        request.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
+    elif status == 416:
+        request.send_header("Content-Range", f"bytes */{total}")
     if site.version:
         request.send_header("ETag", site.version)
     request.send_header("Content-Type", site.kind)
     request.send_header("Content-Length", str(max(0, total - start)))
     request.end_headers()
-    end = start + site.breaks.pop(0) if site.breaks else total
     request.wfile.write(content[start:end])
     request.wfile.flush()
-    site.sent.append(len(content[start:end]))
     if end < total and site.stalled:
         site.stalled.wait(30)
