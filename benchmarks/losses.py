@@ -142,7 +142,7 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str) -> None:
             ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
             columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
             gain = ratio.get("pml", math.nan) / ratio["ours"]
-            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.2f} {columns} {gain:8.2f}"
+            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.4g} {columns} {gain:8.2f}"
             print(line.replace("nan", "  –"), flush=True)
 
 

@@ -62,7 +62,7 @@ def table(sizes: Sequence[int], rounds: int, device: str, deep: int) -> None:
         seconds = medians(calls, rounds, cuda=device == "cuda")
         t = seconds["bare"]
         print(
-            f"{n:7} {t:8.2f} {seconds['ours']:8.2f} {seconds['ours'] / t:6.2f} {seconds['deep'] / t:8.2f}", flush=True
+            f"{n:7} {t:8.4g} {seconds['ours']:8.4g} {seconds['ours'] / t:6.2f} {seconds['deep'] / t:8.2f}", flush=True
         )
 
 

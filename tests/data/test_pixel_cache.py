@@ -316,16 +316,18 @@ def build(root: Path, paths: list[Path], seconds: float) -> None:
 def test_one_that_is_killed_and_two_at_once(tmp_path: Path) -> None:
     paths = write_files(tmp_path / "images", 20)
     start = multiprocessing.get_context("fork").Process
-    processes = [start(target=build, args=(tmp_path, paths, seconds)) for seconds in (0.5, 0.02, 0.02)]
-    for process in processes:
-        process.start()
-    until = time.monotonic() + 60
+    processes = [start(target=build, args=(tmp_path, paths, seconds)) for seconds in (600, 0.02, 0.02)]
+    processes[0].start()
+    until = time.monotonic() + 300
     while not list(tmp_path.glob(f"cache/.*.{processes[0].pid}.tmp")):
+        assert processes[0].is_alive()
         assert time.monotonic() < until
-        time.sleep(0.05)
+        time.sleep(0.01)
+    for process in processes[1:]:
+        process.start()
     processes[0].kill()
     for process in processes:
-        process.join(60)
+        process.join(300)
     assert [process.exitcode for process in processes] == [-9, 0, 0]
     left = sorted(path.name for path in (tmp_path / "cache").iterdir())
     assert len(left) == 2

@@ -122,7 +122,7 @@ def test_pretrained_weights_out_of_reach_say_what_to_fetch(tmp_path: Path, monke
 
 def test_importing_models_leaves_timm_alone() -> None:
     code = "import sys, proxemic.models; assert not {'timm', 'torchvision', 'lightning'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_without_timm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,8 @@ def test_a_step_reaches_every_parameter_but_the_constant_one() -> None:
         else:
             assert each.grad is not None, name
             assert each.grad.isfinite().all(), name
-            assert each.grad.any(), name
+            # What batch norm takes away again has no gradient but what rounding leaves.
+            assert each.grad.any() or name == "backbone.fc.bias", name
 
 
 def test_the_last_layers_are_float32_under_autocast(file: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_same_embeddings_in_a_fresh_process(tmp_path: Path) -> None:
         f"models = [load_model({str(tmp_path)!r} + name)[0] for name in ('/convnet', '/test_convnext')];"
         "print([model(images).view(torch.int32).tolist() for model in models])"
     )
-    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
     assert json.loads(found.stdout) == expected
 
 
