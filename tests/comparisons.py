@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +60,11 @@ def finish(cell: Cell, test: Mapping[str, float], curve: Sequence[float] = (0.25
         writer = csv.writer(file)
         writer.writerow(["epoch", "step", "loss", "map@r", "seconds"])
         writer.writerows([number, 10 * number, 1.0, value, 2.5] for number, value in enumerate(curve, start=1))
+
+
+def interval(first: float, second: float) -> tuple[float, float]:
+    """Mean and half-width, 95 %, of two values: s/√2 is half their distance, and t of one degree is Cauchy's."""
+    return (first + second) / 2, math.tan(0.475 * math.pi) * abs(first - second) / 2
 
 
 def comparison(path: Path, entries: Sequence[Entry], seeds: int = 3) -> Comparison:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
+from comparisons import interval
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.protocols.finished import FinishedRun
 
@@ -61,8 +62,8 @@ def test_seeds_are_a_group_and_two_groups_are_paired(runs: list[Path], tmp_path:
     assert "class mean" not in result.stdout
     one, other, difference = result.stdout.split("\nsoftmax")
     norms = [gap_bounds(softmax_form(FinishedRun(run).loss)[0]).mean_proxy_norm for run in runs]
-    half = 12.706 * abs(norms[0] - norms[1]) / 2  # t of one degree; s/√2 of two values is half their distance
-    assert numbers(one, "norm of the mean proxy")[0] == f"{(norms[0] + norms[1]) / 2:.4g} ± {half:.2g}"
+    mean, half = interval(*norms[:2])
+    assert numbers(one, "norm of the mean proxy")[0] == f"{mean:.4g} ± {half:.2g}"
     assert other.startswith("-mean-proxy: mean and 95% interval over 2 seeds")
     mean = (norms[2] + norms[3] - norms[0] - norms[1]) / 2
     assert numbers(difference, "norm of the mean proxy")[0].startswith(f"{mean:.4g} ±")

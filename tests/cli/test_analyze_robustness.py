@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused, warm_proxemic
+from comparisons import interval
 from proxemic.analysis.robustness import Robustness
 from proxemic.cli.analyze.robustness import _print_differences
 from proxemic.data import CORRUPTIONS, CorruptedPixels, Corruption
@@ -102,13 +103,13 @@ def test_the_values_are_those_of_each_run_alone(seeds: list[Path], pairwise: Pat
     values = [[100 * float(row["value"]) for row in rows if row["run"] == str(path)] for path in (*seeds, pairwise)]
     table = cells(result.stdout)
     assert list(table) == ["none", "dropout", "shear", "mean of these", "relative drop"]
-    mean = [[each[0], sum(each[1:3]) / 2, sum(each[3:]) / 2, sum(each[1:]) / 4] for each in values]
-    for each in mean:
+    means = [[each[0], sum(each[1:3]) / 2, sum(each[3:]) / 2, sum(each[1:]) / 4] for each in values]
+    for each in means:
         each.append(100 * (1 - each[3] / each[0]))
     for number, found in enumerate(table.values()):
-        first, second, alone = (each[number] for each in mean)
-        half = 12.7062 * abs(first - second) / 2  # t of one degree; s/√2 of two values is half their distance
-        assert found == [f"{(first + second) / 2:.1f} ± {half:.1f}", f"{alone:.1f}"]
+        first, second, alone = (each[number] for each in means)
+        mean, half = interval(first, second)
+        assert found == [f"{mean:.1f} ± {half:.1f}", f"{alone:.1f}"]
 
     again = here(*words)
     assert again.stdout.partition("Wrote ")[0] == result.stdout.partition("Wrote ")[0] != ""
@@ -196,11 +197,11 @@ def test_differences_are_paired_by_seed(capsys: pytest.CaptureFixture[str]) -> N
         start = torch.tensor(clean, dtype=torch.float64)
         return Robustness(start, torch.stack([start / 2, start / 4], 1).unsqueeze(1))
 
-    _print_differences(groups, {"one": group(0.8, 0.4), "other": group(0.84, 0.48)}, ["shear"])
+    _print_differences(groups, {"one": group(0.8, 0.4), "other": group(0.84, 0.52)}, ["shear"])
     out = capsys.readouterr().out
     assert "other less one, paired by 2 seeds" in out
-    half = 12.7062 * 0.5  # t of one degree; half the distance of the two differences
+    mean, half = interval(4, 12)
     found = {name: cell for name, (cell,) in cells(out).items()}
-    assert found["none"] == f"+6.0 ± {half * 4:.1f}"
-    assert found["shear"] == f"{100 * 0.375 * 0.06:+.1f} ± {half * 4 * 0.375:.1f}"
+    assert found["none"] == f"{mean:+.1f} ± {half:.1f}"
+    assert found["shear"] == f"{0.375 * mean:+.1f} ± {0.375 * half:.1f}"
     assert found["relative drop"].startswith(("+0.0", "-0.0"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
+from comparisons import interval
 from proxemic.protocols.finished import Run
 
 
@@ -22,8 +23,8 @@ def test_two_values_over_two_seeds_and_one_more_value(tiny: Path, tmp_path: Path
         assert kept.metrics is not None
         assert float(row["recall@1"]) == kept.metrics["test"]["recall@1"]
         assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
-    values = [100 * float(row["recall@1"]) for row in rows[:2]]
-    assert f"{sum(values) / 2:.2f} ± {12.7062 * abs(values[0] - values[1]) / 2:.2f}" in first.stdout
+    mean, half = interval(*(100 * float(row["recall@1"]) for row in rows[:2]))
+    assert f"{mean:.2f} ± {half:.2f}" in first.stdout
     assert {path.name for path in out.iterdir()} == {
         "comparison", "values", *(f"sweep-loss.alpha.{kind}" for kind in ("png", "svg", "csv")),
     }  # fmt: skip

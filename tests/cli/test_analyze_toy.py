@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from command_line import Here, assert_refused, warm_proxemic
+from comparisons import interval
 from proxemic.cli.analyze.toy import _print_means
 from proxemic.protocols.finished import FinishedRun
 from proxemic.protocols.repetitions import repetitions
@@ -73,9 +74,10 @@ def test_seeds_have_means_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     ratios = dict(zip((run.path for run in runs), (3.0, 5.0, 4.0, 8.0), strict=True))
     _print_means(repetitions(runs), {path: {"ratio": ratio} for path, ratio in ratios.items()})
     out = capsys.readouterr().out
-    for title, mean, half in (("plain: mean", 4, 1), ("warped: mean", 6, 2), ("warped less plain, paired", 2, 1)):
+    for title, pair in (("plain: mean", (3, 5)), ("warped: mean", (4, 8)), ("warped less plain, paired", (1, 3))):
+        mean, half = interval(*pair)
         rest = out[out.index(title) :]
-        assert f"{mean:.3f} ± {12.7062 * half:.3f}" in rest
+        assert f"{mean:.3f} ± {half:.3f}" in rest
     capsys.readouterr()
     _print_means(repetitions(runs[::2]), {path: {"ratio": ratio} for path, ratio in ratios.items()})
     assert capsys.readouterr().out == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
+from comparisons import interval
 from proxemic.protocols.finished import Run
 
 
@@ -41,7 +42,8 @@ def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
     ((name, epochs, last, chosen, alpha, recall, nmi),) = cells(result.stdout)
     ends = [run.history[-1]["avg_dtp"] for run in opened]
     assert (name, epochs, alpha) == ("warp", "3", "2.5")
-    assert last == f"{sum(ends) / 2:.4g} ± {12.7062 * abs(ends[0] - ends[1]) / 2:.2g}"
+    mean, half = interval(*ends)
+    assert last == f"{mean:.4g} ± {half:.2g}"
     results = [run.metrics for run in opened if run.metrics is not None]
     picks = [
         next(row["avg_dtp"] for row in run.history if row["epoch"] == result["epoch"])

@@ -43,7 +43,7 @@ def checked(recipe: Path) -> Path:
     begun = checkpoints[0].parents[1] / "environment.json"
     before = begun.read_bytes()
     process = warm_start("reality-check", "--resume", out, "--workers", "2")
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert begun.read_bytes() == before  # the run under way was taken up, not begun anew
     assert "| separated MAP@R |" in output.replace("  ", " ")

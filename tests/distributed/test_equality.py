@@ -10,11 +10,12 @@ import warm
 from proxemic import losses
 
 pytest.importorskip("pytorch_metric_learning")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 EQUALITY = Path(__file__).parents[2] / "benchmarks" / "equality.py"
 
 
 def test_processes_give_the_value_and_the_gradients_of_one() -> None:
-    done = warm.run(EQUALITY, "--processes", "1", "2", "4", "--json", environment={"OMP_NUM_THREADS": "1"})
+    done = warm.run(EQUALITY, "--processes", "1", "2", "4", "--json", timeout=1200, environment=ONE_THREAD)
     assert done.returncode == 0, done.stderr
     table = json.loads(done.stdout)
     assert list(table) == ["1", "2", "4"]
