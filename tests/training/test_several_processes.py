@@ -353,13 +353,18 @@ def test_machines_that_do_not_share_the_run_directory_are_told(
 
 
 ALONE = """
-import os, sys
+import os, sys, time
 from datetime import timedelta
+from pathlib import Path
 import proxemic.training.processes as several
 
-if os.environ["RANK"] == "2":
+rank, folder = os.environ["RANK"], Path(sys.argv[1])
+if rank == "2":
     sys.exit()  # it never comes
-several._JOINING = timedelta(seconds=2)
+(folder / rank).touch()
+while len(list(folder.iterdir())) < 2:
+    time.sleep(0.01)  # the others come at once
+several._JOINING = timedelta(seconds=2 if rank == "0" else 60)
 try:
     with several.join_processes():
         raise AssertionError
@@ -368,8 +373,8 @@ except several.UserError as error:
 """
 
 
-def test_processes_that_do_not_come_are_missed() -> None:
-    first, other, _ = finish(start_together(3, program=("-c", ALONE)))
+def test_processes_that_do_not_come_are_missed(tmp_path: Path) -> None:
+    first, other, _ = finish(start_together(3, tmp_path, program=("-c", ALONE)))
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("Not all of 3 processes came to 127.0.0.1:")
     assert (other.returncode, other.stdout) == (2, "")

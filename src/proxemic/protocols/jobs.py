@@ -247,17 +247,17 @@ _stopped = False
 
 
 def _begin_worker(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
-    # A terminal sends Ctrl-C to every process of its group. The parent passes it on, once: a training that hears of it
-    # twice stops at once, without saving.
+    # First of all, before seconds of imports: a terminal sends Ctrl-C to every process of its group. The parent passes
+    # it on, once: a training that hears of it twice stops at once, without saving.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _stop_worker)
     # A parent that is killed cannot stop its workers, which would go on writing beside its successor's.
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _leave_with_parent() -> None:
