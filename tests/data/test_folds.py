@@ -1,23 +1,43 @@
+import functools
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxemic.data import Fold, Glyphs
+from proxemic.data.images import ImageSource, Splits
 
 GLYPHS = Glyphs(train_classes=14, test_classes=4, validation_fraction=0.0)
 
 
+@dataclass(frozen=True)
+class Kept(ImageSource):
+    """A source that is loaded once."""
+
+    splits: Splits
+
+    def load(self) -> Splits:
+        return self.splits
+
+
+@functools.cache
+def glyphs() -> Splits:
+    return GLYPHS.load()
+
+
 @given(folds=st.integers(2, 7), seed=st.integers(0, 1000))
 def test_every_class_validates_once_and_trains_otherwise(folds: int, seed: int) -> None:
-    classes = set(GLYPHS.load().train.class_names)
+    splits = glyphs()
+    classes = set(splits.train.class_names)
     validated: list[str] = []
     for fold in range(folds):
-        splits = Fold(GLYPHS, folds, fold, seed).load()
-        assert splits.validation is not None
-        assert set(splits.train.class_names) == classes - set(splits.validation.class_names)
-        assert splits.validation.num_classes in (14 // folds, -(-14 // folds))
-        assert splits.test_images.class_names == GLYPHS.load().test_images.class_names
-        validated += splits.validation.class_names
+        found = Fold(Kept(splits), folds, fold, seed).load()
+        assert found.validation is not None
+        assert set(found.train.class_names) == classes - set(found.validation.class_names)
+        assert found.validation.num_classes in (14 // folds, -(-14 // folds))
+        assert found.test_images.class_names == splits.test_images.class_names
+        validated += found.validation.class_names
     assert sorted(validated) == sorted(classes)
 
 

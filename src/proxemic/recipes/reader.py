@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import functools
 import importlib
 import inspect
 import re
@@ -65,10 +66,7 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
             class that does not exist.
         ValueError: If a value is out of its range.
     """
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic train")
-    parser.add_class_arguments(Recipe, skip={"second_phase"})  # its keys are those of the recipe itself
-    # The network takes what the transforms make: one place to say it.
-    parser.link_arguments("images.channels", "model.in_channels")
+    parser = _recipe_parser()
     content, (own, later) = _content(path), part_flags(flags)
     second = read_changes(content.pop("second_phase", None), later)
     config = _parse(parser, content, str(path), own)
@@ -93,8 +91,17 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:
         return ReadRecipe(Recipe(**values, second_phase=phase), yaml.safe_dump(full, sort_keys=False))
 
 
+@functools.cache
+def _recipe_parser() -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic train")
+    parser.add_class_arguments(Recipe, skip={"second_phase"})  # its keys are those of the recipe itself
+    # The network takes what the transforms make: one place to say it.
+    parser.link_arguments("images.channels", "model.in_channels")
+    return parser
+
+
 def _spelt_out(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
-    return yaml.safe_load(parser.dump(config, skip_unset=False))
+    return yaml.safe_load(parser.dump(config, skip_unset=False, skip_validation=True))
 
 
 def read_evaluation(path: Path | None, flags: Sequence[str] = ()) -> Evaluation:
@@ -174,6 +181,8 @@ def _parse(parser: ArgumentParser, content: dict[str, Any], where: str, flags: S
     except (ArgumentError, TypeError) as error:
         place = f"{where}: " if kept == content else ""
         raise UserError(f"{place}{_explain(str(error), kept, flags)}") from error
+    if base is not None and not flags:
+        return base
     try:
         return parser.parse_args(list(flags), namespace=base)
     except (ArgumentError, TypeError) as error:
