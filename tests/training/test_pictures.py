@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -38,3 +39,10 @@ def test_right_neighbours_are_framed_green_and_wrong_ones_red(tmp_path: Path) ->
     assert frames(wrong, GREEN) == 0
     assert frames(wrong, RED) > 0
     assert frames(wrong, GREY) > 0
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "$x_1$", "日本語", "\udc80 of no encoding", ""])
+def test_a_class_may_have_any_name(tmp_path: Path, name: str) -> None:
+    images = ImageSet.from_names(ArrayPixels(np.zeros((2, 40, 7), dtype=np.uint8)), [name, name])
+    draw_gallery(torch.eye(2), images, tmp_path / "gallery.png")
+    assert frames(tmp_path / "gallery.png", GREEN) > 0

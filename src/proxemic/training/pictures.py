@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import matplotlib
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from proxemic.data import ImageSet
 from proxemic.figures import save_figure
+from proxemic.files import write_atomically
 from proxemic.metrics import nearest_neighbours
 
 __all__ = ["draw_curves", "draw_gallery"]
 
 RIGHT, WRONG, QUERY = "#1a9641", "#d7191c", "#444444"
-_TILE_WIDTH, _TILE_HEIGHT, _HEADER = 1.15, 1.35, 0.3  # inches
+_TILE_WIDTH, _TILE_HEIGHT, _HEADER, _SIDE, _FRAME = 138, 162, 36, 120, 4  # pixels
 
 
 def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) -> None:
@@ -30,8 +31,10 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
         path: PNG to write.
     """
     epochs = [row["epoch"] for row in history]
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(8, 3.5))
+    left, right = figure.subplots(
+        1, 2, gridspec_kw={"left": 0.11, "right": 0.98, "bottom": 0.15, "top": 0.9, "wspace": 0.25}
+    )
     left.plot(epochs, [row["loss"] for row in history], marker=".")
     left.set(xlabel="epoch", ylabel="training loss", title="Loss")
     judged = [name for name in ("recall@1", metric) if all(name in row for row in history)]
@@ -87,31 +90,38 @@ def draw_gallery(
     )
     found = searched[found]
 
-    # One drawing for all: axes of its own for every picture take matplotlib seconds.
-    width, height = _TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
-    axes.set_axis_off()
+    # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
+    sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER), "white")
+    font = _font("DejaVuSans.ttf", 10)
     for row, query in enumerate(chosen.tolist()):
         own = int(images.labels[query])
         for column, shown in enumerate([query, *found[row].tolist()]):
             colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == own else WRONG
-            _thumbnail(axes, row, column, images, shown, colour)
+            left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
+            _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)
+    draw, bold = ImageDraw.Draw(sheet), _font("DejaVuSans-Bold.ttf", 13)
     for column, title in enumerate(("query", "nearest")):
-        axes.text(_TILE_WIDTH * (column + 0.5), _HEADER / 2, title, ha="center", va="center", fontsize=8, weight="bold")
-    save_figure(figure, path)
+        draw.text((_TILE_WIDTH * column + _TILE_WIDTH // 2, _HEADER // 2), title, "black", bold, anchor="mm")
+    with write_atomically(path) as temporary:
+        sheet.save(temporary, format="PNG")
 
 
-def _thumbnail(axes: Axes, row: int, column: int, images: ImageSet, index: int, colour: str) -> None:
+def _thumbnail(
+    sheet: Image.Image, font: ImageFont.FreeTypeFont, place: tuple[int, int], images: ImageSet, index: int, colour: str
+) -> None:
+    """A framed square with the picture in its middle and the name above it, centred below a place."""
+    (middle, top), half = place, _SIDE // 2
     picture = images.pixels[index].convert("RGB")
-    picture.thumbnail((128, 128))
-    # A square of one inch, the name above it, the picture in its middle.
-    left, top = _TILE_WIDTH * (column + 0.5) - 0.5, _HEADER + _TILE_HEIGHT * (row + 1) - 1.1
-    half_width, half_height = (side / max(picture.size) / 2 for side in picture.size)
-    middle, centre = left + 0.5, top + 0.5
-    extent = (middle - half_width, middle + half_width, centre + half_height, centre - half_height)
-    axes.imshow(picture, extent=extent, aspect="auto")
-    axes.add_patch(Rectangle((left, top), 1, 1, fill=False, edgecolor=colour, linewidth=2.5))
+    method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
+    picture = ImageOps.contain(picture, (_SIDE, _SIDE), method)
+    centre = top + _TILE_HEIGHT - half - _FRAME
+    sheet.paste(picture, (middle - picture.width // 2, centre - picture.height // 2))
+    draw = ImageDraw.Draw(sheet)
+    draw.rectangle((middle - half, centre - half, middle + half, centre + half), outline=colour, width=_FRAME)
     name = images.class_names[int(images.labels[index])]
     name = name if len(name) <= 16 else f"…{name[-15:]}"
-    axes.text(middle, top - 0.04, name, ha="center", va="bottom", fontsize=6, parse_math=False)
+    draw.text((middle, centre - half - _FRAME), name, "black", font, anchor="ms")
+
+
+def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
