@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from command_line import Here, assert_refused, start
+from command_line import Here, assert_refused, warm_start
 from images import write_folder, write_recipe
 from proxemic.recipes.reader import read_recipe
 
@@ -131,10 +131,10 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
 ) -> None:
     out = tmp_path / "out"
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "36"]
-    process = start(*words, "--workers", "2")
+    process = warm_start(*words, "--workers", "2")
     for name in ("1-0", "1-1"):
         wait_for_rows(out / "trials" / name, 2)  # both at a time
-    process.send_signal(signal.SIGKILL)  # its workers end with it
+    process.kill()  # its workers end with it
     process.communicate()
 
     begun = {name: len(history(out / "trials" / name)) for name in ("1-0", "1-1")}
