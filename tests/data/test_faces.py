@@ -435,6 +435,7 @@ TEXT = b"X\x06\x00\x00\x00marker"
         b"cnumpy.core.multiarray\nscalar\n" + U1 + b"U\x01a\x86R",
         b"cnumpy.core.multiarray\nscalar\n" + U1.replace(b"u1", b"b1") + b"U\x02aa\x86R",
         b"cnumpy\ndtype\ncnumpy\ndtype\n\x86b",
+        b"S'\\d'\n",  # an escape that Python warns of
     ],
 )
 def test_pack_that_comes_near_is_refused(tmp_path: Path, program: bytes) -> None:

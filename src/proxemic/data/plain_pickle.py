@@ -7,6 +7,7 @@ old protocols as `_codecs.encode(text, "latin1")`, and NumPy's arrays of one dim
 """
 
 import pickletools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -72,6 +73,13 @@ def unpickle(content: bytes) -> object:
         >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
         ([b'a', b'b'], [True])
     """
+    with warnings.catch_warnings():
+        # Of escapes in a text of Python 2, which is refused.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _carry_out(content)
+
+
+def _carry_out(content: bytes) -> object:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, object] = {}
