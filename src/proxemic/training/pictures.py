@@ -8,7 +8,7 @@ import matplotlib
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from proxemic.data import ImageSet
@@ -112,10 +112,12 @@ def _thumbnail(
     """A framed square with the picture in its middle and the name above it, centred below a place."""
     (middle, top), half = place, _SIDE // 2
     picture = images.pixels[index].convert("RGB")
-    method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
-    picture = ImageOps.contain(picture, (_SIDE, _SIDE), method)
+    longest = max(picture.size)
+    width, height = (max(1, round(side * _SIDE / longest)) for side in picture.size)
+    method = Image.Resampling.BICUBIC if longest > _SIDE else Image.Resampling.NEAREST
+    picture = picture.resize((width, height), method, reducing_gap=2.0)
     centre = top + _TILE_HEIGHT - half - _FRAME
-    sheet.paste(picture, (middle - picture.width // 2, centre - picture.height // 2))
+    sheet.paste(picture, (middle - width // 2, centre - height // 2))
     draw = ImageDraw.Draw(sheet)
     draw.rectangle((middle - half, centre - half, middle + half, centre + half), outline=colour, width=_FRAME)
     name = images.class_names[int(images.labels[index])]
