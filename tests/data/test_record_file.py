@@ -225,6 +225,7 @@ def test_images_reach_a_loader(tmp_path: Path, workers: int, start: str | None) 
     assert found[:, 0, 0, 0].tolist() == [140, 40, 80, 60]
 
 
+@pytest.mark.filterwarnings("ignore:.*use of fork")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_record_that_is_no_image_is_named(tmp_path: Path, workers: int) -> None:
     path = write_records(tmp_path / "bad.rec", [header(0.0) + grey(1), header(0.0) + b"no image"], keys=[3, 8])

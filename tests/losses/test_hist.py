@@ -25,6 +25,7 @@ def test_value_and_gradients_equal_the_oracle(y: list[int], chunk: int | None) -
     got, want = torch.autograd.grad(value, ours), torch.autograd.grad(expected, theirs)
     for first, second in zip(got, want, strict=True):
         assert (first.double() - second).norm() <= 1e-5 * second.norm() + zero
+    assert loss.float()(x.float(), torch.tensor(y)).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_batch_of_one_has_a_loss() -> None:

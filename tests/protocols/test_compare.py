@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import warm
 from command_line import start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
@@ -51,6 +52,21 @@ def run_here(workers, jobs, *, on_result, on_failure):
             on_failure(job, error)
         else:
             on_result(job, found)
+
+
+EARLY = """
+import os, signal, torch
+from proxemic.protocols import jobs
+
+os.setpgid = lambda *_: None  # this process leads a group already
+torch.set_num_threads = lambda count: signal.raise_signal(signal.SIGINT)  # as soon as there is torch
+jobs._begin_worker(1)
+"""
+
+
+def test_a_worker_that_begins_leaves_ctrl_c_to_its_parent() -> None:
+    done = warm.run("-c", EARLY)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(

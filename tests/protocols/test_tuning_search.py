@@ -307,11 +307,11 @@ def test_without_heartbeats_of_the_storage_trials_give_signs_of_life(
     journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
     monkeypatch.setattr(study_module, "_open_storage", lambda _: journal)
     monkeypatch.setattr(pulse, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(pulse, "GRACE", 3)
+    monkeypatch.setattr(pulse, "GRACE", 2)
     shared = optuna.create_study(storage=journal, study_name="s", direction="maximize")
     alive = shared.ask()
     alive.set_user_attr(PROCESS, ["elsewhere", 1, "1"])
-    with pulse.beating(shared, alive), pytest.raises(EnoughLooks), looks(12):  # twice as long as silence is forgiven
+    with pulse.beating(shared, alive), pytest.raises(EnoughLooks), looks(12):  # for longer than silence is forgiven
         run(tmp_path, trials=1)
     assert [each.state.name for each in shared.trials] == ["RUNNING"]
     assert run(tmp_path, trials=1)[0].number == 0  # it no longer beats

@@ -160,7 +160,7 @@ with several.join_processes() as processes:
 
 
 def test_a_process_of_this_machine_that_is_not_there_is_missed_at_once() -> None:
-    first, _ = finish(start_together(2, program=("-c", KILLED)))
+    first, _ = finish(start_together(2, program=("-c", KILLED)), timeout=60)
     assert "rank 1 (process" in first.stderr
 
 

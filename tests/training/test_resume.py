@@ -126,7 +126,7 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     process = begin("train", "--recipe", recipe, "--out", run, "--batches.workers", str(workers))
     wait_for(process, run / "history.csv")
     os.killpg(process.pid, number)  # as a terminal sends Ctrl-C: to the workers too
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "Traceback" not in errors
     assert errors.count("\n") == 1

@@ -246,7 +246,7 @@ def test_a_machine_that_does_not_answer_ends_the_others(frozen: int) -> None:
     processes = start_together(2, str(frozen), program=("-c", FROZEN))
     other = processes[1 - frozen]
     try:
-        _, error = other.communicate(timeout=300)
+        _, error = other.communicate(timeout=60)
     finally:
         processes[frozen].kill()
         processes[frozen].communicate()

@@ -108,6 +108,7 @@ def unpack_slowly(archive: Path) -> None:
         unpack(archive, "CUB_200_2011")
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("killed_by", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_process_leaves_no_half_of_a_folder(birds: Path, tmp_path: Path, killed_by: signal.Signals) -> None:
     archive = pack(birds, tmp_path / "birds.tgz")

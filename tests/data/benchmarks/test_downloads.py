@@ -166,6 +166,7 @@ def test_a_full_disk_is_told_before_and_when_it_happens(
     assert not (tmp_path / "a.zip").exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_killed_process_leaves_the_rest_to_the_next(site: Site, tmp_path: Path) -> None:
     site.breaks, site.stalled = [200_000], Event()
     part = tmp_path / "a.zip.part"
