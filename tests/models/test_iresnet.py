@@ -194,7 +194,8 @@ def test_is_saved_and_loaded(tmp_path: Path, file: Path) -> None:
 def test_a_step_reaches_every_parameter_but_the_constant_one() -> None:
     torch.manual_seed(0)
     model = build_model(config(in_channels=1))
-    model.backbone.get_submodule("features").eval()  # of the batch's own mean, `fc.bias` would have a gradient of rounding alone
+    # Less the batch's own mean, `fc.bias` would have a gradient of rounding alone.
+    model.backbone.get_submodule("features").eval()
     (model(images(4, 1))[:, 0] - 1).square().sum().backward()
     for name, each in model.named_parameters():
         if name == "backbone.features.weight":
