@@ -41,4 +41,5 @@ def eighth_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
 def unit_directions(proxies: Float[Tensor, "classes proxies dim"]) -> None:
     """Uniform in the cube, then of length 1 (SphereFace, MagFace)."""
     nn.init.uniform_(proxies, -1, 1)
+    proxies.masked_fill_((proxies == 0).all(-1, keepdim=True), 1)  # in one dimension, 0 is drawn now and then
     proxies.div_(proxies.norm(dim=-1, keepdim=True))

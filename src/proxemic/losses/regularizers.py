@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from proxemic.losses.classes import Among
+from proxemic.losses.similarity import inverse_length
 
 __all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
 
@@ -100,7 +101,7 @@ class MeanProxyNorm(Regularizer):
     def value(self, proxies: Tensor, state: Tensor | None, among: Among) -> Tensor:
         mean = self.make_state(proxies) if state is None else state
         for part in _parts(proxies):
-            scale = _inverse(torch.linalg.vector_norm(proxies[part], dim=2))
+            scale = inverse_length(torch.linalg.vector_norm(proxies[part], dim=2))
             if among.weights is not None:
                 scale.mul_(among.weights[part].unsqueeze(1))
             mean.addmv_(proxies[part].flatten(0, 1).T, scale.flatten())
@@ -114,10 +115,10 @@ class MeanProxyNorm(Regularizer):
     ) -> None:
         assert state is not None
         # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
-        direction = state * (_inverse(state.norm()) * factor / (among.total * proxies.shape[1]))
+        direction = state * (inverse_length(state.norm()) * factor / (among.total * proxies.shape[1]))
         for part in _parts(proxies):
             rows = proxies[part]
-            inverse = _inverse(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
+            inverse = inverse_length(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
             scale = inverse if among.weights is None else inverse * among.weights[part].view(-1, 1, 1)
             along = (rows @ direction).unsqueeze(2).mul_(inverse.square())
             grad[part].addcmul_(scale, direction).addcmul_(rows, along.mul_(scale), value=-1)
@@ -214,20 +215,16 @@ def _parts(proxies: Tensor) -> Iterator[slice]:
 def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
     """``Σ ‖ŵ_k − ŵ_l‖`` over all k and l of each class, and the matrices that mix proxies into half its gradient."""
     gram = torch.bmm(rows, rows.mT)
-    scale = _inverse(gram.diagonal(dim1=1, dim2=2).sqrt())
+    scale = inverse_length(gram.diagonal(dim1=1, dim2=2).sqrt())
     cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
-    squared = 2 - 2 * cosine
+    squared = 2 - 2 * cosine.nan_to_num_(nan=0)  # of lengths that overflow, ∞ · 0
+    squared.diagonal(dim1=1, dim2=2).zero_()
     # Below the rounding of the cosine the difference, as of a proxy and itself, is noise, and the root would make it a
     # large gradient.
     length = torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
     # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
-    pull = _inverse(length).neg_()
+    pull = inverse_length(length).neg_()
     along = torch.linalg.vecdot(pull, cosine)
     mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
     mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
     return length.sum((1, 2)), mixing
-
-
-def _inverse(length: Tensor) -> Tensor:
-    """``1/length``, and 0 for 0."""
-    return torch.where(length > 0, length.reciprocal(), 0)

@@ -6,6 +6,7 @@ proxies. Scores of a chunk lie ``[rows, batch]``, one proxy a row: then pooling 
 over the batch run over contiguous memory, and a chunk is a piece of one buffer.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -13,19 +14,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Cosine", "Euclidean", "InnerProduct", "Similarity", "unit"]
+__all__ = ["Cosine", "Euclidean", "InnerProduct", "Similarity", "inverse_length", "unit"]
+
+SHORTEST = 1e-12
+"""Length below which a vector has no direction; see `unit`."""
 
 
 def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
-    """Vectors over their Euclidean norm; a zero vector, which has no direction, stays zero and gets no gradient.
+    """Vectors over their Euclidean norm.
+
+    A vector shorter than 1e-12, the bound of `torch.nn.functional.normalize`, has no direction: it becomes zero and
+    gets no gradient. So does one whose square overflows, from a length of 1.8e19 in float32. In between, the gradient
+    grows as the inverse of the length. The same holds wherever this package takes a cosine.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
     squared = x.square().sum(-1, keepdim=True)
-    positive = squared > 0
-    return x * torch.where(positive, torch.where(positive, squared, 1).rsqrt(), 0)
+    directed = squared >= SHORTEST**2
+    return x * torch.where(directed, torch.where(directed, squared, 1).rsqrt(), 0)
+
+
+def inverse_length(length: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
+    """``1 / length``, and 0 where `unit` gives 0."""
+    return torch.where(length >= SHORTEST, length.reciprocal(), 0)
 
 
 @runtime_checkable
@@ -131,7 +144,10 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Euclidean:
-    """``−‖x − w‖``, nothing normalised; in (−∞, 0]."""
+    """``−‖x − w‖``, nothing normalised; in (−∞, 0].
+
+    A distance whose square overflows, from 1.8e19 in float32, is taken for 1.8e19 and has no gradient.
+    """
 
     cancels: ClassVar[bool] = True  # ‖x‖² + ‖w‖² − 2x·w, as x comes to lie on its proxy: where training goes
 
@@ -144,12 +160,14 @@ class Euclidean:
     def dense(
         self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
     ) -> Float[Tensor, "batch rows"]:
-        return -torch.cdist(queries, proxies, compute_mode="donot_use_mm_for_euclid_dist")
+        distances = torch.cdist(queries, proxies, compute_mode="donot_use_mm_for_euclid_dist")
+        return -distances.clamp(max=_largest(distances))
 
     def pairs(
         self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
     ) -> Float[Tensor, "batch proxies"]:
-        return -torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
+        distances = torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
+        return -distances.clamp(max=_largest(distances))
 
     def forward(
         self,
@@ -161,6 +179,7 @@ class Euclidean:
         squared = out.add_(torch.linalg.vector_norm(proxies, dim=1, keepdim=True).square_())
         # d = d²/√d²: the reciprocal root is a processor's instruction, where torch's root on a CPU is 30 times slower.
         squared.mul_(squared.clamp(min=_tiny(out)).rsqrt_()).neg_().clamp_(max=0)
+        out.nan_to_num_(nan=-_largest(out))  # ∞ · 1/√∞, or of terms that overflow one by one, ∞ − ∞
 
     def backward(
         self,
@@ -171,7 +190,7 @@ class Euclidean:
         grad_queries: Float[Tensor, "batch dim"] | None,
         grad_proxies: Float[Tensor, "rows dim"] | None,
     ) -> None:
-        # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0.
+        # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0, and ∞ for the largest d.
         pull = grad.mul_(scores).div_(scores.square_().clamp_(min=_tiny(scores)))
         if grad_queries is not None:
             grad_queries.addcmul_(queries, pull.sum(0).unsqueeze(1)).addmm_(pull.T, proxies, alpha=-1)
@@ -226,11 +245,15 @@ class InnerProduct:
 
 
 def _inverse_norm(proxies: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows 1"]:
-    """``1 / ‖w‖``, and 0 for the zero vector, outside autograd."""
-    norm = torch.linalg.vector_norm(proxies, dim=1, keepdim=True)
-    return torch.where(norm > 0, norm.reciprocal(), 0)
+    """``1 / ‖w‖``, outside autograd."""
+    return inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
 
 
 def _tiny(like: Tensor) -> float:
     """Below every squared distance that rounding lets stand, and far enough from underflow to be divided by."""
     return torch.finfo(like.dtype).tiny
+
+
+def _largest(like: Tensor) -> float:
+    """The largest distance: the smallest power of 2 whose square overflows."""
+    return 2.0 ** (math.frexp(torch.finfo(like.dtype).max)[1] // 2)

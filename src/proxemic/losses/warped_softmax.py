@@ -97,9 +97,9 @@ class _DistanceSoftmax(ProxyLoss):
         self.f1 = f1
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        distance = -positive
-        warped = distance if self.f1 is None else _at(self.f1, distance)
-        return softmax_objective(-self.scoring.scale * warped, negative)
+        if self.f1 is None:
+            return softmax_objective(self.scoring.scale * positive, negative)
+        return softmax_objective(-self.scoring.scale * _at(self.f1, -positive), negative)
 
 
 class EuclideanSoftmaxLoss(_DistanceSoftmax):
