@@ -55,3 +55,11 @@ def test_sparse_gradients_are_clipped_as_dense_ones(clip: Callable[..., None]) -
     clip([dense], 1.5)
     assert sparse.grad.is_sparse
     torch.testing.assert_close(sparse.grad.to_dense(), dense.grad)
+
+
+def test_parameters_that_are_in_both_lists_count_once() -> None:
+    found, expected = parameters(1.0), parameters(1.0)
+    clip_norm(found, 0.5, own=found[1:])
+    clip_norm(expected, 0.5)
+    for one, other in zip(gradients(found), gradients(expected), strict=True):
+        torch.testing.assert_close(one, other)

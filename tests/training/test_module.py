@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import MixedPrecision
 
 from proxemic.losses import NormalizedSoftmaxLoss
 from proxemic.models import ModelConfig, build_model
@@ -35,6 +37,32 @@ def test_optimisers_that_look_at_all_rows_cannot_step_shards(task: EmbeddingTask
     assert isinstance(optim.build(task.model, task.loss)[0], optimizer)
     with pytest.raises(ValueError, match=rf"the optimiser is {optimizer.__name__}, .*proxies: replicated\.$"):
         optim.build(task.model, task.loss, sharded=True)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("clip", ["clip_value", "clip_norm", "clip_backbone_norm"])
+def test_half_precision_clips_gradients_of_their_true_size(clip: str, fused: bool) -> None:
+    model = build_model(ModelConfig(backbone="convnet", in_channels=1, embedding_size=4, width=2))
+    optimizer = partial(torch.optim.SGD, fused=fused)
+    optim = Optimization(optimizer, lr=1.0, loss_lr=1.0, **{clip: 1e-3})  # type: ignore[arg-type]
+    task = EmbeddingTask(model, NormalizedSoftmaxLoss(5, 4), optim, seed=0)
+    before = {name: value.detach().clone() for name, value in task.named_parameters()}
+    scaler = torch.amp.GradScaler("cpu")
+    precision = MixedPrecision("16-mixed", "cpu", scaler)
+    task._trainer = Trainer(accelerator="cpu", plugins=[precision], logger=False, enable_progress_bar=False)
+    stepped, _ = optim.build(model, task.loss)
+    scaler.scale(task.loss(task.model(torch.randn(4, 1, 16, 16)), torch.arange(4))).backward()
+    if not fused:
+        scaler.unscale_(stepped)  # as Lightning does
+    task.configure_gradient_clipping(stepped)
+    scaler.step(stepped)
+    steps = {name: before[name] - value for name, value in task.named_parameters()}
+    largest = {
+        "clip_value": max(step.abs().max() for step in steps.values()),
+        "clip_norm": torch.stack([step.norm() for step in steps.values()]).norm(),
+        "clip_backbone_norm": torch.stack([step.norm() for n, step in steps.items() if "backbone" in n]).norm(),
+    }
+    assert largest[clip].item() == pytest.approx(1e-3, rel=1e-3)
 
 
 def _of_all(optimizer: Any, groups: Any, lr: float) -> torch.optim.Optimizer:

@@ -25,13 +25,14 @@ def clip_norm(
     """Scale the gradients down where the norm of all of them together is more than ``limit``.
 
     Args:
-        parameters: With the same gradients on every process.
+        parameters: With the same gradients on every process; those that are in ``own`` too count there alone.
         limit: The largest norm.
         own: Parameters of which each process of the group holds its part; every process calls this.
         group: The processes.
     """
     own = list(own)
-    grads, own_grads = _entries(parameters), _entries(own)
+    ids = {id(parameter) for parameter in own}
+    grads, own_grads = _entries(each for each in parameters if id(each) not in ids), _entries(own)
     total = get_total_norm(grads if group is not None and own else [*grads, *own_grads])
     if group is not None and own:
         squared = get_total_norm(own_grads).to(own[0].device, own[0].dtype).square()

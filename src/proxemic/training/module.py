@@ -154,7 +154,13 @@ class EmbeddingTask(LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        # Not the trainer's, which is the same from the first to the last epoch.
+        if not self.optim.clips:
+            return
+        # Fused optimisers unscale 16-mixed's gradients in their step, so that Lightning leaves these as they are.
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(optimizer)
+        # Not the trainer's clipping, which is the same from the first to the last epoch.
         own = [] if self.shards is None else [self._proxies]
         self.optim.clip(optimizer, self.model, own, dist.group.WORLD if self.processes.world > 1 else None)
 

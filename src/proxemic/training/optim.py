@@ -109,6 +109,11 @@ class Optimization:
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are both given: leave one of them out (null).")
 
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped."""
+        return not (self.clip_value is None and self.clip_norm is None and self.clip_backbone_norm is None)
+
     def clip(
         self, optimizer: Optimizer, model: nn.Module, own: Sequence[nn.Parameter], group: ProcessGroup | None
     ) -> None:
@@ -124,9 +129,7 @@ class Optimization:
         if self.clip_value is not None:
             clip_value(everything, self.clip_value)
         if self.clip_norm is not None:
-            ids = {id(parameter) for parameter in own}
-            shared = [parameter for parameter in everything if id(parameter) not in ids]
-            clip_norm(shared, self.clip_norm, own=own, group=group)
+            clip_norm(everything, self.clip_norm, own=own, group=group)
         if self.clip_backbone_norm is not None:
             clip_norm(
                 (model.backbone if isinstance(model, EmbeddingModel) else model).parameters(), self.clip_backbone_norm
