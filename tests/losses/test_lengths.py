@@ -34,7 +34,13 @@ def test_losses_and_gradients_are_finite(case: str, chunk: int | None, proxies: 
     classes = len(lengths)
     keywords = CASES[case].keywords | {"regularizers": (MeanProxyNorm(0.5), CenterRegularizer(0.2))}
     loss = CASES[case].loss(
-        classes, 7, proxies_per_class=proxies, chunk_size=chunk, sample_rate=rate, init=torch.nn.init.normal_, **keywords
+        classes,
+        7,
+        proxies_per_class=proxies,
+        chunk_size=chunk,
+        sample_rate=rate,
+        init=torch.nn.init.normal_,
+        **keywords,
     )
     x, w = torch.randn(classes, 7), loss.proxies.detach().clone()
     mixed = lengths.view(-1, 1)

@@ -1,15 +1,18 @@
 """A comparison that is trained, killed and gone on with; and what is refused before anything is written."""
 
 import csv
+import json
 import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import command_line
 import warm
 from command_line import start
 from images import write_folder, write_recipe
@@ -18,7 +21,8 @@ from proxemic.locks import alone_in
 from proxemic.protocols.compare import finish_comparison, plan_comparison, run_comparison
 from proxemic.protocols.comparison_directory import Comparison
 from proxemic.protocols.comparison_entries import read_entry
-from proxemic.protocols.jobs import Job, Workers, _processors, run_job
+from proxemic.protocols.jobs import Job, Workers, run_job
+from proxemic.recipes.reader import read_recipe
 
 FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
 
@@ -60,7 +64,7 @@ from proxemic.protocols import jobs
 
 os.setpgid = lambda *_: None  # this process leads a group already
 torch.set_num_threads = lambda count: signal.raise_signal(signal.SIGINT)  # as soon as there is torch
-jobs._begin_worker(1)
+jobs._begin_worker()
 """
 
 
@@ -73,6 +77,8 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "killed"
+    # Neither the workers nor what the machine computes with otherwise change a digit.
+    monkeypatch.setitem(command_line.ENVIRONMENT, "OMP_NUM_THREADS", "2")
     process = start("compare", *recipes, "--seeds", "2", "--workers", "2", "--out", out, *FLAGS)
     for line in process.stdout or ():
         if line.startswith("[1/4]"):
@@ -91,14 +97,20 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
 
     monkeypatch.setattr(Workers, "run", run_here)
     threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, _processors() // 2))  # as each of the two workers has
+    torch.set_num_threads(3)
     try:
         lines: list[str] = []
         again = run_comparison(recipes, (0, 1), out, FLAGS, report=lines.append)
         whole = tmp_path / "whole"
         run_comparison(recipes, (0, 1), whole, FLAGS, report=str)
+        assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
+    environments = [json.loads((cell.path / "environment.json").read_text()) for cell in again.cells()]
+    assert [each["threads"] for each in environments] == [1] * 4
+    for cell in again.cells():
+        other = whole / cell.path.relative_to(out)
+        assert (cell.path / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     assert lines[0].endswith(f"2 recipes × 2 seeds, 4 cells, {len(finished)} finished before")
     assert re.match(r"\[1/\d\] (first|second)\.yaml, seed \d: recall@1 \d+\.\d\d, epoch 1, ", lines[1])
     assert {cell: (cell.path / "metrics.json").stat().st_mtime_ns for cell in finished} == kept
@@ -112,6 +124,34 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     before = time.time_ns()
     run_comparison(recipes, None, out, FLAGS, report=str)
     assert all((cell.path / "metrics.json").stat().st_mtime_ns < before for cell in again.cells())
+
+
+def test_a_run_has_the_threads_that_its_recipe_names(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    monkeypatch.setattr("proxemic.training.train", lambda recipe, *_, **__: found.append(recipe.training.threads) or {})
+    for flags in ((), ("--training.threads", "2")):
+        run_job(Job(Path(recipes[0]), flags, tmp_path / "run"))
+    assert found == [1, 2]
+    with pytest.raises(ValueError, match=r"training\.threads is 0, but must be at least 1"):
+        run_job(Job(Path(recipes[0]), ("--training.threads", "0"), tmp_path / "run"))
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = []
+    monkeypatch.setattr("proxemic.training.train", lambda *_, resume, **__: resumed.append(resume) or {})
+    job = Job(Path(recipes[0]), FLAGS, tmp_path / "run")
+    text = read_recipe(job.recipe, job.flags).yaml
+    assert "  threads: null\n" in text
+    job.out.mkdir()
+    (job.out / "recipe.yaml").write_text(text.replace("  threads: null\n", ""))
+    run_job(job)
+    assert resumed == [True]
+    with pytest.raises(UserError, match="begun with another recipe"):
+        run_job(replace(job, flags=(*FLAGS, "--training.threads", "2")))
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(

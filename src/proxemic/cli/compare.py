@@ -31,7 +31,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, as 5 (the default) for 0 to 4, or which: 0,1,2")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the comparison's directory (runs/compare-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this comparison, as it was begun")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (1)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs at a time (1), of one CPU thread each unless the recipe gives training.threads: the figures are the "
+        "same with any number",
+    )
     parser.add_argument(
         "--baseline",
         metavar="RECIPE",

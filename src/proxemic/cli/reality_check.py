@@ -29,7 +29,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--metric", help="what the trials maximise (map@r)")
     parser.add_argument("--seed", type=int, help="of the search and the folds (0)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="training processes (%(default)s)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="training processes (1), of one CPU thread each unless the recipe gives training.threads: the figures are "
+        "the same with any number",
+    )
     parser.set_defaults(run=run, takes_flags=True)
 
 

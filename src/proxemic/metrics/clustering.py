@@ -120,13 +120,15 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
     with extra("train"):
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ValueError(f"number is {number!r} but must be an integer of at least 1")
     points = _finite(embeddings)
     points = points / _power_of_two(points.abs().amax())
     points, place, times = points.unique(dim=0, return_inverse=True, return_counts=True)
     kmeans = KMeans(min(number, len(points)), n_init=1, random_state=seed)  # pyright: ignore[reportArgumentType]
-    with warnings.catch_warnings():
+    # As many threads as torch computes with: the order of the sums, and so the last digits, depend on them.
+    with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
         # Rows that differ by rounding alone may become equal once centred; then there are fewer clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())

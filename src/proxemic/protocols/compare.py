@@ -13,6 +13,7 @@ from proxemic.protocols.comparison_directory import Cell, Comparison, computed_m
 from proxemic.protocols.comparison_entries import Entry, find_names, read_entry
 from proxemic.protocols.comparison_tables import write_tables
 from proxemic.protocols.jobs import Job, Workers, going_on_with
+from proxemic.protocols.same_recipe import same_recipe
 
 __all__ = ["Comparison", "finish_comparison", "plan_comparison", "run_comparison", "show_differently", "states"]
 
@@ -38,7 +39,7 @@ def run_comparison(
         seeds: Of each recipe; None is 0 to 4, or those that ``out`` has.
         out: The comparison's directory: a new one, or one to go on with. Recipes and seeds that it has stay in it.
         flags: What overrides every recipe, as on the command line.
-        workers: Processes that train, at least 1.
+        workers: Processes that train, at least 1; the figures do not depend on it.
         baseline: The recipe, by name or pattern, that the others of its data set are compared with; None is the first.
         metrics: To be shown; none shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
         report: Is given lines for the user.
@@ -82,7 +83,7 @@ def plan_comparison(
         new = read_entry(name, flags, entries)
         if old is None:
             entries.append(new)
-        elif old.yaml != new.yaml:
+        elif not same_recipe(old.yaml, new.yaml):
             raise UserError(
                 f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or go on with "
                 f"the recipe as it was by proxemic compare --resume {out}"

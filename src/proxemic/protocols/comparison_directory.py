@@ -10,6 +10,7 @@ from typing import Any, Literal
 from proxemic.errors import UserError
 from proxemic.files import write_json, write_text
 from proxemic.protocols.comparison_entries import Entry
+from proxemic.protocols.same_recipe import same_recipe
 
 __all__ = ["Cell", "Comparison", "Result", "computed_metrics", "metric_names"]
 
@@ -65,7 +66,7 @@ class Cell:
         """
         if self.state != "finished":
             return None
-        if (self.path / "recipe.yaml").read_text(encoding="utf-8") != self.entry.with_seed(self.seed):
+        if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
             raise UserError(
                 f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
             )

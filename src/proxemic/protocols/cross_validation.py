@@ -11,6 +11,7 @@ from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_json, write_text
 from proxemic.protocols.jobs import Job, Workers
+from proxemic.protocols.same_recipe import same_recipe
 
 with extra("train"):
     import yaml
@@ -89,7 +90,7 @@ class CrossValidation:
         self.base: dict[str, Any] = yaml.safe_load(recipes["base"])
         for name, text in recipes.items():
             file = self._file(name)
-            if file.exists() and file.read_text(encoding="utf-8") != text:
+            if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), text):
                 raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
             write_text(file, text)
 

@@ -11,13 +11,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from proxemic.errors import Interrupted, UserError
+from proxemic.protocols.same_recipe import same_recipe
 
-__all__ = ["Job", "Workers", "check_stopped", "going_on_with", "run_job"]
+__all__ = ["RUN_THREADS", "Job", "Workers", "check_stopped", "going_on_with", "run_job"]
+
+RUN_THREADS = 1
+"""CPU threads of a run whose recipe names none: the same figures with any number of workers, on any machine."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ def run_job(
 ) -> dict[str, Any]:
     """Train in this process, or go on with what was begun; a finished run is only read.
 
+    A recipe without ``training.threads`` is trained with `RUN_THREADS`.
+
     Args:
         job: What to train.
         report: Is given lines for the user.
@@ -65,14 +71,15 @@ def run_job(
     if job.test and not read.recipe.data.has_test:
         raise UserError(f"{job.recipe}: {NO_TEST}")
     begun = run.recipe.exists()
-    if begun and run.recipe.read_text(encoding="utf-8") != read.yaml:
+    if begun and not same_recipe(run.recipe.read_text(encoding="utf-8"), read.yaml):
         raise UserError(
             f"{job.out} was begun with another recipe than {job.recipe} is now: give the one it had, or a new folder."
         )
     if begun and run.metrics.exists():
         return json.loads(run.metrics.read_text(encoding="utf-8"))
+    training = replace(read.recipe.training, threads=read.recipe.training.threads or RUN_THREADS)
     return train(
-        read.recipe,
+        replace(read.recipe, training=training),
         read.yaml,
         job.out,
         resume=begun,
@@ -105,7 +112,7 @@ def going_on_with(command: str) -> Iterator[None]:
 
 
 class Workers:
-    """Processes that run jobs, each with its share of the processors; a context manager.
+    """Processes that run jobs; a context manager.
 
     What a run says goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are under way
     and ends with `Interrupted`; whoever runs the same jobs again goes on where they were.
@@ -121,9 +128,8 @@ class Workers:
         if count < 1:
             raise ValueError(f"--workers is {count}, but must be at least 1.")
         self.count = count
-        threads = max(1, _processors() // count)
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
-        self._pool = ProcessPoolExecutor(count, spawn, _begin_worker, (threads,))
+        self._pool = ProcessPoolExecutor(count, spawn, _begin_worker)
 
     def __enter__(self) -> "Workers":
         return self
@@ -194,11 +200,6 @@ class Workers:
             raise
 
 
-def _processors() -> int:
-    # Those that this process may use, where the system knows: a container or taskset gives it fewer.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _hand_over(
     job: Job,
     future: "Future[dict[str, Any]]",
@@ -246,7 +247,7 @@ _stopped = False
 """Whether this worker was told to stop."""
 
 
-def _begin_worker(threads: int) -> None:
+def _begin_worker() -> None:
     # First of all, before seconds of imports: a terminal sends Ctrl-C to every process of its group. The parent passes
     # it on, once: a training that hears of it twice stops at once, without saving.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -257,7 +258,7 @@ def _begin_worker(threads: int) -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(RUN_THREADS)
 
 
 def _leave_with_parent() -> None:

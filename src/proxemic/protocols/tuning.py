@@ -7,7 +7,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
-from proxemic.protocols.jobs import Workers, going_on_with
+from proxemic.protocols.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
 from proxemic.protocols.spaces import default_space, hold, load_space, read_stages
@@ -16,6 +16,7 @@ from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning_search import TuningSearch
 from proxemic.protocols.tuning_stages import budgets, check_stages
 from proxemic.recipes.reader import read_recipe
+from proxemic.training.threads import cpu_threads
 
 with extra("train"):
     import yaml
@@ -132,7 +133,7 @@ def resume_tuning(
     if storage is not None and masked(storage) != options.storage:
         kept = options.storage or "in its own folder"
         raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
-    with going_on_with(f"proxemic tune --resume {out}"):
+    with going_on_with(f"proxemic tune --resume {out}"), cpu_threads(RUN_THREADS):
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_work, out, storage)

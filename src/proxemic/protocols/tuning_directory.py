@@ -11,6 +11,7 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json, write_text
 from proxemic.protocols.planned_sampler import Sampler
+from proxemic.protocols.same_recipe import same_recipe
 from proxemic.protocols.search import Pruner
 from proxemic.protocols.trials import Finished
 from proxemic.training import RunDirectory
@@ -85,7 +86,7 @@ class TuningDirectory:
         if self.options.exists():
             kept, wanted = asdict(self.read()), asdict(options)
             different = [name for name in wanted if kept[name] != wanted[name]]
-            if not different and self.base.exists() and self.base.read_text(encoding="utf-8") != base:
+            if not different and self.base.exists() and not same_recipe(self.base.read_text(encoding="utf-8"), base):
                 different = ["recipe"]
             if different:
                 raise UserError(

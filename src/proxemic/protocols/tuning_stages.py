@@ -99,6 +99,7 @@ def fingerprint(base: Mapping[str, Any]) -> str:
     content["data"].get("init_args", {}).pop("root", None)
     content["batches"].pop("workers", None)
     content["training"].pop("accelerator", None)
+    content["training"].pop("threads", None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -70,12 +70,15 @@ class TrainingConfig:
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
+        threads: CPU threads of torch in each process, on which the last digits depend; null takes what torch finds,
+            ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
+            a reality check.
         sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
         callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
-        ValueError: If ``epochs`` is below 1, or ``warmup_epochs`` below 0.
+        ValueError: If ``epochs`` or ``threads`` is below 1, or ``warmup_epochs`` below 0.
     """
 
     epochs: int = 10
@@ -85,6 +88,7 @@ class TrainingConfig:
     checkpoint_minutes: float = 10.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: int | None = None
     sync_batch_norm: bool = True
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
@@ -94,6 +98,8 @@ class TrainingConfig:
             raise ValueError(f"training.epochs is {self.epochs}, but must be at least 1.")
         if self.warmup_epochs < 0:
             raise ValueError(f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.")
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory, fingerprint
 from proxemic.training.shards import ProxyShards
 from proxemic.training.starting import start_from
+from proxemic.training.threads import cpu_threads
 
 __all__ = ["train"]
 
@@ -121,6 +122,7 @@ def train(
         _check_shared(run, processes)
     show = _Show(report, progress and os.isatty(2) and processes.is_first, on_epoch)
     with ExitStack() as held:
+        held.enter_context(cpu_threads(recipe.training.threads))
         if processes.is_first:
             try:
                 held.enter_context(alone_in(run.checkpoint.parent))

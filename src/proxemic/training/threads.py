@@ -1,0 +1,27 @@
+"""How many CPU threads a run computes with: the order of its sums, and so its last digits, depend on it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["cpu_threads"]
+
+
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Have torch compute with this many CPU threads while the block runs.
+
+    Args:
+        count: At least 1; ``None`` leaves what torch has, from ``OMP_NUM_THREADS`` or the processors.
+
+    >>> with cpu_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
