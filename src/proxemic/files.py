@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,17 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["check_stem", "write_atomically", "write_csv", "write_json", "write_text"]
+__all__ = [
+    "check_folder",
+    "check_stem",
+    "remove_stale_temporaries",
+    "write_atomically",
+    "write_csv",
+    "write_json",
+    "write_text",
+]
+
+_LONGEST_NAME, _LONGEST_PATH, _DEEPEST = 255, 3800, 200  # bytes, but for the last: Linux, with room for our own names
 
 
 @contextmanager
@@ -46,6 +57,59 @@ def write_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def remove_stale_temporaries(folder: Path) -> None:
+    """Remove what `write_atomically` left in a folder and below it where its process was killed.
+
+    Call it before this process writes there. Files of other processes that run on this machine stay; keep processes of
+    other machines out by a lock.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> (folder / f".note.txt.{os.getpid()}.tmp").touch()
+    >>> remove_stale_temporaries(folder)
+    >>> list(folder.iterdir())
+    []
+    """
+    for path in folder.rglob(".*.tmp"):
+        match = re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)
+        # This process has not begun to write: in a container, the one before it had the same number.
+        if match and (int(match[1]) == os.getpid() or not _runs(int(match[1]))):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process; Windows does not tell, but lets nobody remove a file that is open."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    return True
+
+
+def check_folder(folder: Path, flag: str = "--out") -> None:
+    """Raise `UserError` where a folder's name is longer, or lies deeper, than file systems allow.
+
+    >>> check_folder(Path("runs/first"))
+    """
+    path = folder.absolute()
+    longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
+    length = len(os.fsencode(path))
+    said = (
+        f"has a name of {longest:,} bytes, but at most {_LONGEST_NAME} are allowed"
+        if longest > _LONGEST_NAME
+        else f"is {length:,} bytes long, but at most {_LONGEST_PATH:,} are allowed"
+        if length > _LONGEST_PATH
+        else f"lies {len(path.parts):,} levels deep, but at most {_DEEPEST} are allowed"
+        if len(path.parts) > _DEEPEST
+        else None
+    )
+    if said:
+        raise UserError(f"{flag} {str(folder)[:40]}… {said}: choose a shorter one.")
 
 
 def check_stem(stem: Path) -> Path:

@@ -25,8 +25,8 @@ class ModelConfig:
         in_channels: of the images: 1 (grey) or 3 (colour).
         pretrained: start from timm's pretrained weights, or BN-Inception's published ones.
         weights: start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
-            IResNet also `.pth`, `.pt` and `.pth.tar`. Of a file that `save_model` wrote, a run's `model.safetensors` for
-            one, pooling and head are taken as well where they have the same shapes.
+            IResNet also `.pth`, `.pt` and `.pth.tar`. Of a file that `save_model` wrote, a run's `model.safetensors`,
+            pooling and head are taken as well where they have the same shapes.
         width: channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
         head: after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
             embedding_size must be the backbone's number of features.

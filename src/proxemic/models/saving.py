@@ -115,7 +115,7 @@ def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
 
 
 def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
-    """Raise `ValueError` where the network has other tensors, before it takes the memory that a description asks for."""
+    """Raise `ValueError` where the network has other tensors, before it takes the memory that it is said to need."""
     try:
         with torch.device("meta"):
             state = build_model(config).state_dict()

@@ -1,0 +1,23 @@
+"""Files that are whole or not there, and what a kill leaves of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from proxemic.files import remove_stale_temporaries, write_text
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    write_text(tmp_path / "note.txt", "kept")
+    stays = [tmp_path / "note.txt"]
+    # Another process that runs, and names that are not of `write_atomically`.
+    for name in (f".note.txt.{os.getppid()}.tmp", ".note.txt.tmp", ".together.0a1b2c.tmp", f"note.{killed.pid}.tmp"):
+        (tmp_path / name).touch()
+        stays.append(tmp_path / name)
+    for stale in (tmp_path / f".note.txt.{killed.pid}.tmp", tmp_path / "runs" / f".a.csv.{os.getpid()}.tmp"):
+        write_text(stale, "half")
+    remove_stale_temporaries(tmp_path)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(stays)
