@@ -37,7 +37,7 @@ class _ContinuedCSV(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
-        if self._experiment is None:
+        if not isinstance(self._experiment, _Writer):
             self._experiment = _Writer(self.log_dir, self._step)
         return self._experiment
 

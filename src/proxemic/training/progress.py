@@ -67,7 +67,7 @@ class TrainingBar(TQDMProgressBar):
         """Of the whole training, by what batches have taken so far, and what is done between two epochs."""
         assert trainer.max_epochs is not None
         epochs = trainer.max_epochs - trainer.current_epoch
-        done = trainer.fit_loop.epoch_loop.batch_progress.current.processed
-        batches = int(trainer.num_training_batches) * epochs - done
+        loop: Any = trainer.fit_loop  # Lightning declares its counters by their narrowest type
+        batches = int(trainer.num_training_batches) * epochs - loop.epoch_loop.batch_progress.current.ready
         between = self._between / self._gaps if self._gaps else 0.0
         return batches * self._training / self._batches + epochs * between
