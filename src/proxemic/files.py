@@ -12,7 +12,17 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["check_stem", "remove_stale_temporaries", "write_atomically", "write_csv", "write_json", "write_text"]
+__all__ = [
+    "check_folder",
+    "check_stem",
+    "remove_stale_temporaries",
+    "write_atomically",
+    "write_csv",
+    "write_json",
+    "write_text",
+]
+
+_LONGEST_NAME, _LONGEST_PATH, _DEEPEST = 255, 3800, 200  # bytes, but for the last: Linux, with room for our own names
 
 
 @contextmanager
@@ -79,6 +89,27 @@ def _runs(process: int) -> bool:
     except OSError as error:
         return error.errno != errno.ESRCH
     return True
+
+
+def check_folder(folder: Path, flag: str = "--out") -> None:
+    """Raise `UserError` where a folder's name is longer, or lies deeper, than file systems allow.
+
+    >>> check_folder(Path("runs/first"))
+    """
+    path = folder.absolute()
+    longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
+    length = len(os.fsencode(path))
+    said = (
+        f"has a name of {longest:,} bytes, but at most {_LONGEST_NAME} are allowed"
+        if longest > _LONGEST_NAME
+        else f"is {length:,} bytes long, but at most {_LONGEST_PATH:,} are allowed"
+        if length > _LONGEST_PATH
+        else f"lies {len(path.parts):,} levels deep, but at most {_DEEPEST} are allowed"
+        if len(path.parts) > _DEEPEST
+        else None
+    )
+    if said:
+        raise UserError(f"{flag} {str(folder)[:40]}… {said}: choose a shorter one.")
 
 
 def check_stem(stem: Path) -> Path:

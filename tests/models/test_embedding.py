@@ -62,7 +62,7 @@ def test_convnet_weights_from_a_file(tmp_path: Path) -> None:
     assert all(torch.equal(value, state[name]) for name, value in model.backbone.state_dict().items())
     with pytest.raises(ValueError, match="do not fit 'convnet'"):
         build_model(ModelConfig(in_channels=3, weights=str(file)))
-    with pytest.raises(ValueError, match="do not fit 'convnet'"):
+    with pytest.raises(ValueError, match="must be an existing"):
         build_model(ModelConfig(weights=str(tmp_path / "none.safetensors")))
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,9 @@ def test_damaged_models_are_refused(tmp_path: Path, model: EmbeddingModel) -> No
     edit(description, config=config | {"embedding_size": 0})
     refused("embedding_size is 0")
     edit(description, config=config | {"embedding_size": 9})
-    refused("does not fit convnet")
+    refused("does not fit convnet: head.* has shape")
+    edit(description, config=config | {"embedding_size": 10**12})
+    refused("embedding_size is 1000000000000 but must be a whole number, at least 1 and at most 1,048,576")
     edit(description, config=config | {"backbone": "resnet_50"})
     refused("did you mean resnet50")
     found = json.loads(description.read_text())
@@ -126,3 +129,55 @@ def test_models_saved_before_there_were_heads_are_read(tmp_path: Path, model: Em
     loaded, _ = load_model(tmp_path)
     assert loaded.config == model.config
     assert torch.equal(loaded(IMAGES), model(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("width", 1.5, "a whole number"),
+        ("embedding_size", True, "a whole number"),
+        ("normalize", "no", "true or false"),
+    ],
+)
+def test_a_description_of_the_wrong_types_is_refused(name: str, value: object, allowed: str) -> None:
+    config = ModelConfig()
+    object.__setattr__(config, name, value)  # in tests the constructor is checked by beartype before
+    with pytest.raises(ValueError, match=f"{name} is {value!r} but must be {allowed}"):
+        config.__post_init__()
+
+
+def test_a_description_of_a_larger_network_takes_no_memory(
+    tmp_path: Path, model: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path, model, {})
+    edit(tmp_path / "model.json", config={"in_channels": 1, "embedding_size": 2**20, "width": 4096})
+    devices = []
+
+    def build(config: ModelConfig) -> EmbeddingModel:
+        devices.append(torch.empty(0).device.type)
+        return build_model(config)
+
+    monkeypatch.setattr("proxemic.models.saving.build_model", build)
+    with pytest.raises(ValueError, match="does not fit convnet"):
+        load_model(tmp_path)
+    assert devices == ["meta"]
+
+
+@pytest.mark.parametrize("backbone", ["convnet", "resnet10t"])
+def test_training_can_start_from_a_saved_model(tmp_path: Path, backbone: str) -> None:
+    config = ModelConfig(backbone=backbone, embedding_size=8, pooling="gem", width=4)
+    trained = build_model(config).eval()
+    trained(torch.randn(2, 3, 32, 32))
+    save_model(tmp_path, trained, {})
+    file = (tmp_path / "model.safetensors").rename(tmp_path / "ours.safetensors")
+    images = torch.randn(2, 3, 64, 64)
+
+    same = build_model(replace(config, weights=str(file))).eval()
+    assert same.config.weights == str(file)
+    assert torch.equal(same(images), trained(images))
+    smaller = build_model(replace(config, weights=str(file), embedding_size=4)).eval()
+    assert torch.equal(smaller.backbone(images), trained.backbone(images))
+    assert torch.equal(smaller.pooling(images + 4), trained.pooling(images + 4))
+    wrong = {"convnet": "resnet10t", "resnet10t": "convnet"}[backbone]
+    with pytest.raises(ValueError, match=f"ours.safetensors do not fit '{wrong}'"):
+        build_model(replace(config, weights=str(file), backbone=wrong))

@@ -3,7 +3,13 @@ from typing import Any
 
 import pytest
 
+from command_line import Here
 from processes import run_processes
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    return Here(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """``proxemic demo``."""
 
 import argparse
+import time
 from pathlib import Path
 
 __all__ = ["add_parser", "run"]
@@ -33,6 +34,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train ``glyphs``, print the table, say what comes next."""
+    began = time.monotonic()
     from proxemic.cli.show import print_metrics
     from proxemic.cli.train import default_out
     from proxemic.recipes import find_recipe
@@ -41,5 +43,5 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     read = read_recipe(find_recipe("glyphs"), flags)
     out = arguments.out or default_out("demo")
-    print_metrics(train(read.recipe, read.yaml, out))
+    print_metrics(train(read.recipe, read.yaml, out, began=began))
     print(NEXT.format(run=out))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--recipe", metavar="NAME|FILE", help="a recipe's name (proxemic recipes list) or a YAML file")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (runs/RECIPE-DATE-TIME)")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="continue this run from its last checkpoint")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="continue this run from its last checkpoint; with --training.epochs N, extend it to N epochs",
+    )
     parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
     parser.add_argument(
         "--no-validation",
@@ -47,15 +53,18 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
 
 def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes | None") -> None:
+    began = time.monotonic()
     if arguments.resume is not None:
-        alone = not (flags or arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
-        _resume(arguments.resume, alone, processes)
+        alone = not (arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
+        _resume(arguments.resume, alone, flags, processes, began)
         return
     from proxemic.errors import UserError
     from proxemic.recipes import find_recipe
 
     if arguments.recipe is None:
-        raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
+        own = any(flag.partition("=")[0] == "--data.root" for flag in flags)
+        given = "--recipe own trains on images of your own; or " if own else ""
+        raise UserError(f"--recipe is missing: {given}name one that proxemic recipes list prints, or give a YAML file.")
     recipe = find_recipe(arguments.recipe)  # before what takes seconds to import
 
     from proxemic.cli.show import print_metrics
@@ -75,27 +84,43 @@ def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes 
         raise
     processes = processes or Processes()
     out = Path(processes.first_says(str(arguments.out or default_out(arguments.recipe))))
-    metrics = train(read.recipe, read.yaml, out, processes=processes)
+    metrics = train(read.recipe, read.yaml, out, processes=processes, began=began)
     if processes.is_first:
         print_metrics(metrics)
 
 
-def _resume(path: Path, alone: bool, processes: "Processes | None") -> None:
+def _resume(path: Path, alone: bool, flags: list[str], processes: "Processes | None", began: float) -> None:
     from proxemic.cli.show import print_metrics
     from proxemic.errors import UserError
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import RunDirectory, train
     from proxemic.training.processes import Processes
 
-    if not alone:
-        raise UserError("--resume takes everything from the run that it continues: give it alone.")
+    epochs = _epochs(flags)
+    if not alone or (flags and epochs is None):
+        raise UserError(
+            "--resume takes everything from the run that it continues: give it alone, or with --training.epochs to "
+            "extend the run."
+        )
     run_directory = RunDirectory(path)
     run_directory.check_run()
     read = read_recipe(run_directory.recipe)
     processes = processes or Processes()
-    metrics = train(read.recipe, read.yaml, path, resume=True, processes=processes)
+    metrics = train(read.recipe, read.yaml, path, resume=True, epochs=epochs, processes=processes, began=began)
     if processes.is_first:
         print_metrics(metrics)
+
+
+def _epochs(flags: list[str]) -> int | None:
+    """The number that alone may be given beside ``--resume``; None where it is not there, or not alone."""
+    from proxemic.errors import UserError
+
+    words = [part for flag in flags for part in flag.split("=", 1)]
+    if len(words) != 2 or words[0] != "--training.epochs":
+        return None
+    if not words[1].isdecimal():
+        raise UserError(f"training.epochs is {words[1]}, but must be a whole number.")
+    return int(words[1])
 
 
 def default_out(name: str) -> Path:

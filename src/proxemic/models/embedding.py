@@ -1,10 +1,9 @@
 """The embedding network: backbone, pooling, head."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -16,6 +15,7 @@ from proxemic.models.config import ModelConfig
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
+from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
 
 
 class EmbeddingModel(nn.Module):
@@ -94,10 +94,16 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512
     """
+    file = None if config.weights is None else Path(config.weights).expanduser()
+    if file is not None and holds_embedding_model(file):
+        model = build_model(replace(config, weights=None))
+        load_embedding_model(model, file, config.backbone)
+        model.config = config
+        return model
     if config.backbone == "convnet":
         backbone = ConvNet(config.in_channels, config.width)
-        if config.weights is not None:
-            _load_convnet(backbone, Path(config.weights).expanduser())
+        if file is not None:
+            load_weights_file(backbone, file, "convnet")
     elif config.backbone == "bn_inception":
         backbone = bn_inception_backbone(
             pretrained=config.pretrained, in_channels=config.in_channels, weights=config.weights
@@ -112,10 +118,3 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
             weights=config.weights,
         )
     return EmbeddingModel(config, backbone)
-
-
-def _load_convnet(backbone: ConvNet, file: Path) -> None:
-    try:
-        backbone.load_state_dict(load_file(file))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"weights in {file} do not fit 'convnet': {' '.join(str(error).split())[:200]}") from error

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from proxemic.files import write_atomically
 from proxemic.models.config import ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
+from proxemic.models.weights_files import read_shapes
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
@@ -94,14 +95,16 @@ def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)
     config, preprocessing, checksum = _read(description_file)
+    plain = replace(config, pretrained=False, weights=None)
     try:
+        _check_shapes(read_shapes(weights_file), plain, weights_file)
         weights = weights_file.read_bytes()
         tensors = safetensors.torch.load(weights)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{weights_file} is not readable as safetensors: {error}") from error
     if hashlib.sha256(weights).hexdigest() != checksum:
         raise ValueError(f"{weights_file} is not the file that {description_file} describes; save the model again")
-    model = build_model(replace(config, pretrained=False, weights=None))
+    model = build_model(plain)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
@@ -109,6 +112,23 @@ def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
         raise ValueError(f"{weights_file} does not fit {config.backbone}: {message}") from error
     model.config = config
     return model.eval(), preprocessing
+
+
+def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
+    """Raise `ValueError` where the network has other tensors, before it takes the memory that it is said to need."""
+    try:
+        with torch.device("meta"):
+            state = build_model(config).state_dict()
+    except (NotImplementedError, RuntimeError):
+        return  # a network that computes with values while it is built: it is compared when it is filled
+    needed = {name: list(value.shape) for name, value in state.items()}
+    wrong = sorted(name for name in needed.keys() | found.keys() if needed.get(name) != found.get(name))
+    if wrong:
+        name = wrong[0]
+        raise ValueError(
+            f"{file} does not fit {config.backbone}: {name} has shape {found.get(name, 'none')} but must have "
+            f"{needed.get(name, 'none')} ({len(wrong)} such tensors)"
+        )
 
 
 def _read(file: Path) -> tuple[ModelConfig, dict[str, Any], str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -46,6 +47,50 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
     with torch.no_grad():
         for key, value in needed.items():
             value.copy_(found[key].reshape(value.shape))
+
+
+def holds_embedding_model(file: Path) -> bool:
+    """Whether a file holds an `EmbeddingModel`, as `save_model` writes it, rather than a backbone."""
+    try:
+        parts = {name.partition(".")[0] for name in read_shapes(file)}
+    except (OSError, SafetensorError):
+        return False
+    return "backbone" in parts and parts <= {"backbone", "pooling", "head"}
+
+
+def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
+    """Fill the backbone of an `EmbeddingModel` with that of another one, and its pooling and head where they fit.
+
+    Args:
+        model: to fill; unchanged where the backbone does not fit.
+        file: as `save_model` writes it.
+        name: of the backbone, for messages.
+
+    Raises:
+        ValueError: for a file that is damaged, or of another backbone.
+    """
+    load_weights_file(model.get_submodule("backbone"), file, name)
+    found = load_file(file)
+    for part in ("pooling", "head"):
+        module = model.get_submodule(part)
+        theirs = {key.removeprefix(f"{part}."): value for key, value in found.items() if key.startswith(f"{part}.")}
+        if _shapes(theirs) == _shapes(module.state_dict()):
+            module.load_state_dict(theirs)
+
+
+def read_shapes(file: Path) -> dict[str, list[int]]:
+    """Give the shapes of the tensors in a safetensors file, without reading them.
+
+    Raises:
+        OSError: where the file cannot be read.
+        SafetensorError: where it is malformed.
+    """
+    with safe_open(file, framework="pt") as tensors:
+        return {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in tensors.items()}
 
 
 def _part(found: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:

@@ -4,7 +4,6 @@ import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -13,7 +12,9 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
-__all__ = ["AtomicCheckpointIO"]
+__all__ = ["AtomicCheckpointIO", "read_checkpoint"]
+
+_PARTS = {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step", "proxemic"}
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -31,11 +32,27 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        try:
-            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except (RuntimeError, EOFError, UnpicklingError) as error:
-            reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
-            raise UserError(
-                f"{path} is no whole checkpoint of tensors ({reason}): put a copy in its place, or begin anew with "
-                "another --out."
-            ) from error
+        return _load(path, map_location=map_location or "cpu")
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of a run whose tensors stay in the file until they are looked at.
+
+    Raises:
+        UserError: If it is damaged, or not of a run.
+    """
+    return _load(path, map_location="cpu", mmap=True)
+
+
+def _load(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+    instead = "put a copy in its place, or begin anew with another --out"
+    try:
+        checkpoint = torch.load(path, weights_only=True, **options)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch.load raises almost anything for a file that is not its own
+        reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
+        raise UserError(f"{path} is no whole checkpoint of tensors ({reason}): {instead}.") from error
+    if not isinstance(checkpoint, dict) or not checkpoint.keys() >= _PARTS:
+        raise UserError(f"{path} is a checkpoint of something else than proxemic train: {instead}.")
+    return checkpoint

@@ -23,6 +23,7 @@ from proxemic.training.processes import Processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory
+from proxemic.training.times import Times
 
 __all__ = ["RunKeeper"]
 
@@ -44,6 +45,7 @@ class RunKeeper(Checkpoint):
         report: Is given a line for the user after each epoch.
         on_epoch: Is given the epoch's row of the history, once all is saved.
         processes: Of the run; the first writes and reports, and all stop after the same step.
+        times: To which is added what training, validation and saving take.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class RunKeeper(Checkpoint):
         report: Callable[[str], object],
         on_epoch: Callable[[Mapping[str, float]], object] | None,
         processes: Processes = Processes(),
+        times: Times | None = None,
     ) -> None:
+        self.times = times or Times()
         self.on_epoch = on_epoch
         self.processes = processes
         self.run, self.recipe, self.judge = run, recipe, judge
@@ -138,6 +142,9 @@ class RunKeeper(Checkpoint):
         assert isinstance(task, EmbeddingTask)
         task.check_weights()
         seconds = self._epoch_ended - self._epoch_began
+        judged = time.monotonic()
+        self.times.add("training", seconds)
+        self.times.add("validation", judged - self._epoch_ended)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
         if self.judge is not None and self.judge.latest is not None:
@@ -158,6 +165,7 @@ class RunKeeper(Checkpoint):
             self._write_best(task)
         if self.processes.is_first:
             self.run.write_history(self.rows)
+        self.times.add("saving", time.monotonic() - judged)
         self.report(self._line(row, seconds, trainer))
         if self.processes.any(self.stopping)[0]:
             self._leave(f"after epoch {trainer.current_epoch + 1}")

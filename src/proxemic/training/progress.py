@@ -1,10 +1,11 @@
-"""The progress bar: loss, images a second, the validation metric."""
+"""The progress bar: loss, images a second, the validation metric, the time left of the whole run."""
 
 import time
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
+from tqdm import tqdm
 
 from proxemic.training.keeper import RunKeeper
 
@@ -20,25 +21,53 @@ class TrainingBar(TQDMProgressBar):
         metric: Name of the metric to show.
     """
 
+    # Without tqdm's time that remains, which is that of the epoch.
+    BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+
     def __init__(self, keeper: RunKeeper, batch_size: int, metric: str) -> None:
         super().__init__()
         self.keeper, self.batch_size, self.metric = keeper, batch_size, metric
         self.began, self.done = time.monotonic(), 0
+        self._ended: float | None = None
+        self._training, self._batches = 0.0, 0
+        self._between, self._gaps = 0.0, 0
 
     def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
         super().on_train_epoch_start(trainer, *args)
         self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
         self.began, self.done = time.monotonic(), 0
+        if self._ended is not None:
+            self._between, self._gaps = self._between + self.began - self._ended, self._gaps + 1
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        now = time.monotonic()
+        self._training += now - max(self.began, self._ended or 0.0)
+        self._ended = now
+        self._batches += 1
         self.done += self.batch_size
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        # What is said then begins on a line of its own.
+        if self._train_progress_bar is not None:
+            self.train_progress_bar.close()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         items: dict[str, Any] = {"loss": super().get_metrics(trainer, pl_module).get("loss", float("nan"))}
         items["images/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
         if self.keeper.rows and self.metric in self.keeper.rows[-1]:
             items[self.metric] = f"{self.keeper.rows[-1][self.metric]:.3f}"
+        if self._batches:
+            items["run ends in"] = tqdm.format_interval(self.seconds_left(trainer))
         return items
+
+    def seconds_left(self, trainer: Trainer) -> float:
+        """Of the whole training, by what batches have taken so far, and what is done between two epochs."""
+        assert trainer.max_epochs is not None
+        epochs = trainer.max_epochs - trainer.current_epoch
+        loop: Any = trainer.fit_loop  # Lightning declares its counters by their narrowest type
+        batches = int(trainer.num_training_batches) * epochs - loop.epoch_loop.batch_progress.current.ready
+        between = self._between / self._gaps if self._gaps else 0.0
+        return batches * self._training / self._batches + epochs * between

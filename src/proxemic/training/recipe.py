@@ -17,6 +17,8 @@ from proxemic.training.phases import SecondPhase
 
 __all__ = ["BatchConfig", "EvaluationConfig", "Recipe", "TrainingConfig"]
 
+MOST_WORKERS = 256
+
 
 @dataclass(frozen=True)
 class BatchConfig:
@@ -25,8 +27,8 @@ class BatchConfig:
     Args:
         size: Images a training batch, of all processes together.
         images_per_class: m images of each of size/m classes; null draws at random.
-        workers: Processes that load images; 0 loads in the training process, best for small images in memory. Each
-            process of a run has as many.
+        workers: Processes that load images, up to 256; 0 loads in the training process, best for small images in
+            memory. Each process of a run has as many.
         parts: The network takes the batch in this many parts, of which it keeps nothing until their gradients are
             made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
             pass. Batch norm sees the parts.
@@ -47,8 +49,11 @@ class BatchConfig:
             )
         if self.size < 1:
             raise ValueError(f"batches.size is {self.size}, but a batch needs at least 1 image.")
-        if self.workers < 0:
-            raise ValueError(f"batches.workers is {self.workers}, but must be 0 or more processes.")
+        if not 0 <= self.workers <= MOST_WORKERS:
+            raise ValueError(
+                f"batches.workers is {self.workers}, but must be from 0 to {MOST_WORKERS} processes: no more than this "
+                "machine has processors is usual."
+            )
         each = self.images_per_class
         if each is not None and (each < 1 or self.size % each):
             raise ValueError(
@@ -64,7 +69,8 @@ class TrainingConfig:
     Args:
         epochs: Passes over the training images, at least 1.
         warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
-        start_from: A run whose chosen weights, of the network and the loss, this one begins with.
+        start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
+            images, the proxies of the classes that have the same names.
         start_phase: 2 begins with the second phase: only its epochs are trained, usually with ``start_from`` set to a
             run of the first.
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.

@@ -1,45 +1,84 @@
-"""Begin with the weights of an earlier run."""
+"""Begin with the weights of an earlier run, of the same classes or of others."""
 
 import json
+from collections.abc import Sequence
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
+from proxemic.data import Splits
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, load_model
-from proxemic.training.run import RunDirectory
+from proxemic.training.run import RunDirectory, fingerprint
 
-__all__ = ["load_loss", "start_from"]
+__all__ = ["load_loss", "start_from", "trained_classes"]
 
 
-def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, images: str) -> None:
-    """Load the chosen weights of the network and of the loss of a run.
+def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
+    """Load the chosen weights of a run: the network's, and those of the loss that belong to the classes trained on.
+
+    On the images of the run, the whole loss is taken. On others, the proxies of the classes of the same names are; all
+    else that the loss learns is new. A loss of another kind or shape is new as a whole.
 
     Args:
         run: An earlier run.
         model: To fill; of the same shape as the run's.
-        loss: To fill; with the same parameters as the run's, of any hyper-parameters.
-        images: Fingerprint of the images to train on, which must be the run's: proxies belong to classes.
+        loss: To fill.
+        splits: The images to train on.
+
+    Returns:
+        A sentence that says what was taken.
 
     Raises:
-        UserError: If the run is not there, is of other images, or its weights do not fit.
+        UserError: If the run is not there, its network does not fit, or the names of its classes are not known.
     """
     run.check_run()
     if not run.loss.exists():
         raise UserError(
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
-    if json.loads(run.environment.read_text(encoding="utf-8"))["images"] != images:
-        raise UserError(
-            f"The images are not those of {run.path}, from which this run is to start (classes, labels or the split "
-            "differ), so its proxies do not fit: give both the same data."
-        )
+    theirs = _read_loss(run)
+    same = _are_images_of(run, splits)
+    names = list(splits.train.class_names) if same else trained_classes(run)
     try:
         model.load_state_dict(load_model(run.path)[0].state_dict())
     except RuntimeError as error:
-        raise _misfit(run, "model", error) from error
-    load_loss(run, loss)
+        raise UserError(
+            f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "
+            f"it the same model, or take what fits by --model.weights {run.model}."
+        ) from error
+    begin = f"Starting from {run.path}: its network"
+    if same and _shapes(theirs) == _shapes(loss.state_dict()):
+        loss.load_state_dict(theirs)
+        return f"{begin} and its loss, as the images are the same."
+    kept = _keep_proxies(loss, splits.train.class_names, theirs, names)
+    if kept is None:
+        return f"{begin}; the loss is new, as that of the run is of another kind or shape."
+    count = splits.train.num_classes
+    return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
+
+
+def trained_classes(run: RunDirectory) -> list[str]:
+    """Give the names of the classes that a run was trained on, in the order of its proxies, from ``classes.json``.
+
+    Raises:
+        UserError: If the file is not there, as in runs of earlier versions, or is damaged.
+    """
+    path = run.path / "classes.json"
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["train"]
+    except FileNotFoundError:
+        raise UserError(
+            f"The images are not those of {run.path}, and the run does not say which classes its proxies belong to "
+            f"(there is no {path}): begin with its network alone, by --model.weights {run.model}."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): put a copy in its place.") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path} is damaged (train is no list of names): put a copy in its place.")
+    return names
 
 
 def load_loss(run: RunDirectory, loss: nn.Module) -> None:
@@ -49,10 +88,49 @@ def load_loss(run: RunDirectory, loss: nn.Module) -> None:
         UserError: If there are none, or they do not fit.
     """
     try:
-        loss.load_state_dict(load_file(run.loss))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise _misfit(run, "loss", error) from error
+        loss.load_state_dict(_read_loss(run))
+    except RuntimeError as error:
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"The weights of {run.path} do not fit this recipe's loss: {message}") from error
 
 
-def _misfit(run: RunDirectory, part: str, error: Exception) -> UserError:
-    return UserError(f"The weights of {run.path} do not fit this recipe's {part}: {' '.join(str(error).split())[:200]}")
+def _read_loss(run: RunDirectory) -> dict[str, Tensor]:
+    try:
+        return load_file(run.loss)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{run.loss} is not readable as safetensors ({error}): put a copy in its place.") from error
+
+
+def _are_images_of(run: RunDirectory, splits: Splits) -> bool:
+    try:
+        run.check_images(fingerprint(splits))
+    except UserError:
+        return False
+    return True
+
+
+@torch.no_grad()
+def _keep_proxies(
+    loss: nn.Module, classes: Sequence[str], theirs: dict[str, Tensor], names: Sequence[str]
+) -> int | None:
+    """Copy the rows of classes of the same names; how many there are, or None where the losses do not compare.
+
+    What a loss owns itself has a row for every class; what its submodules own, such as a graph network, is not carried
+    over to other classes.
+    """
+    own = dict(loss.named_parameters(recurse=False))
+    found = {name: value for name, value in theirs.items() if name in own}
+    rows = {name: [len(names), *value.shape[1:]] for name, value in own.items()}
+    if not own or _shapes(found) != rows:
+        return None
+    place = {name: row for row, name in enumerate(names)}
+    kept = [(row, place[name]) for row, name in enumerate(classes) if name in place]
+    if kept:
+        mine, other = (torch.tensor(each) for each in zip(*kept, strict=True))
+        for name, parameter in own.items():
+            parameter[mine] = found[name][other].to(parameter.dtype)
+    return len(kept)
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in tensors.items()}

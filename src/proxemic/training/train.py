@@ -6,32 +6,36 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
-from proxemic.files import write_json, write_text
+from proxemic.files import check_folder, remove_stale_temporaries, write_json, write_text
 from proxemic.locks import alone_in
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.batch_norm import JoinedBatchNorm
-from proxemic.training.checkpoint_io import AtomicCheckpointIO
+from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
 from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+from proxemic.training.extending import check_extension, extend, with_epochs
+from proxemic.training.failures import explained, explanation, to_be_continued
 from proxemic.training.keeper import RunKeeper
+from proxemic.training.logs import run_loggers
 from proxemic.training.measures import EpochMeasure, Snapshots
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.phases import Phase
@@ -44,6 +48,7 @@ from proxemic.training.run import RunDirectory, fingerprint
 from proxemic.training.shards import ProxyShards
 from proxemic.training.starting import start_from
 from proxemic.training.threads import cpu_threads
+from proxemic.training.times import Times
 
 __all__ = ["train"]
 
@@ -57,6 +62,7 @@ class _Show:
     report: Callable[[str], object]
     bars: bool
     on_epoch: Callable[[Mapping[str, float]], object] | None
+    times: Times
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class _Parts:
     splits: Splits
     task: EmbeddingTask
     data: TrainingData
+    schedule: LRScheduler | None
 
 
 def train(
@@ -74,11 +81,13 @@ def train(
     out: Path,
     *,
     resume: bool = False,
+    epochs: int | None = None,
     report: Callable[[str], object] = tqdm.write,
     progress: bool = True,
     test: bool = True,
     on_epoch: Callable[[Mapping[str, float]], object] | None = None,
     processes: Processes = Processes(),
+    began: float | None = None,
 ) -> dict[str, Any]:
     """Train, choose the epoch on held-out classes, judge once on the test classes, write everything to ``out``.
 
@@ -87,11 +96,14 @@ def train(
         recipe_yaml: The same as text, all values spelt out; kept in the run directory.
         out: The run directory; new, or that of the run to resume.
         resume: Continue the run in ``out`` from its last checkpoint.
+        epochs: Extend the run that is resumed, finished or not, to this many epochs, more than its recipe has: it ends
+            as a run of as many would have ended.
         report: Is given lines for the user; by default they are printed above the progress bar.
         progress: Show progress bars, on a terminal.
         test: Judge on the test classes; without, they are not looked at, as a search for hyper-parameters must not.
         on_epoch: Is given each new row of the history; what it raises ends the training, which can be resumed.
         processes: Those that train together, each of which calls this; see `join_processes`.
+        began: `time.monotonic` when the command began, for the record of where the time went; None is now.
 
     Returns:
         The content of ``metrics.json``; without ``test`` where the data give no test classes. Of several processes only
@@ -101,26 +113,36 @@ def train(
         UserError: For what the user can mend; `Interrupted` after Ctrl-C, `TrainingDiverged` if the loss is not finite.
         ValueError: If a value of the recipe is not allowed.
     """
+    times = Times(began)
+    check_folder(out)
     run = RunDirectory(out)
     if not processes.is_first:
         report = _unheard
     if processes.is_first:
         run.check_run(test) if resume else run.check_new()
+    before = recipe.training.epochs
+    if epochs is not None:
+        recipe, recipe_yaml = with_epochs(recipe, recipe_yaml, epochs)
     if resume:
         _check_shared(run, processes)
-        if run.metrics.exists():
+        if run.metrics.exists() and epochs is None:
             report(f"{out} is finished; these are its results.")
             return json.loads(run.metrics.read_text())
     _check_accelerator(recipe)
     recipe = recipe.from_its_first_phase()
-    parts = _build(recipe, run, processes)
+    with explained(recipe, run):
+        parts = _build(recipe, run, processes, times)
     held_out, selected_on = _held_out(recipe, parts.splits)
     _introduce(parts.splits, selected_on, report)
     if resume:
         run.check_images(fingerprint(parts.splits))
     else:
         _check_shared(run, processes)
-    show = _Show(report, progress and os.isatty(2) and processes.is_first, on_epoch)
+    if epochs is not None:
+        check_extension(run, before, epochs, parts.schedule)
+    if recipe.training.start_from is not None and not run.checkpoint.exists():
+        report(start_from(RunDirectory(recipe.training.start_from), parts.task.model, parts.task.loss, parts.splits))
+    show = _Show(report, progress and os.isatty(2) and processes.is_first, on_epoch, times)
     with ExitStack() as held:
         held.enter_context(cpu_threads(recipe.training.threads))
         if processes.is_first:
@@ -129,11 +151,15 @@ def train(
             except OSError as error:
                 reason = str(error.strerror or error).lower()
                 raise UserError(f"{out} cannot be written to: {reason}; check the folder.") from error
+            remove_stale_temporaries(run.path)
             if not resume:
                 if run.recipe.exists():  # another run has begun there in the meantime
                     run.check_new()
                 run.create(recipe_yaml, fingerprint(parts.splits), test, processes.world)
-        held.enter_context(_to_be_continued(run))
+            elif epochs is not None:
+                extend(run, recipe_yaml)
+        held.enter_context(to_be_continued(run))
+        held.enter_context(explained(recipe, run))
         best = _fit(recipe, parts, held_out, run, show, processes)
         if not processes.is_first:
             return {}
@@ -143,25 +169,6 @@ def train(
             raise Interrupted(
                 f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
             ) from None
-
-
-@contextmanager
-def _to_be_continued(run: RunDirectory) -> Iterator[None]:
-    """With what the user can mend, say how the run goes on then."""
-    try:
-        yield
-    except (Interrupted, TrainingDiverged):
-        raise
-    except (RuntimeError, ConnectionError, EOFError) as error:
-        # The last two, where one was killed while it handed images over.
-        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
-            raise
-        raise UserError(
-            "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm): lower "
-            f"batches.workers in {run.recipe}. Then continue with proxemic train --resume {run.path}."
-        ) from error
-    except (UserError, OSError) as error:
-        raise UserError(f"{f'{error}'.rstrip('.')}. Then continue with proxemic train --resume {run.path}.") from error
 
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:
@@ -201,12 +208,15 @@ def _unheard(line: str) -> None:
     """What the first process reports for all."""
 
 
-def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
-    with processes.first_goes_ahead("images"):
+def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times) -> _Parts:
+    with processes.first_goes_ahead("images"), times.of("data"):
         splits = recipe.load()
-    model, loss = _networks(recipe, splits)
+    with times.of("network"):
+        model, loss = _networks(recipe, splits)
+        _check_takes_images(recipe, model, run)
     # What these refuse is said before anything is written.
-    _check_schedule(recipe, recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
+    schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]
+    _check_schedule(recipe, schedule)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
@@ -217,8 +227,6 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
     sharded = recipe.proxies == "sharded"
     if sharded:
         _check_sharded(recipe, loss, processes)
-    if recipe.training.start_from is not None and not run.checkpoint.exists():
-        start_from(RunDirectory(recipe.training.start_from), model, loss, fingerprint(splits))
     data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
     task = EmbeddingTask(
         model,
@@ -232,7 +240,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,
     )
-    return _Parts(splits, task, data)
+    return _Parts(splits, task, data, schedule)
 
 
 def _check_sharded(recipe: Recipe, loss: ProxyLoss | PairwiseLoss, processes: Processes) -> None:
@@ -274,6 +282,24 @@ def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss
     return model, recipe.loss(splits.train.num_classes, recipe.model.embedding_size)
 
 
+@torch.no_grad()
+def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory) -> None:
+    size = recipe.images.size
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        model.eval()(torch.zeros(1, recipe.images.channels, size, size))
+    except (AssertionError, RuntimeError) as error:
+        if explanation(error, recipe, run):
+            raise
+        raise UserError(
+            f"images.size is {size}, but the network ({recipe.model.backbone}) cannot take images of {size} by {size} "
+            f"pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
+        ) from error
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
 def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
     select_on = recipe.evaluation.select_on
     if select_on == "validation" and splits.validation is None:
@@ -311,8 +337,11 @@ def _fit(
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch, processes)
+    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch, processes, show.times)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
+    checkpoint = run.checkpoint if run.checkpoint.exists() else None
+    step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
+    own_loggers = recipe.training.loggers
     _quiet()
     with warnings.catch_warnings():
         _ignore_what_is_meant()
@@ -331,14 +360,13 @@ def _fit(
             ],
             enable_progress_bar=show.bars,
             enable_model_summary=False,
-            logger=_loggers(recipe, run),
+            logger=run_loggers(run.path / "logs", step) if own_loggers is None else own_loggers,
             plugins=_plugins(recipe, processes),
             use_distributed_sampler=False,
             default_root_dir=run.path,
         )
         if processes.world > 1:
             keep_sigterm(trainer)
-        checkpoint = run.checkpoint if run.checkpoint.exists() else None
         if processes.is_first:
             run.diverged.unlink(missing_ok=True)
         try:
@@ -412,40 +440,51 @@ def _finish(
     measured = {name: best[name] for name in names}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
-    result = {} if splits.test is None or not look_at_test else _test(recipe, splits.test, splits, run)
+    result = {} if splits.test is None or not look_at_test else _test(recipe, splits.test, splits, run, show)
     result |= {"epoch": int(best["epoch"]), "selected_on": selected_on, "seed": recipe.seed}
     if selected_on == "validation":
         result["validation"] = validation
     if measured:
         result["measured"] = measured
-    draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
+    with show.times.of("pictures"):
+        draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
+    # Of the process that has finished the run; apart from the metrics, which do not depend on it.
+    write_json(run.path / "seconds.json", show.times.seconds())
     write_json(run.metrics, result)
     show.report(f"Wrote {run.path}")
+    show.report(show.times.sentence())
     if splits.test is None and look_at_test:
         show.report(f"There are no test classes: judge it on pairs of faces with proxemic verify {run.path}")
     return result
 
 
-def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory) -> dict[str, Any]:
-    model, _ = load_model(run.path)
-    device = pick_device(recipe.training.accelerator)
+class _SideBySide(nn.ModuleList):
+    """The embeddings of several networks, one after the other in each row."""
 
-    def judge(network: EmbeddingModel, description: str) -> tuple[torch.Tensor, Any]:
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dims"]:
+        return torch.cat([network(images) for network in self], dim=1)
+
+
+def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, show: _Show) -> dict[str, Any]:
+    networks = {"test": load_model(run.path)[0]}
+    if recipe.evaluation.untrained:
+        networks["untrained"] = _networks(recipe, splits)[0]
+    with show.times.of("test"):
+        # In one pass: reading the images takes longer than embedding them.
         embeddings = embed_images(
-            network.to(device),
+            _SideBySide(networks.values()).to(pick_device(recipe.training.accelerator)),
             images,
             recipe.images,
             batch_size=recipe.evaluation.batch_size,
             workers=recipe.batches.workers,
-            description=description,
+            description="test",
         )
-        return embeddings, evaluate_embeddings(embeddings, images, recipe.evaluation)
-
-    embeddings, test = judge(model, "test")
-    draw_gallery(embeddings, images, run.path / "gallery.png", distance=recipe.evaluation.distance)
-    result: dict[str, Any] = {"test": dict(test)}
-    if recipe.evaluation.untrained:
-        result["untrained"] = dict(judge(_networks(recipe, splits)[0], "untrained")[1])
+        each = [part.contiguous() for part in embeddings.chunk(len(networks), dim=1)]
+        found = [evaluate_embeddings(part, images, recipe.evaluation) for part in each]
+    with show.times.of("pictures"):
+        draw_gallery(each[0], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
+    result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, found, strict=True)}
+    test = found[0]
     trained_on = len({*images.class_names} & {*splits.train.class_names})
     return result | {
         "test_classes": images.num_classes,
@@ -453,14 +492,6 @@ def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory) -
         "test_queries": test.queries,
         "test_queries_left_out": test.left_out,
     }
-
-
-def _loggers(recipe: Recipe, run: RunDirectory) -> Sequence[Logger]:
-    if recipe.training.loggers is not None:
-        return recipe.training.loggers
-    logs = run.path / "logs"
-    # Each start of the run, a resumed one too, logs to a version of its own: Lightning would delete what is there.
-    return [TensorBoardLogger(logs, name="tensorboard"), CSVLogger(logs, name="csv")]
 
 
 def _quiet() -> None:

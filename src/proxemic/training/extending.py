@@ -1,0 +1,99 @@
+"""More epochs for a run that has begun or is finished."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import yaml
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LRScheduler,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+)
+
+from proxemic.errors import UserError
+from proxemic.files import write_atomically
+from proxemic.training.checkpoint_io import read_checkpoint
+from proxemic.training.recipe import Recipe
+from proxemic.training.run import RunDirectory
+from proxemic.training.schedules import PolynomialDecay
+
+__all__ = ["check_extension", "extend", "with_epochs"]
+
+_ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}
+"""After how many epochs these have come to their end, where the rate is 0, rises again or is not defined."""
+
+
+def with_epochs(recipe: Recipe, recipe_yaml: str, epochs: int) -> tuple[Recipe, str]:
+    """Give a recipe, and its text, with more epochs.
+
+    Raises:
+        UserError: If they are not more, or the recipe's epochs are not counted by ``training.epochs``.
+    """
+    before = recipe.training.epochs
+    if recipe.training.start_phase == 2:
+        raise UserError(
+            "The run trains its second phase alone, whose epochs are second_phase.epochs: it cannot be extended by "
+            "--training.epochs."
+        )
+    if epochs <= before:
+        raise UserError(
+            f"--training.epochs is {epochs}, but the run has {before}: give more to extend it, or continue it by "
+            "--resume alone."
+        )
+    content = yaml.safe_load(recipe_yaml)
+    content["training"]["epochs"] = epochs
+    training = replace(recipe.training, epochs=epochs)
+    return replace(recipe, training=training), yaml.safe_dump(content, sort_keys=False)
+
+
+def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
+    """Raise `UserError` unless the run, extended, does what a run of as many epochs would have done from the start.
+
+    Args:
+        run: That has begun.
+        before: Its epochs.
+        epochs: Those that it is to have, more than before.
+        schedule: Of its learning rates, as its recipe builds it.
+    """
+    if not run.checkpoint.exists():
+        if run.metrics.exists():
+            raise UserError(
+                f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): begin with its weights, by "
+                f"--training.start_from {run.path} and a new --out."
+            )
+        return  # nothing was trained yet
+    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
+    if read_checkpoint(run.checkpoint)["proxemic"]["second_phase_began"] is not None:
+        raise UserError(f"{run.path} is in its second phase, which cannot begin later any more: {instead}.")
+    for each in _parts(schedule):
+        if isinstance(each, PolynomialDecay):
+            raise UserError(
+                f"optim.schedule is PolynomialDecay, whose rates fall over all epochs: those trained so far had the "
+                f"rates of {before} epochs. To train more, {instead}."
+            )
+        end = next((getattr(each, name) for kind, name in _ENDS.items() if isinstance(each, kind)), None)
+        if end is not None and before <= end < epochs:
+            raise UserError(
+                f"optim.schedule is {type(each).__name__}, which comes to its end after {end} epochs: its rates "
+                f"from there on are not those of a training of {epochs} epochs. To train more, {instead}."
+            )
+
+
+def extend(run: RunDirectory, recipe_yaml: str) -> None:
+    """Replace the recipe of a run, which is then no longer finished; killed at any moment, the run can be resumed."""
+    with write_atomically(run.recipe) as temporary:
+        temporary.write_text(recipe_yaml, encoding="utf-8")
+        # First: a run with more epochs than its metrics are of would be taken for finished.
+        run.metrics.unlink(missing_ok=True)
+
+
+def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
+    """A schedule, or those that it is made of."""
+    if isinstance(schedule, SequentialLR | ChainedScheduler):
+        for each in schedule._schedulers:
+            yield from _parts(each)
+    elif schedule is not None:
+        yield schedule

@@ -1,0 +1,52 @@
+"""Where the time of a run went."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Times"]
+
+
+class Times:
+    """Seconds of wall clock, by what they were spent on.
+
+    Args:
+        began: `time.monotonic` when the command began, imports included; None is now.
+
+    >>> times = Times()
+    >>> with times.of("data"):
+    ...     pass
+    >>> list(times.seconds())
+    ['start', 'data', 'other', 'total']
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        now = time.monotonic()
+        self._began = now if began is None else began
+        self._spent = {"start": now - self._began}
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add to what was spent on something."""
+        self._spent[name] = self._spent.get(name, 0.0) + seconds
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """What is spent in the block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began)
+
+    def seconds(self) -> dict[str, float]:
+        """All of them, with ``other`` and the ``total``."""
+        total = time.monotonic() - self._began
+        spent = self._spent | {"other": max(0.0, total - sum(self._spent.values())), "total": total}
+        return {name: round(value, 3) for name, value in spent.items()}
+
+    def sentence(self) -> str:
+        """The same in a line, without what took less than half a second."""
+        seconds = self.seconds()
+        total = seconds.pop("total")
+        parts = [f"{name} {value:.0f}" for name, value in seconds.items() if value >= 0.5]
+        return f"Seconds: {', '.join([*parts, f'in all {total:.0f}'])}"

@@ -1,0 +1,170 @@
+"""What fails is explained in one sentence: too little memory, another's checkpoint, and code of the user's own."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_line import Here, assert_refused
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training import RunDirectory, train
+from proxemic.training.failures import explained
+from proxemic.training.module import EmbeddingTask
+
+NO_CPU_MEMORY = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("failures")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture(scope="module")
+def read(recipe: Path) -> ReadRecipe:
+    return read_recipe(recipe, ["--training.epochs", "1", "--evaluation.untrained", "false"])
+
+
+def run(read: ReadRecipe, out: Path, **options: object) -> None:
+    train(read.recipe, read.yaml, out, report=[].append, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError(NO_CPU_MEMORY),
+    ],
+)
+def test_too_little_memory_names_what_to_lower(
+    read: ReadRecipe, tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddingTask, "training_step", fail)
+        with pytest.raises(UserError) as caught:
+            run(read, tmp_path / "run")
+    said = str(caught.value)
+    for words in ("batches.parts, which is 1", "batches.size, which is 8", f"in {tmp_path}", "proxemic train --resume"):
+        assert words in said
+    with explained_to_fail("batches.size, which is 8"), explained(read.recipe, RunDirectory(tmp_path / "none")):
+        raise error
+
+
+def explained_to_fail(words: str) -> "pytest.RaisesExc[UserError]":
+    return pytest.raises(UserError, match=re.escape(words))
+
+
+def test_a_checkpoint_of_something_else_or_of_another_recipe(
+    read: ReadRecipe, recipe: Path, tmp_path: Path, here: Here
+) -> None:
+    other = tmp_path / "run"
+    run(read, other)
+    (other / "metrics.json").unlink()
+    text = (other / "recipe.yaml").read_text()
+    (other / "recipe.yaml").write_text(text.replace("proxies_per_class: 2", "proxies_per_class: 3"))
+    assert_refused(here("train", "--resume", other), ["last.ckpt does not fit the recipe beside it", "size mismatch"])
+    (other / "recipe.yaml").write_text(text)
+    for content in ({"state_dict": {}, "epoch": 3}, [1, 2]):
+        torch.save(content, other / "checkpoints" / "last.ckpt")
+        assert_refused(here("train", "--resume", other), ["last.ckpt is a checkpoint of something else", "--out"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--images.size", "2"], ["images.size is 2, but the network (convnet) cannot take images of 2 by 2 pixels"]),
+        (["--model.backbone", "vit_tiny_patch16_224"], ["images.size is 28", "(vit_tiny_patch16_224)"]),
+    ],
+)
+def test_images_that_the_network_cannot_take_are_refused_before_anything_is_written(
+    recipe: Path, tmp_path: Path, here: Here, flags: list[str], words: list[str]
+) -> None:
+    assert_refused(here("train", "--recipe", recipe, "--out", tmp_path / "run", *flags), words)
+    assert not (tmp_path / "run").exists()
+
+
+OWN = """
+from lightning.pytorch import Callback
+from proxemic.losses import ProxyAnchorLoss
+
+def divide(batch_idx):
+    return 1 / (1 - batch_idx)
+
+class Own(ProxyAnchorLoss):
+    def objective(self, positive, negative, labels, embeddings):
+        raise KeyError("no such thing")
+
+class Watch(Callback):
+    def on_train_batch_start(self, trainer, task, batch, batch_idx):
+        divide(batch_idx)
+
+class Refuses(ProxyAnchorLoss):
+    def __init__(self, num_classes: int, embedding_size: int):
+        raise RuntimeError("cannot be made")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_parts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_parts", raising=False)
+    return str(tmp_path / "own_parts.py")
+
+
+def test_an_error_in_a_loss_of_ones_own_is_shown_as_such(recipe: Path, tmp_path: Path, here: Here, own: str) -> None:
+    out = tmp_path / "run"
+    result = here("train", "--recipe", recipe, "--out", out, "--loss", "own_parts.Own")
+    place = f"own_parts.Own.objective failed at {own}:{line_of('no such thing')} with KeyError: 'no such thing'"
+    assert_refused(result, [place, "--traceback", f"proxemic train --resume {out}"])
+    with pytest.raises(UserError) as caught:
+        here("--traceback", "train", "--resume", out)
+    assert isinstance(caught.value.__cause__, UserError)
+    assert isinstance(caught.value.__cause__.__cause__, KeyError)
+
+    result = here("train", "--recipe", recipe, "--out", tmp_path / "other", "--loss", "own_parts.Refuses")
+    assert_refused(result, ["own_parts.Refuses.__init__ failed", "with RuntimeError: cannot be made"])
+    assert "--resume" not in result.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_error_in_what_a_callback_of_ones_own_calls(recipe: Path, tmp_path: Path, here: Here, own: str) -> None:
+    flags = ["--training.callbacks", "[{class_path: own_parts.Watch}]"]
+    result = here("train", "--recipe", recipe, "--out", tmp_path / "run", *flags)
+    place = f"own_parts.Watch.on_train_batch_start failed at {own}:{line_of('1 / (1')} with ZeroDivisionError"
+    assert_refused(result, [place])
+
+
+def line_of(words: str) -> int:
+    return next(number for number, line in enumerate(OWN.splitlines(), 1) if words in line)
+
+
+class Stops:
+    def on_epoch(self, row: Mapping[str, float]) -> None:
+        raise LookupError("enough")
+
+
+def test_what_on_epoch_raises_ends_the_training_as_it_is(read: ReadRecipe, tmp_path: Path) -> None:
+    on_epoch: Callable[[Mapping[str, float]], object] = Stops().on_epoch
+    with pytest.raises(LookupError, match="enough"):
+        run(read, tmp_path / "run", on_epoch=on_epoch)
+
+
+def test_what_killed_processes_left_in_a_run_is_removed(read: ReadRecipe, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(read, out)
+    (out / "metrics.json").unlink()
+    left = [out / ".recipe.yaml.999999999.tmp", out / "checkpoints" / ".last.ckpt.999999999.tmp"]
+    for path in left:
+        path.touch()
+    run(read, out, resume=True)
+    assert not any(path.exists() for path in left)

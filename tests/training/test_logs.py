@@ -1,0 +1,67 @@
+"""However often a run is resumed, its loggers write one curve, each step once."""
+
+import csv
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from lightning.pytorch.loggers import Logger
+from torch.utils.tensorboard import SummaryWriter  # noqa: F401  # what the logger imports late
+
+from proxemic.training.logs import run_loggers
+
+
+def log(loggers: list[Logger], steps: range, values: Mapping[int, float]) -> None:
+    for step in steps:
+        for logger in loggers:
+            logger.log_metrics({"loss": values[step]} | ({"map@r": values[step] / 2} if step % 3 == 2 else {}), step)
+
+
+def start(folder: Path, step: int) -> list[Logger]:
+    loggers = list(run_loggers(folder, step))
+    for logger in loggers:
+        logger.save()
+    return loggers
+
+
+def logged(folder: Path) -> tuple[list[int], list[int]]:
+    """The steps in the CSV file and in TensorBoard."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (versions,) = {tuple(sorted(path.name for path in (folder / name).iterdir())) for name in ("csv", "tensorboard")}
+    assert versions == ("version_0",)
+    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["map@r"] != "" for row in rows] == [int(row["step"]) % 3 == 2 for row in rows]
+    events = EventAccumulator(str(folder / "tensorboard" / "version_0")).Reload()
+    return [int(row["step"]) for row in rows], [event.step for event in events.Scalars("loss")]
+
+
+def test_a_resumed_run_continues_its_logs(tmp_path: Path) -> None:
+    values = {step: random.random() for step in range(12)}
+    first = start(tmp_path, 0)
+    log(first, range(7), values)  # the last checkpoint is of 5 steps
+    for logger in first:
+        logger.finalize("failed")
+    second = start(tmp_path, 5)
+    assert logged(tmp_path)[0] == [*range(5)]  # kept, should it be killed now
+    log(second, range(5, 12), values)
+    for logger in second:
+        logger.finalize("success")
+    assert logged(tmp_path) == ([*range(12)], [*range(12)])
+
+
+def test_a_row_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
+    first = start(tmp_path, 0)
+    log(first, range(4), dict.fromkeys(range(4), 1.0))
+    for logger in first:
+        logger.finalize("failed")
+    path = tmp_path / "csv" / "version_0" / "metrics.csv"
+    path.write_bytes(path.read_bytes()[:-4])
+    log(second := start(tmp_path, 4), range(4, 6), dict.fromkeys(range(6), 1.0))
+    for logger in second:
+        logger.finalize("success")
+    assert logged(tmp_path)[0] == [0, 1, 2, 4, 5]
+    path.write_text("")
+    start(tmp_path, 4)
+    assert not path.exists()
