@@ -1,7 +1,6 @@
 """The distances, reducers and regularisers inside the pair losses of pytorch-metric-learning.
 
-PML does not type its arguments. A parser that made any class for an argument without a type would let a recipe run any
-code; here it is made from PML's own classes alone.
+PML does not type its arguments, so that the parser leaves them as they are written: they are made here, of PML's classes.
 """
 
 import importlib
@@ -14,13 +13,11 @@ from proxemic.extras import extra
 with extra("train"):
     from jsonargparse import Namespace
 
-__all__ = ["PLACES", "make_inside"]
+__all__ = ["PACKAGE", "PAIRS", "make_inside"]
 
-PLACES = {
-    "loss.loss": "pytorch_metric_learning.losses",
-    "loss.miner": "pytorch_metric_learning.miners",
-}
-"""Where the classes inside a `PairwiseLoss` are found."""
+PACKAGE = "pytorch_metric_learning."
+PAIRS = ("loss.loss", "loss.miner")
+"""The places inside a `PairwiseLoss`."""
 
 
 def make_inside(config: Namespace) -> Namespace:
@@ -30,7 +27,7 @@ def make_inside(config: Namespace) -> Namespace:
         UserError: If one of them is not there or refuses its arguments.
     """
     made = config.clone()
-    for key in PLACES:
+    for key in PAIRS:
         arguments = made.get(f"{key.replace('.', '.init_args.')}.init_args", None) or Namespace()
         for name, value in arguments.items(branches=True, nested=False):
             arguments[name] = _make(f"{key}.{name}", value)
@@ -41,10 +38,10 @@ def _make(key: str, value: Any) -> Any:
     spec: Any = value.as_dict() if isinstance(value, Namespace) else value
     path = spec.get("class_path") if isinstance(spec, Mapping) else spec
     arguments = spec.get("init_args") if isinstance(spec, Mapping) else None
-    if not isinstance(path, str) or not path.startswith("pytorch_metric_learning."):
+    if not isinstance(path, str) or not path.startswith(PACKAGE):
         return value
     module, _, name = path.rpartition(".")
-    try:
+    try:  # that it is a class of theirs is checked when the recipe is read
         return getattr(importlib.import_module(module), name)(**(arguments or {}))
-    except (AssertionError, AttributeError, ImportError, TypeError, ValueError) as error:
+    except (AssertionError, TypeError, ValueError) as error:
         raise UserError(f"{key} is {path}, which cannot be made: {error}.") from error

@@ -1,0 +1,245 @@
+"""What a recipe holds, checked before anything of it is made: its keys, its classes, their arguments.
+
+The parser makes any class, and calls any function, that is named to it. So nothing reaches it but what stands in a place
+for classes, and is what the place asks for.
+"""
+
+import difflib
+import inspect
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, get_type_hints
+
+from torch import nn
+
+import proxemic.losses
+from proxemic.errors import UserError
+from proxemic.recipes.importing import find_object
+from proxemic.recipes.pairs import PACKAGE, PAIRS
+from proxemic.recipes.places import Place, arms, elements, is_plain, parameters, place_of
+from proxemic.recipes.values import as_yaml, fits, said, shown
+
+__all__ = ["Check", "is_section"]
+
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_BESIDE = {
+    "data": "proxemic.data",
+    "loss": "proxemic.losses",
+    "loss.loss": f"{PACKAGE}losses",
+    "loss.miner": f"{PACKAGE}miners",
+    "loss.pooling": "proxemic.losses",
+    "loss.regularizers": "proxemic.losses",
+    "optim.optimizer": "torch.optim",
+    "optim.schedule": "torch.optim.lr_scheduler",
+    "training.callbacks": "lightning.pytorch.callbacks",
+    "training.loggers": "lightning.pytorch.loggers",
+}
+"""The modules in which to look for what a misspelt name may have meant."""
+
+
+class Check:
+    """A check of one recipe.
+
+    Args:
+        where: The file, for messages about what is in it.
+        flags: The keys that flags gave.
+        linked: Keys whose values follow from those of others.
+        own_code: Classes may be imported from the current directory.
+    """
+
+    def __init__(
+        self, where: str, flags: Collection[str], linked: Collection[str] = (), *, own_code: bool = False
+    ) -> None:
+        self.where, self.flags, self.linked, self.own_code = where, flags, linked, own_code
+        self._values: list[tuple[str, Any, Any]] = []
+
+    def section(self, content: Any, made: type, key: str = "") -> None:
+        """Check what a recipe has for the fields of a dataclass.
+
+        Raises:
+            UserError: If a key is unknown or missing, or a value names what must not stand there.
+        """
+        types = _types(made)
+        allowed = [name for name in types if _join(key, name) not in self.linked]
+        if content is None:
+            raise self._error(key, f"{key} is empty: give {', '.join(allowed[:3])} or others below it, or leave it out")
+        content = as_yaml(content) if isinstance(content, str) else content
+        if not isinstance(content, Mapping):
+            raise self._error(key, f"{key} is {shown(content)}, but must map names such as {allowed[0]} to values")
+        self._check_names(key, content, allowed)
+        for each in fields(made):
+            name = _join(key, each.name)
+            if each.name in content:
+                self.value(content[each.name], types[each.name], name)
+            elif each.default is MISSING and each.default_factory is MISSING:
+                raise self._error("", f"The key {name} is missing, which every recipe has")
+
+    def value(self, value: Any, annotation: Any, key: str) -> None:
+        """Check a value, and all that is in it, by its type.
+
+        Raises:
+            UserError: As `section`.
+        """
+        if sections := [arm for arm in arms(annotation) if is_section(arm)]:
+            if value is not None or type(None) not in arms(annotation):
+                self.section(value, sections[0], key)
+            return
+        place = self._place(key, annotation)
+        inside = as_yaml(value) if isinstance(value, str) else value  # as the parser does
+        if isinstance(inside, Mapping):
+            self._check_mapping(inside, annotation, place, key)
+        elif isinstance(inside, list | tuple):
+            for each in inside:
+                self.value(each, elements(annotation), key)
+        elif isinstance(inside, str) and place and not _is_text(inside, annotation):
+            self._check_made(inside, {}, {}, place, key)
+        elif isinstance(inside, str) and not is_plain(annotation) and _PATH.fullmatch(inside):
+            wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
+            raise self._error(key, f"{key} is {shown(inside)}, but {wanted}")
+        elif inside is None and place and not fits(None, annotation):
+            raise self._error(key, f"{key} is empty: give {place}")
+        self._values.append((key, value, annotation))
+
+    def misfit(self) -> str | None:
+        """Say which of the values is the first that does not fit its type, after the parser has refused one."""
+        for key, value, annotation in self._values:
+            if not fits(value, annotation):
+                return str(self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}"))
+        return None
+
+    def _place(self, key: str, annotation: Any) -> Place | None:
+        if key.startswith(tuple(f"{each}." for each in PAIRS)) and annotation in (Any, inspect.Parameter.empty):
+            return Place((nn.Module,), package=PACKAGE)  # their arguments have no types
+        return place_of(key, annotation)
+
+    def _check_mapping(self, content: Mapping[str, Any], annotation: Any, place: Place | None, key: str) -> None:
+        if "class_path" in content:
+            unknown = set(content) - {"class_path", "init_args", "dict_kwargs"}
+            if place is None or not isinstance(content["class_path"], str):
+                raise self._error(key, f"{key} is {shown(dict(content))}, but no class can stand there")
+            if unknown:
+                raise self._error(key, f"{key}.{min(unknown)} is beside class_path: put it into init_args")
+            arguments, others = (content.get(each) or {} for each in ("init_args", "dict_kwargs"))
+            self._check_made(content["class_path"], arguments, others, place, key)
+        elif place and not place.package:
+            raise self._error(
+                key, f"{key} has no class_path, which says of which class {', '.join(map(str, content))} is"
+            )
+        elif not fits(content, annotation):
+            raise self._unknown(f"{key}.{next(iter(content), '')}", [])
+        else:
+            for name, each in content.items():
+                self.value(each, elements(annotation), _join(key, str(name)))
+
+    def _check_made(self, path: str, arguments: Any, others: Any, place: Place, key: str) -> None:
+        thing = self._find(path, place, key)
+        for each in (arguments, others):
+            if not isinstance(each, Mapping):
+                raise self._error(key, f"{key} is {path} with {shown(each)}, but must map its arguments to values")
+        if not inspect.isclass(thing):
+            if arguments or others:
+                raise self._error(key, f"{key} is {path}, which is a function: give its import path alone")
+            return
+        known = dict([*parameters(thing).items()][place.filled :])
+        self._check_names(key, arguments, known)
+        for name, each in known.items():
+            if name in arguments:
+                self.value(arguments[name], each.annotation, f"{key}.{name}")
+            elif each.required:
+                raise self._missing(thing, name, each.annotation, key)
+        for name, each in others.items():
+            self.value(each, Any, f"{key}.{name}")
+
+    def _find(self, path: str, place: Place, key: str) -> object:
+        if "." not in path:
+            found = [each for base in place.bases for each in _derived(base) if each.__name__ == path]
+            if not found or not place.takes(found[0]):
+                raise self._no_such(path, place, key)
+            return found[0]
+        if place.package and not path.startswith(place.package):
+            raise self._error(key, f"{key} is {path}, but must be a class of {place.package.rstrip('.')}")
+        thing = find_object(key, path, place.takes, own_code=self.own_code)
+        if not place.takes(thing):
+            abstract = "is abstract: it " if inspect.isabstract(thing) else ""
+            beside = f", such as those of {_BESIDE[key]}" if key in _BESIDE else ""
+            raise self._error(key, f"{key} is {path}, which {abstract}cannot stand there: give {place}{beside}")
+        return thing
+
+    def _no_such(self, name: str, place: Place, key: str) -> UserError:
+        module = _BESIDE.get(key, "")
+        names = [each for each, thing in vars(import_module(module)).items() if place.takes(thing)] if module else []
+        names = [each for each in names if not each.startswith("_")]
+        by_name = module.startswith("proxemic.")
+        near = difflib.get_close_matches(name, names, n=1)
+        meant = f" (did you mean {near[0] if by_name else f'{module}.{near[0]}'}?)" if near else ""
+        choice = f"choose one of {', '.join(names)}, or " if by_name else ""
+        return self._error(key, f"There is no {key} {name}{meant}: {choice}give the import path of {place}")
+
+    def _missing(self, made: type, name: str, annotation: Any, key: str) -> UserError:
+        if annotation is not inspect.Parameter.empty:
+            hint = f"{made.__name__} needs it, in the recipe or as --{key}.{name}"
+            return self._error("", f"The key {key}.{name} is missing: {hint}")
+        if made.__name__ in proxemic.losses.__all__:
+            return self._error(
+                key, f"{key} is {made.__name__}, which has proxies of its own: make it the loss itself, not inside one"
+            )
+        return self._error(
+            key,
+            f"{key} is {made.__name__}, which needs {name} but does not say of what type, so that no recipe can give "
+            "it: derive a class of your own that does, and give its import path",
+        )
+
+    def _check_names(self, key: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
+        known = [*allowed]
+        for name in given:
+            if name not in known:
+                raise self._unknown(_join(key, str(name)), known)
+
+    def _unknown(self, key: str, allowed: Collection[str]) -> UserError:
+        parent, _, name = key.rpartition(".")
+        flag = next((each for each in self.flags if each == key or each.startswith(f"{key}.")), None)
+        dashes, kind = ("--", "flag") if flag else ("", "key")
+        near = difflib.get_close_matches(name, allowed, n=1)
+        if near:
+            rest = (flag or key).removeprefix(key)
+            hint = f"did you mean {dashes}{_join(parent, near[0])}{rest}?"
+        elif allowed:
+            hint = f"allowed are {', '.join(dashes + _join(parent, each) for each in sorted(allowed))}"
+        else:
+            hint = f"{parent} is a single value"
+        return self._error(key, f"There is no {kind} {dashes}{flag or key}: {hint}")
+
+    def _error(self, key: str, message: str) -> UserError:
+        """Of what a flag gave, the flag says enough; else the file is named."""
+        given = key and any(each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags)
+        return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
+
+
+def is_section(annotation: Any) -> bool:
+    """Whether it is a dataclass that is a part of a recipe, not one of the classes to choose from."""
+    return inspect.isclass(annotation) and all(is_dataclass(each) for each in inspect.getmro(annotation)[:-1])
+
+
+@cache
+def _types(made: type) -> dict[str, Any]:
+    return get_type_hints(made, include_extras=True)
+
+
+def _derived(base: type) -> Iterable[type]:
+    """A class and all that are derived from it, as far as they are known by now; none twice."""
+    found = {base: None}
+    for each in base.__subclasses__():
+        found |= dict.fromkeys(_derived(each))
+    return found
+
+
+def _is_text(text: str, annotation: Any) -> bool:
+    """Whether a text names nothing although a class could stand there."""
+    return not _PATH.fullmatch(text) and any(arm is not object and is_plain(arm) and fits(text, arm) for arm in arms(annotation))
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}".lstrip(".")

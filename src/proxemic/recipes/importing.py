@@ -1,0 +1,115 @@
+"""What an import path of a recipe names, found without running code that is not to be trusted.
+
+Importing a module runs it. What is installed was chosen by the user; a file that lies in the current directory, perhaps
+beside a recipe from somewhere else, was not. So only commands that train import from there.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from proxemic.errors import UserError
+
+__all__ = ["find_object", "is_own"]
+
+
+def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code: bool) -> object:
+    """Give what an import path names: an attribute of a module, not of what the module has imported.
+
+    Args:
+        key: Where it stands in the recipe, for messages.
+        path: As ``torch.optim.AdamW``.
+        fits: Whether an object may stand there: the nearest name of such a one is suggested.
+        own_code: Modules in the current directory may be imported; it is put on the path.
+
+    Raises:
+        UserError: If there is no such module or no such name in it, if the module must not be or cannot be imported.
+    """
+    module_name, _, name = path.rpartition(".")
+    module = _import(key, path, module_name, own_code)
+    if name in vars(module) or hasattr(module, name):
+        return getattr(module, name)
+    names = [each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    meant = f": did you mean {near[0]}?" if near else f", but {', '.join(names)}." if 0 < len(names) < 10 else "."
+    raise UserError(f"{key} is {path}, but {module_name} has no {name}{meant}")
+
+
+def is_own(name: str) -> bool:
+    """Whether a module that is imported is the user's own: neither of Python nor installed as a package is."""
+    module = sys.modules[name]
+    file = getattr(module, "__file__", None)
+    if name.partition(".")[0] in (*sys.stdlib_module_names, "proxemic") or file is None:
+        return False
+    installed = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return not any(Path(file).is_relative_to(each) for each in installed)
+
+
+def _import(key: str, path: str, name: str, own_code: bool) -> ModuleType:
+    parts = name.split(".")
+    # Nothing that a recipe asks for is in Python itself, and some of its modules do things when they are imported.
+    known = parts[0] not in sys.stdlib_module_names and "__main__" not in parts
+    if not (known and all(each.isidentifier() for each in path.split("."))):
+        raise UserError(f"{key} is {path}, which is no import path of a class that can stand there.")
+    if own_code and not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
+    for count in range(1, len(parts) + 1):
+        part = ".".join(parts[:count])
+        if part not in sys.modules:
+            _import_part(key, path, part, own_code)
+    return sys.modules[name]
+
+
+def _import_part(key: str, path: str, name: str, own_code: bool) -> None:
+    try:
+        spec = importlib.util.find_spec(name)  # the packages around it are imported
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        parent = name.rpartition(".")[0]
+        where = f"{parent} has no module {name.rpartition('.')[2]}" if parent else f"no module {name} is found"
+        hint = "" if parent else ": install its package, run the command in its folder, or put that on PYTHONPATH"
+        raise UserError(f"{key} is {path}, but {where}{hint}.")
+    if not own_code and _is_here(spec):
+        raise UserError(
+            f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
+            "if you trust it, set PYTHONPATH=. for this command."
+        )
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{key} is {path}, but importing {name} fails: {_said(error)}") from error
+
+
+def _is_here(spec: ModuleSpec) -> bool:
+    """Whether a module is found in the current directory, and not since PYTHONPATH says to look there."""
+    chosen = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if any(_is_current(each) for each in chosen):
+        return False
+    roots = [each or os.getcwd() for each in (*sys.path, "")]
+    places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
+    # An environment may lie in the current directory: the innermost folder of the path is the one that it is found by.
+    found = [max((each for each in roots if Path(place).is_relative_to(each)), key=len, default="") for place in places]
+    return any(each and _is_current(each) for each in found)
+
+
+def _is_current(folder: str) -> bool:
+    return os.path.isdir(folder) and os.path.samefile(folder, os.curdir)
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    else:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = last.filename, last.lineno
+    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {message}' if message else ''} (line {line} of {file})."

@@ -1,0 +1,184 @@
+"""Where a recipe may name a class or a function, and which: what the type of the place says, or else this table."""
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from torch import nn
+from torch.distributions import Transform
+
+from proxemic.extras import extra
+from proxemic.losses import Power
+from proxemic.recipes.importing import is_own
+
+__all__ = ["PLACES", "Parameter", "Place", "arms", "elements", "is_container", "is_plain", "parameters", "place_of"]
+
+_ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"
+_DISTANCES = (nn.Module, Power, Transform, *(f"torch.{name}" for name in _ELEMENTWISE.split()))
+
+PLACES: dict[str, tuple[type | str, ...]] = {
+    "loss.f1": _DISTANCES,
+    "loss.f2": _DISTANCES,
+    "loss.init": ("proxemic.losses.initialization", "torch.nn.init"),
+    "loss.loss": ("pytorch_metric_learning.losses.BaseMetricLossFunction",),
+    "loss.miner": ("pytorch_metric_learning.miners.BaseMiner",),
+}
+"""Of places whose type says too little: base classes (or their import paths), functions, modules of functions.
+
+All others follow from the types of the dataclasses and of the classes' arguments: a place of type ``ImageSource``, or
+``Callable[..., Optimizer]``, takes subclasses of that; one that is any other ``Callable`` takes the user's own functions.
+"""
+
+_PLAIN = (Any, str, int, float, bool, complex, bytes, Path, timedelta, type(None), object)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What may stand in a place.
+
+    Args:
+        bases: A class that is derived from one of these.
+        functions: A function that is one of these, or of one of these modules.
+        own: Also a function, or a class of callable objects, of the user's own.
+        filled: How many arguments of the class, the first ones, are not in the recipe.
+        package: The prefix of the import paths that may be named here; empty for any.
+    """
+
+    bases: tuple[type, ...] = ()
+    functions: tuple[str, ...] = ()
+    own: bool = False
+    filled: int = 0
+    package: str = ""
+
+    def takes(self, thing: object) -> bool:
+        """Whether it may stand there."""
+        if inspect.isclass(thing):
+            fits = issubclass(thing, self.bases) or (self.own and is_own(thing.__module__) and "__call__" in dir(thing))
+            return fits and not inspect.isabstract(thing)
+        if not inspect.isroutine(thing):
+            return False
+        module, name = getattr(thing, "__module__", None) or "torch", thing.__name__
+        return module in self.functions or f"{module}.{name}" in self.functions or (self.own and is_own(module))
+
+    def __str__(self) -> str:
+        kinds = [each.__name__ for each in self.bases if each is not nn.Module or len(self.bases) == 1]
+        wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
+        wanted += [f"one of {', '.join(self.functions)}"] if self.functions else []
+        wanted += ["a function of your own"] if self.own else []
+        return ", or ".join(wanted)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of a class: its type, `inspect.Parameter.empty` if it has none, and whether it must be given."""
+
+    annotation: Any
+    required: bool
+
+
+def place_of(key: str, annotation: Any) -> Place | None:
+    """What the type of a value asks for, if a class or a function may stand there; else None."""
+    places = [place for arm in arms(annotation) if (place := _place(arm))]
+    filled = max((each.filled for each in places), default=0)
+    bases = tuple(base for each in places for base in each.bases)
+    if listed := PLACES.get(key):
+        functions = tuple(each for each in listed if isinstance(each, str) and not _is_class(each))
+        bases = tuple(_class(each) if isinstance(each, str) else each for each in listed if each not in functions)
+        return Place(bases, functions, own=bool(functions), filled=filled)
+    return Place(bases, own=any(each.own for each in places), filled=filled) if places else None
+
+
+def arms(annotation: Any) -> list[Any]:
+    """What a union is made of; of any other type, itself."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return arms(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [arm for each in get_args(annotation) for arm in arms(each)]
+    return [annotation]
+
+
+def elements(annotation: Any) -> Any:
+    """The type of what lists and dicts of this type hold; `Any` if there is none, or it does not say."""
+    inner = [each for arm in arms(annotation) if is_container(get_origin(arm) or arm) for each in get_args(arm)]
+    inner = [each for each in inner if each is not Ellipsis]
+    return Union[tuple(inner)] if inner else Any  # noqa: UP007 - of as many as there are
+
+
+def is_plain(annotation: Any) -> bool:
+    """Whether it is known that no text names a class or a function here."""
+    return all(
+        arm in _PLAIN
+        or get_origin(arm) is Literal
+        or (inspect.isclass(arm) and issubclass(arm, Enum))
+        or (is_container(get_origin(arm) or arm) and all(is_plain(each) or each is Ellipsis for each in get_args(arm)))
+        for arm in arms(annotation)
+    )
+
+
+@cache
+def parameters(made: type) -> dict[str, Parameter]:
+    """The arguments of a class, in order; what it hands on to its bases by ``**kwargs`` included."""
+    found: dict[str, Parameter] = {}
+    for base in inspect.getmro(made):
+        own = inspect.signature(base.__init__).parameters
+        for name, each in own.items():
+            if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and name not in found:
+                # What its bases need, a class may give them itself.
+                required = base is made and each.default is each.empty
+                found[name] = Parameter(_type(base, each), required)
+        if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
+            break
+    return found
+
+
+def _type(owner: type, parameter: inspect.Parameter) -> Any:
+    """The type of an argument; `inspect.Parameter.empty` where it has none, or one that only type checkers import."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty and parameter.default is not parameter.empty:
+        return Any if type(parameter.default) in _PLAIN or is_container(type(parameter.default)) else parameter.empty
+    if not isinstance(annotation, str):
+        return annotation
+    names = vars(inspect.getmodule(owner.__init__) or inspect.getmodule(owner))
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return get_type_hints(holder, dict(names), include_extras=True)["it"]
+    except (NameError, TypeError, AttributeError):
+        return inspect.Parameter.empty
+
+
+def _place(arm: Any) -> Place | None:
+    origin = get_origin(arm) or arm
+    if origin in (Callable, type):
+        *given, made = get_args(arm) or (Any,)
+        inner = [place for each in arms(made) if (place := _place(each))]
+        bases = tuple(base for each in inner for base in each.bases)
+        # As the parser counts: a Callable[..., Made] fills one in.
+        filled = len(given[0]) if given and isinstance(given[0], list) else len(given)
+        return Place(bases, own=not bases, filled=filled if bases else 0) if origin is Callable else Place()
+    if not inspect.isclass(origin) or origin in _PLAIN or is_container(origin) or issubclass(origin, Enum):
+        return None
+    return Place((origin,))
+
+
+def is_container(origin: Any) -> bool:
+    """Whether it is a list, a dict or the like, not a class of something else that can be looped over."""
+    known = inspect.isclass(origin) and origin.__module__ in ("builtins", "collections", "collections.abc")
+    return known and origin not in _PLAIN and issubclass(origin, Iterable)
+
+
+def _is_class(path: str) -> bool:
+    return path.rpartition(".")[2][0].isupper()
+
+
+def _class(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    with extra("pairs"):
+        return getattr(import_module(module), name)

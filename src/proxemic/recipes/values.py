@@ -1,0 +1,82 @@
+"""Whether a value fits a type, and the type in words: what the parser's messages do not say in a sentence."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from proxemic.recipes.places import arms, elements, is_container
+from proxemic.recipes.yaml_files import parse_yaml
+
+__all__ = ["as_yaml", "fits", "said", "shown"]
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a value, or a text that stands for one, may be of a type; where that is not known, it may.
+
+    >>> fits("0.5", float), fits("0.5", int), fits(None, float | None), fits(["a"], list[int])
+    (True, False, True, False)
+    """
+    forms = [value, as_yaml(value)] if isinstance(value, str) else [value]
+    return any(_fits(each, arm) for each in forms for arm in arms(annotation))
+
+
+def said(annotation: Any) -> str:
+    """The type in words.
+
+    >>> said(int | None), said(list[float]), said(Literal["a", "b"])
+    ('a whole number or null', 'a list, each a number', "one of 'a', 'b'")
+    """
+    return " or ".join(dict.fromkeys(_said(arm) for arm in arms(annotation)))
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence, not longer than one."""
+    text = str(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def as_yaml(text: str) -> Any:
+    """What a text stands for if the parser reads it as YAML; the text itself if that is all."""
+    try:
+        return parse_yaml(text)
+    except ValueError as error:
+        if "stands for" in str(error) or "nested" in str(error):
+            raise
+        return text
+
+
+def _fits(value: Any, arm: Any) -> bool:
+    origin = get_origin(arm) or arm
+    if origin is Literal:
+        return value in get_args(arm)
+    if arm is type(None):
+        return value is None
+    if arm is bool:
+        return isinstance(value, bool)
+    if arm in (int, float):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return False
+        return not isinstance(value, bool) and (arm is float or number.is_integer())
+    if arm in (str, Path):
+        return isinstance(value, str)
+    if is_container(origin) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if is_container(origin):
+        return isinstance(value, (list, tuple)) and all(fits(each, elements(arm)) for each in value)
+    return True
+
+
+def _said(arm: Any) -> str:
+    origin = get_origin(arm) or arm
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, get_args(arm)))}"
+    if is_container(origin):
+        return "a mapping" if issubclass(origin, Mapping) else f"a list, each {said(elements(arm))}"
+    if arm is type(None):
+        return "null"
+    return _KINDS.get(arm, arm.__name__ if inspect.isclass(arm) else str(arm))
