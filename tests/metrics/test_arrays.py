@@ -14,7 +14,7 @@ POINTS = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 30
 PROXIES = torch.randn(30, 1, 4, generator=torch.Generator().manual_seed(1))
 SAME = torch.arange(60) % 2 == 0
-VALUES = {"m": POINTS[:, 0].double()}
+VALUES = POINTS[:, 0].double()
 
 CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
     "retrieval": lambda to: metrics.retrieval_metrics(to(POINTS), to(LABELS), nmi=True),
@@ -23,8 +23,8 @@ CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
     ),
     "neighbours": lambda to: metrics.nearest_neighbours(to(POINTS), to(POINTS), k=3, exclude=to(torch.arange(60))),
     "nmi": lambda to: metrics.normalized_mutual_information(to(POINTS), to(LABELS)),
-    "intervals": lambda to: metrics.bootstrap_intervals({"m": to(VALUES["m"])}, to(LABELS), resamples=50),
-    "paired": lambda to: metrics.paired_differences({"m": to(VALUES["m"])}, {"m": to(POINTS[:, 1].double())}, to(LABELS)),
+    "intervals": lambda to: metrics.bootstrap_intervals({"m": to(VALUES)}, to(LABELS), resamples=50),
+    "paired": lambda to: metrics.paired_differences({"m": to(VALUES)}, {"m": to(VALUES.flip(0))}, to(LABELS)),
     "distance to proxy": lambda to: metrics.average_distance_to_proxy(to(POINTS), to(LABELS), to(PROXIES)),
     "proxy hits": lambda to: metrics.proxy_hits(to(POINTS), to(LABELS), to(PROXIES)),
     "pairs": lambda to: metrics.pair_distances(to(POINTS), to(POINTS.flip(0))),

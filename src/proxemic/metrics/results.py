@@ -71,8 +71,8 @@ class RetrievalMetrics(dict[str, float]):
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
         """Confidence intervals of all values: what as many other classes might have given.
 
-        See `bootstrap_intervals`, also for why they are NaN with few classes; for NMI and AMI `bootstrap_statistic`, with the same clusters. AMI is slow and has
-        a tenth of the resamples.
+        See `bootstrap_intervals`, also for why they are NaN with few classes; for NMI and AMI `bootstrap_statistic`,
+        with the same clusters. AMI is slow and has a tenth of the resamples.
         """
         found = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
