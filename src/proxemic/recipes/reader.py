@@ -24,7 +24,7 @@ from proxemic.recipes import resolve_extended
 from proxemic.recipes.pairs import PLACES, make_inside
 from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
 from proxemic.training.phases import SecondPhase
-from proxemic.training.recipe import EvaluationConfig, Recipe
+from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
 with extra("train"):
     import yaml
@@ -48,10 +48,12 @@ class Evaluation:
     Args:
         data: Where images come from.
         evaluation: How embeddings are judged.
+        batches: How many processes load images.
     """
 
     data: ImageSource
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
 
 
 def read_recipe(path: Path, flags: Sequence[str] = ()) -> ReadRecipe:

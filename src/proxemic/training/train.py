@@ -1,6 +1,5 @@
 """From a recipe to a finished run directory."""
 
-import json
 import logging
 import os
 import time
@@ -8,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
-from proxemic.files import write_json, write_text
+from proxemic.files import read_json, write_json, write_text
 from proxemic.locks import alone_in
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
@@ -109,9 +108,11 @@ def train(
         _check_shared(run, processes)
         if run.metrics.exists():
             report(f"{out} is finished; these are its results.")
-            return json.loads(run.metrics.read_text())
+            return read_json(run.metrics)
     _check_accelerator(recipe)
     recipe = recipe.from_its_first_phase()
+    if resume:
+        recipe = replace(recipe, data=run.locate(recipe.data))
     parts = _build(recipe, run, processes)
     held_out, selected_on = _held_out(recipe, parts.splits)
     _introduce(parts.splits, selected_on, report)
@@ -130,7 +131,7 @@ def train(
             if not resume:
                 if run.recipe.exists():  # another run has begun there in the meantime
                     run.check_new()
-                run.create(recipe_yaml, fingerprint(parts.splits), test, processes.world)
+                run.create(recipe_yaml, recipe.data, parts.splits, test=test, processes=processes.world)
         held.enter_context(_to_be_continued(run))
         best = _fit(recipe, parts, held_out, run, show, processes)
         if not processes.is_first:
@@ -441,7 +442,7 @@ def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory) -
 
     embeddings, test = judge(model, "test")
     draw_gallery(embeddings, images, run.path / "gallery.png", distance=recipe.evaluation.distance)
-    result: dict[str, Any] = {"test": dict(test)}
+    result: dict[str, Any] = {"test": dict(test), "chance": test.chance}
     if recipe.evaluation.untrained:
         result["untrained"] = dict(judge(_networks(recipe, splits)[0], "untrained")[1])
     trained_on = len({*images.class_names} & {*splits.train.class_names})
