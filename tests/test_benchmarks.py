@@ -73,3 +73,10 @@ def test_a_plan_says_what_a_step_of_two_processes_holds_and_moves() -> None:
         assert planned == pytest.approx(1, abs=0.05)
         assert planned_made == pytest.approx(1, abs=0.05)  # what a step makes, proxies and their state apart
         assert planned_moved == 1
+
+
+def test_intervals_and_p_values_are_counted() -> None:
+    lines = run("intervals.py", "--smoke").splitlines()[1:]
+    assert [line.split()[:2] for line in lines] == [["3", "recall@1"], ["3", "map@r"]]
+    for line in lines:
+        assert all(0 <= float(word) <= 100 for word in line.split()[2:3] + line.split()[-1:])

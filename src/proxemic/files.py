@@ -15,6 +15,7 @@ from proxemic.errors import UserError
 __all__ = [
     "check_folder",
     "check_stem",
+    "read_json",
     "remove_stale_temporaries",
     "write_atomically",
     "write_csv",
@@ -124,6 +125,22 @@ def check_stem(stem: Path) -> Path:
     if not stem.name or stem.is_dir():
         raise UserError(f"--out is the folder {stem}, but is how the names of files begin: try {stem / 'figure'}.")
     return stem
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what `write_json` wrote.
+
+    Raises:
+        UserError: If the file cannot be read, or is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise UserError(f"{path} cannot be read ({reason}): put the file back from a copy.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged (it maps no names to values): put the file back from a copy.")
+    return content
 
 
 def write_text(path: Path, text: str) -> None:

@@ -93,14 +93,14 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two models' embeddings of 40 rows of 8 classes, and their labels."""
+    """Two models' embeddings of 40 rows of 20 classes, and their labels."""
     folder = tmp_path_factory.mktemp("embeddings")
     rng = np.random.default_rng(0)
-    labels = np.arange(40) % 8
-    centers = rng.normal(size=(8, 16))
+    labels = np.arange(40) % 20
+    centers = rng.normal(size=(20, 16))
     for name, noise in (("a", 0.8), ("b", 2.0)):
         np.save(folder / f"{name}.npy", (centers[labels] + noise * rng.normal(size=(40, 16))).astype(np.float32))
-    (folder / "labels.csv").write_text("\n".join(["label", *(f"kind {label}" for label in labels)]))
+    (folder / "labels.csv").write_text("\n".join(["label", *(f"kind {label:02d}" for label in labels)]))
     np.save(folder / "labels.npy", labels + 2**40)
     return folder
 
@@ -109,7 +109,7 @@ def test_embeddings_made_elsewhere_are_judged(files: Path, here: Here) -> None:
     result = warm_proxemic("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
-    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 8
+    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 20
     metrics = retrieval_metrics(embeddings, labels, ndcg_at=(8,))
     assert found["all"] == metrics
     assert found["intervals"] == {name: [each.low, each.high] for name, each in metrics.intervals().items()}
@@ -140,7 +140,7 @@ def test_names_are_no_markup(tmp_path: Path, files: Path, here: Here) -> None:
 
 
 def test_rows_are_named_by_their_place_in_the_file(tmp_path: Path, files: Path, here: Here) -> None:
-    lines = [f"kind {row % 8},{row >= 20},{row < 20}" for row in range(40)]
+    lines = [f"kind {row % 20},{row >= 20},{row < 20}" for row in range(40)]
     (tmp_path / "labels.csv").write_text("\n".join(["label,is_query,is_gallery", *lines]))
     queries = tmp_path / "queries.csv"
     flags = ["--labels", tmp_path / "labels.csv", "--per-query", queries]
@@ -152,7 +152,7 @@ def test_settings_reach_the_metrics(files: Path, here: Here) -> None:
     flags = ["--labels", files / "labels.csv", "--json", "--evaluation.nmi", "true", "--evaluation.average", "classes"]
     flags += ["--evaluation.distance", "euclidean", "--evaluation.recall_at", "[3]", "--resamples", "50"]
     found = json.loads(here("evaluate", files / "a.npy", *flags).stdout)
-    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 8
+    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 20
     expected = retrieval_metrics(
         embeddings, labels, recall_at=(3,), ndcg_at=(8,), nmi=True, average="classes", distance="euclidean"
     )
@@ -163,7 +163,7 @@ def test_settings_reach_the_metrics(files: Path, here: Here) -> None:
 def test_two_models_are_compared_on_the_same_queries(files: Path, here: Here) -> None:
     flags = ["--labels", files / "labels.csv"]
     found = json.loads(here("evaluate", files / "a.npy", files / "b.npy", *flags, "--json").stdout)
-    labels = torch.arange(40) % 8
+    labels = torch.arange(40) % 20
     both = [retrieval_metrics(torch.from_numpy(np.load(files / f"{name}.npy")), labels, ndcg_at=(8,)) for name in "ab"]
     expected = paired_differences(both[0].per_query, both[1].per_query, labels)
     assert [model["all"] for model in found["models"]] == both
@@ -180,7 +180,8 @@ def test_two_runs_are_compared(run: Path, folder: Path, tmp_path: Path, here: He
     found = json.loads(here("evaluate", run, other, "--json").stdout)
     tests = [json.loads((path / "metrics.json").read_text())["test"] for path in (run, other)]
     assert [model["test"] for model in found["models"]] == tests
-    assert here("evaluate", run, run, "--format", "csv").stdout.splitlines()[1].split(",")[3:] == ["0.0"] * 3 + ["1.0"]
+    same = here("evaluate", run, run, "--format", "csv").stdout.splitlines()[1].split(",")
+    assert same[4:] == ["0.0", "", "", "1.0"]  # four classes: no interval
     # A run that was trained on what the other keeps for its test.
     third = tmp_path / "third"
     flags = ["--training.epochs", "1", "--data.split_seed", "1"]
@@ -199,7 +200,8 @@ def test_reports_are_written_in_the_format_of_their_name(files: Path, tmp_path: 
     assert [[float(row["low"]), float(row["high"])] for row in rows] == list(content["intervals"].values())
     line = next(line for line in outs[".md"].read_text().splitlines() if "map@r" in line)
     low, high = content["intervals"]["map@r"]
-    assert line == f"| map@r | {100 * content['all']['map@r']:.2f} | {100 * low:.2f} … {100 * high:.2f} |"
+    value, chance = 100 * content["all"]["map@r"], 100 * content["chance"]["map@r"]
+    assert line == f"| map@r | {value:.2f} | {chance:.2f} | {100 * low:.2f} … {100 * high:.2f} |"
     assert here(*base, "--format", "markdown").stdout == outs[".md"].read_text()
 
 
@@ -207,14 +209,14 @@ def test_worst_classes_and_queries(files: Path, tmp_path: Path, here: Here) -> N
     per_class, per_query = tmp_path / "classes.csv", tmp_path / "queries.csv"
     base = ["evaluate", files / "b.npy", "--labels", files / "labels.csv"]
     shown = here(*base, "--per-class", per_class, "--per-query", per_query, "--worst", "2").stdout
-    metrics = retrieval_metrics(torch.from_numpy(np.load(files / "b.npy")), torch.arange(40) % 8)
+    metrics = retrieval_metrics(torch.from_numpy(np.load(files / "b.npy")), torch.arange(40) % 20)
     classes = read_csv(per_class)
     assert {row["label"]: float(row["map@r"]) for row in classes} == {
-        f"kind {label}": each["map@r"] for label, each in metrics.per_class().items()
+        f"kind {label:02d}": each["map@r"] for label, each in metrics.per_class().items()
     }
     values = [float(row["map@r"]) for row in classes]
     assert values == sorted(values)
-    assert {row["queries"] for row in classes} == {"5"}
+    assert {row["queries"] for row in classes} == {"2"}
     queries = read_csv(per_query)
     assert {int(row["query"]): float(row["map@r"]) for row in queries} == {
         row + 1: value for row, value in enumerate(metrics.per_query["map@r"].tolist())
@@ -238,7 +240,7 @@ def test_kept_embeddings_give_the_same_metrics(run: Path, ending: str, tmp_path:
         here("evaluate", kept, "--json", "--evaluation.recall_at", "[1,2]", "--evaluation.ndcg_at", "[2]").stdout
     )
     assert again["all"] == first["test"]
-    assert again["intervals"] == first["intervals"]
+    assert again["chance"] == first["chance"]
     assert (read_embeddings(kept).rows.paths or ("",))[0].endswith(".png")
 
 
@@ -290,7 +292,7 @@ def test_embeddings_search_a_gallery_in_another_file(files: Path, tmp_path: Path
     labels = files / "labels.npy"
     flags = ["--labels", labels, "--gallery", files / "b.npy", "--gallery-labels", files / "labels.npy", "--json"]
     found = json.loads(here("evaluate", files / "a.npy", *flags).stdout)
-    numbers = torch.arange(40) % 8
+    numbers = torch.arange(40) % 20
     sets = [torch.from_numpy(np.load(files / f"{name}.npy")) for name in "ab"]
     assert found["all"] == retrieval_metrics(sets[0], numbers, sets[1], numbers, ndcg_at=(8,))
     assert (found["images"], found["queries"]) == (80, 40)
@@ -344,7 +346,7 @@ def test_evaluate_says_what_is_wrong(
     (tmp_path / "lone.csv").write_text("label\na\nb\nc")
     points[3], points[5, 1] = np.nan, np.inf
     np.save(tmp_path / "nan.npy", points)
-    rows = number_labels([str(row % 8) for row in range(40)])
+    rows = number_labels([str(row % 20) for row in range(40)])
     asked = torch.arange(40) < 20
     for name, part in (("all", rows), ("asked", replace(rows, is_query=asked, is_gallery=~asked))):
         content = LabelledEmbeddings(torch.from_numpy(np.load(files / "a.npy")), part)

@@ -21,7 +21,7 @@ from proxemic.metrics.contingency import contingency, weighted_ami, weighted_nmi
 AVERAGES: tuple[Average, ...] = ("queries", "classes")
 
 
-def queries(classes: int = 12, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+def queries(classes: int = 24, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Values that depend on the class, in classes of different sizes, in no order."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (10 * classes,), generator=generator)
@@ -34,7 +34,7 @@ def test_equals_a_bootstrap_in_plain_python(average: Average) -> None:
     values, labels = queries()
     values[labels == 3] = torch.nan
     values[::7] = torch.nan
-    by_class = [[v for v in values[labels == c].tolist() if not math.isnan(v)] for c in range(12) if c != 3]
+    by_class = [[v for v in values[labels == c].tolist() if not math.isnan(v)] for c in range(24) if c != 3]
 
     def mean(parts: list[list[float]]) -> float:
         if average == "classes":
@@ -42,7 +42,7 @@ def test_equals_a_bootstrap_in_plain_python(average: Average) -> None:
         return sum(map(sum, parts)) / sum(map(len, parts))
 
     # The same draws: of class indices, resample by resample.
-    drawn = torch.randint(11, (300, 11), generator=torch.Generator().manual_seed(5)).tolist()
+    drawn = torch.randint(23, (300, 23), generator=torch.Generator().manual_seed(5)).tolist()
     means = sorted(mean([by_class[c] for c in resample]) for resample in drawn)
 
     def quantile(share: float) -> float:
@@ -92,7 +92,8 @@ def test_order_and_names_do_not_matter(average: Average) -> None:
     other = values.flip(0).nan_to_num().where(~values.isnan(), torch.nan)
     expected = bootstrap_intervals({"m": values}, labels, average=average)
     paired = paired_differences({"m": values}, {"m": other}, labels, average=average)
-    assert expected["m"] == bootstrap_intervals({"x": other, "m": values}, labels, average=average)["m"]
+    beside = bootstrap_intervals({"x": other, "m": values}, labels, average=average)["m"]
+    assert (beside.low, beside.high) == pytest.approx((expected["m"].low, expected["m"].high), rel=1e-12)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
     for rows, names in ((order, labels), (torch.arange(len(labels)), labels * 3 + 2**40), (order, labels - 5)):
         assert bootstrap_intervals({"m": values[rows]}, names[rows], average=average) == expected
@@ -124,32 +125,35 @@ def test_does_not_depend_on_how_many_resamples_are_held(monkeypatch: pytest.Monk
 
 
 def test_a_metric_that_few_classes_have() -> None:
-    values = torch.tensor([1.0, torch.nan, torch.nan, torch.nan])
-    found = bootstrap_intervals({"rare": values, "all": torch.arange(4.0)}, torch.arange(4), resamples=50)
+    values = torch.tensor([1.0] + [torch.nan] * 23)
+    found = bootstrap_intervals({"rare": values, "all": torch.arange(24.0)}, torch.arange(24), resamples=50)
     assert found["rare"] == Interval(1.0, 1.0, 1.0)
-    assert found["all"].low < 1.5 < found["all"].high
+    assert found["all"].low < 11.5 < found["all"].high
 
 
-def test_one_class_has_no_interval() -> None:
-    values, labels = torch.tensor([1.0, 0.0, torch.nan, torch.nan]), torch.tensor([4, 4, 4, 5])
+@pytest.mark.parametrize("classes", [1, 2, 19])
+def test_few_classes_have_no_interval(classes: int) -> None:
+    values, labels = queries(classes)
+    values, labels = torch.cat([values, torch.full((9,), torch.nan)]), torch.cat([labels, torch.full((9,), 99)])
     found = bootstrap_intervals({"m": values}, labels)["m"]
-    assert found.value == 0.5
+    assert found.value == pytest.approx(values.nanmean().item())
     assert math.isnan(found.low)
     assert math.isnan(found.high)
     paired = paired_differences({"m": values}, {"m": values - 1}, labels)["m"]
-    assert (paired.difference, paired.p_value) == (1.0, 1.0)
+    assert paired.difference == pytest.approx(1.0)
+    assert paired.p_value == pytest.approx(max(2 / 2**classes, 1 / 2001), rel=0.01)  # random signs from 15 classes on
     assert math.isnan(paired.low)
-    assert math.isnan(bootstrap_statistic(lambda weights: weights.sum(1), 1).high)
+    assert math.isnan(bootstrap_statistic(lambda weights: weights.sum(1), classes).high)
 
 
 @pytest.mark.parametrize("average", AVERAGES)
 def test_a_mean_as_a_statistic(average: Average) -> None:
     values, labels = queries()
-    sums = torch.stack([values[labels == c].sum() for c in range(12)])
+    sums = torch.stack([values[labels == c].sum() for c in range(24)])
     counts = labels.bincount().double()
     if average == "classes":
-        sums, counts = sums / counts, torch.ones(12, dtype=torch.float64)
-    found = bootstrap_statistic(lambda weights: weights @ sums / (weights @ counts), 12)
+        sums, counts = sums / counts, torch.ones(24, dtype=torch.float64)
+    found = bootstrap_statistic(lambda weights: weights @ sums / (weights @ counts), 24)
     expected = bootstrap_intervals({"m": values}, labels, average=average)["m"]
     assert found.value == pytest.approx(expected.value)
     assert found.high - found.low == pytest.approx(expected.high - expected.low)
@@ -236,7 +240,7 @@ def test_queries_without_a_value_in_both_are_left_out() -> None:
 
 
 def test_refuses() -> None:
-    values, labels = queries()
+    values, labels = queries(classes=12)
     hole = values.clone()
     hole[[2, 7]] = torch.nan
     infinite = values.clone()
@@ -262,7 +266,7 @@ def test_refuses() -> None:
     for level in (0.0, 1.0, 95.0, math.nan):
         with pytest.raises(ValueError, match="level is"):
             bootstrap_intervals({"m": values}, labels, level=level)
-    for resamples in (0, True):
+    for resamples in (0, True, 10**9):
         with pytest.raises(ValueError, match="resamples is"):
             paired_differences({"m": values}, {"m": values}, labels, resamples=resamples)
     with pytest.raises((ValueError, TypeError), match="average"):
@@ -270,6 +274,6 @@ def test_refuses() -> None:
 
 
 def test_large_labels_do_not_merge() -> None:
-    labels = 2**24 + torch.arange(8) // 2
-    values = {"m": torch.tensor(random.Random(0).choices((0.0, 1.0), k=8))}
-    assert bootstrap_intervals(values, labels) == bootstrap_intervals(values, torch.arange(8) // 2)
+    labels = 2**24 + torch.arange(80) // 2
+    values = {"m": torch.tensor(random.Random(0).choices((0.0, 1.0), k=80))}
+    assert bootstrap_intervals(values, labels) == bootstrap_intervals(values, torch.arange(80) // 2)

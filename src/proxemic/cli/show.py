@@ -10,11 +10,11 @@ with extra("train"):
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["format_table", "print_metrics", "print_table", "print_written"]
+__all__ = ["few_classes", "format_table", "print_metrics", "print_table", "print_written"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
-    """Print the content of ``metrics.json``: test metrics, beside the untrained network's where they were taken.
+    """Print the content of ``metrics.json``: test metrics, beside the untrained network's and the chance level.
 
     Where there are no test classes, those of the validation.
     """
@@ -29,9 +29,25 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     title = f"Test: {result['test_classes']} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
+    if "chance" in result:
+        columns["chance"] = result["chance"]
     print_table(title, columns)
+    if few_classes(result["test_classes"]):
+        print(few_classes(result["test_classes"]))
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")
+
+
+def few_classes(classes: int) -> str:
+    """What to tell whoever sees the metrics of so few classes; nothing where there are enough."""
+    from proxemic.metrics import FEWEST_CLASSES  # takes seconds, as it imports torch
+
+    if classes >= FEWEST_CLASSES:
+        return ""
+    return (
+        f"Few classes: {classes}. A search among so few is easy (see chance), and other classes may give quite other "
+        f"values; with fewer than {FEWEST_CLASSES} no honest interval can be given."
+    )
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from proxemic.cli.evaluate.report import FORMATS, csv_text, markdown_table
+from proxemic.cli.evaluate.checks import FORMATS
+from proxemic.cli.evaluate.report import csv_text, markdown_table
 from proxemic.cli.show import format_table
 from proxemic.data import FacePairs, Preprocessing
 from proxemic.data.verification_sets import VERIFICATION_SETS
@@ -38,7 +39,13 @@ class Verification:
         self.sets: dict[str, VerificationMetrics] = {}
 
     def add(
-        self, name: str, pairs: FacePairs, model: EmbeddingModel, preprocessing: Preprocessing, batch_size: int
+        self,
+        name: str,
+        pairs: FacePairs,
+        model: EmbeddingModel,
+        preprocessing: Preprocessing,
+        batch_size: int,
+        workers: int = 0,
     ) -> None:
         """Embed the pictures of a set and judge its pairs.
 
@@ -46,7 +53,13 @@ class Verification:
             UserError: If the pairs cannot be judged, as all are of one kind.
         """
         embeddings = embed_faces(
-            model, pairs.images(), preprocessing, flip=self.flip, batch_size=batch_size, description=name
+            model,
+            pairs.images(),
+            preprocessing,
+            flip=self.flip,
+            batch_size=batch_size,
+            workers=workers,
+            description=name,
         )
         try:
             distances = pair_distances(embeddings[pairs.first], embeddings[pairs.second], distance=self.distance)

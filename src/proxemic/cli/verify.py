@@ -36,6 +36,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--no-flip", action="store_true", help="embed a picture alone, not summed with its mirror image's embedding"
     )
     parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that load images (default: the run's batches.workers, or 0)"
+    )
+    parser.add_argument(
         "--format", choices=("table", "json", "csv", "markdown"), default="table", help="of what is printed"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write this file instead: .json, .csv or .md")
@@ -45,13 +48,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Read the sets, embed, print."""
     from proxemic.cli.evaluate import check_places
-    from proxemic.cli.evaluate.report import check_names
+    from proxemic.cli.evaluate.checks import check_names, check_target, is_run
+
+    # What can be refused is refused before the work, and before imports that take seconds.
+    check_names(arguments.out)
+    check_target(arguments.target, ("a run directory", "a model.safetensors"))
+
     from proxemic.cli.verification_report import Verification
     from proxemic.training.embed import load_embedder, pick_device
 
-    # What can be refused is refused before the work.
-    check_names(arguments.out)
-    config, folder = _settings(arguments)
+    config, folder, workers = _settings(arguments)
     check_places([arguments.out], [arguments.target, folder])
     pairs = _read_sets(arguments.sets, folder)
     model, preprocessing = load_embedder(arguments.target)
@@ -60,40 +66,39 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     )
     model.to(pick_device("auto"))
     for name, each in pairs.items():
-        found.add(name, each, model, preprocessing, config.batch_size)
+        found.add(name, each, model, preprocessing, config.batch_size, workers)
     out = arguments.out
-    if out is None and arguments.target.is_dir():
+    if out is None and is_run(arguments.target):
         out = arguments.target / "verification.json"
     if out is not None:
         found.write(out)
     print(found.text(arguments.format))
 
 
-def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path]":
-    """How the model is judged, and the folder of the sets."""
+def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path, int]":
+    """How the model is judged, the folder of the sets, and how many processes load images."""
+    from proxemic.cli.evaluate.checks import is_run
     from proxemic.data import FaceFolders, RecordFaces
     from proxemic.errors import UserError
     from proxemic.recipes.reader import read_evaluation
     from proxemic.training import EvaluationConfig, RunDirectory
 
     target, folder = arguments.target, arguments.data
-    if not target.exists():
-        raise UserError(f"{target} does not exist: give a run directory or a model.safetensors.")
-    config = EvaluationConfig()
-    if target.is_dir():
-        run_directory = RunDirectory(target)
-        run_directory.check_run()
-        if not run_directory.model.exists():
-            raise UserError(f"{target} has no model yet: finish it with proxemic train --resume {target}.")
-        recipe = read_evaluation(run_directory.recipe)
-        config = recipe.evaluation
-        if folder is None and isinstance(recipe.data, RecordFaces | FaceFolders):
-            folder = recipe.data.root
+    config, workers = EvaluationConfig(), 0
+    if is_run(target):
+        recipe = read_evaluation(RunDirectory(target).recipe)
+        config, workers = recipe.evaluation, recipe.batches.workers
+        data = RunDirectory(target).locate(recipe.data)
+        if folder is None and isinstance(data, RecordFaces | FaceFolders):
+            folder = data.root
+    workers = workers if arguments.workers is None else arguments.workers
+    if workers < 0:
+        raise UserError(f"--workers is {workers}, but must be 0 or more processes.")
     if folder is None:
         raise UserError("--data is missing: give the folder of the sets, which holds lfw.bin, cfp_fp.bin and so on.")
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder: give that of the sets, which holds lfw.bin and so on, with --data.")
-    return config, folder
+    return config, folder, workers
 
 
 def _read_sets(text: str, folder: Path) -> "dict[str, FacePairs]":

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Sampler
 
@@ -89,7 +90,7 @@ class ClassBalancedBatches(Batches):
     `images_per_class` images repeats some within a batch.
 
     Args:
-        labels: class of each image.
+        labels: class of each image, one whole number each; may be a NumPy array or a list.
         classes_per_batch: classes in a batch, from 1 to the number of classes.
         images_per_class: images of each of them, at least 1.
         seed: which random order.
@@ -106,7 +107,7 @@ class ClassBalancedBatches(Batches):
 
     def __init__(
         self,
-        labels: Int64[Tensor, " images"],
+        labels: Shaped[Tensor, " images"] | Shaped[np.ndarray, " images"] | Sequence[int],
         classes_per_batch: int,
         images_per_class: int,
         seed: int,
@@ -117,7 +118,7 @@ class ClassBalancedBatches(Batches):
         if batches_per_epoch is not None:
             _at_least_one(batches_per_epoch=batches_per_epoch)
         images_of: dict[int, list[int]] = {}
-        for index, label in enumerate(labels.tolist()):
+        for index, label in enumerate(list(labels) if isinstance(labels, Sequence) else labels.tolist()):
             images_of.setdefault(label, []).append(index)
         if classes_per_batch > len(images_of):
             raise ValueError(

@@ -4,6 +4,8 @@ from proxemic.metrics.clustering import ClusteringMetrics as ClusteringMetrics
 from proxemic.metrics.clustering import adjusted_mutual_information as adjusted_mutual_information
 from proxemic.metrics.clustering import clustering_metrics as clustering_metrics
 from proxemic.metrics.clustering import normalized_mutual_information as normalized_mutual_information
+from proxemic.metrics.confidence import FEWEST_CLASSES as FEWEST_CLASSES
+from proxemic.metrics.confidence import MOST_RESAMPLES as MOST_RESAMPLES
 from proxemic.metrics.confidence import Interval as Interval
 from proxemic.metrics.confidence import PairedDifference as PairedDifference
 from proxemic.metrics.confidence import bootstrap_intervals as bootstrap_intervals

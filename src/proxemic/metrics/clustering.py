@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from proxemic.extras import extra
+from proxemic.metrics.arrays import take_arrays
 from proxemic.metrics.contingency import Average, contingency, weighted_ami, weighted_nmi
 
 
@@ -29,6 +30,7 @@ class ClusteringMetrics:
     table: Float64[Tensor, "classes clusters"]
 
 
+@take_arrays("embeddings", "labels")
 def clustering_metrics(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], *, seed: int = 0
 ) -> ClusteringMetrics:
@@ -57,6 +59,7 @@ def clustering_metrics(
     )
 
 
+@take_arrays("embeddings", "labels")
 def normalized_mutual_information(
     embeddings: Float[Tensor, "rows ..."],
     labels: Shaped[Tensor, "..."],
@@ -77,6 +80,7 @@ def normalized_mutual_information(
     return float(weighted_nmi(table, table.new_ones(1, table.shape[0], layout=torch.strided), average=average))
 
 
+@take_arrays("embeddings", "labels")
 def adjusted_mutual_information(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], *, seed: int = 0
 ) -> float:
@@ -92,6 +96,7 @@ def adjusted_mutual_information(
     return clustering_metrics(embeddings, labels, seed=seed).ami
 
 
+@take_arrays("embeddings")
 def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed: int = 0) -> Int64[Tensor, "rows"]:
     """Lloyd's k-means of scikit-learn, started once by k-means++.
 

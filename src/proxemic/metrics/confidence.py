@@ -3,7 +3,11 @@
 Queries of one class are not independent: they look for the same images. So whole classes are drawn, with
 replacement, and each comes with all its queries (the cluster bootstrap: Davison and Hinkley, Bootstrap Methods and
 Their Application, 1997, section 3.8). An interval over single queries would be too narrow. What is not drawn again,
-training above all, is not in the interval; with few classes, say below 20, it is a little too narrow itself.
+training above all, is not in the interval.
+
+With few classes the interval is far too narrow: where each query searches those classes alone, one at level 0.95
+covers the truth in a third of all cases with 2 classes, in three quarters with 5, in nine of ten with 20 and more
+(`benchmarks/intervals.py`). So there is none below `FEWEST_CLASSES`.
 """
 
 import math
@@ -16,14 +20,22 @@ import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
 
+from proxemic.metrics.arrays import take_arrays
+
 Average = Literal["queries", "classes"]
+FEWEST_CLASSES = 20
+"""Classes below which there is no interval."""
+
+MOST_RESAMPLES = 100_000
+"""More would take memory and minutes, and move no printed digit of a bound."""
+
 _NUMBERS = 2**20  # weights held at once: 8 MB
 _EXACT = 14  # classes whose signs are all tried: 16,384 ways
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the bounds of its confidence interval; these are NaN with one class, which says nothing of others."""
+    """A value and the bounds of its confidence interval; these are NaN with fewer than `FEWEST_CLASSES` classes."""
 
     value: float
     low: float
@@ -47,6 +59,7 @@ class PairedDifference:
     p_value: float
 
 
+@take_arrays("values", "classes")
 def bootstrap_intervals(
     values: Mapping[str, Shaped[Tensor, "..."]],
     classes: Shaped[Tensor, "..."],
@@ -65,15 +78,17 @@ def bootstrap_intervals(
         classes: one integer a query.
         average: over queries, or over classes of the mean over each one's queries.
         level: of confidence, in (0, 1).
-        resamples: how often classes are drawn, at least 1.
+        resamples: how often classes are drawn, from 1 to `MOST_RESAMPLES`.
         seed: of the draws.
 
     Raises:
         ValueError: where an argument is out of its range or of a wrong shape, or a metric has no value at all.
 
-    >>> values = {"recall@1": torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 1.0])}
-    >>> bootstrap_intervals(values, torch.tensor([0, 0, 1, 1, 2, 2]))
-    {'recall@1': Interval(value=0.6666666666666666, low=0.0, high=1.0)}
+    >>> classes = torch.arange(120) // 3  # 40 of them, every fourth of which is never found
+    >>> bootstrap_intervals({"recall@1": (classes % 4 > 0).float()}, classes)
+    {'recall@1': Interval(value=0.75, low=0.625, high=0.875)}
+    >>> bootstrap_intervals({"recall@1": torch.tensor([1.0, 1.0, 0.0])}, torch.tensor([0, 0, 1]))
+    {'recall@1': Interval(value=0.6666666666666666, low=nan, high=nan)}
     """
     _check(average, level, resamples)
     return _intervals(_class_sums(values, classes, average), level, resamples, seed)
@@ -98,26 +113,27 @@ def bootstrap_statistic(
         statistic: its values when each class counts as often as its weight, a whole number, says.
         num_classes: classes, at least 1.
         level: of confidence, in (0, 1).
-        resamples: how often classes are drawn, at least 1.
+        resamples: how often classes are drawn, from 1 to `MOST_RESAMPLES`.
         seed: of the draws.
 
     Raises:
         ValueError: where an argument is out of its range.
 
     >>> from proxemic.metrics.contingency import contingency, weighted_nmi
-    >>> table = contingency(torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([5, 5, 4, 4, 4, 4]))
-    >>> bootstrap_statistic(lambda weights: weighted_nmi(table, weights), num_classes=3)
-    Interval(value=0.73..., low=..., high=...)
+    >>> table = contingency(torch.arange(60) // 2, torch.arange(60) // 3)
+    >>> bootstrap_statistic(lambda weights: weighted_nmi(table, weights), num_classes=30)
+    Interval(value=0.864..., low=0.82..., high=0.90...)
     """
     _check("queries", level, resamples)
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f"num_classes is {num_classes!r} but must be an integer of at least 1")
     value = float(statistic(torch.ones(1, num_classes, dtype=torch.float64)))
-    drawn = torch.cat([statistic(weights) for weights in _draw(num_classes, resamples, seed)])
+    drawn = _resample(statistic, torch.empty(resamples, dtype=torch.float64), num_classes, seed)
     low, high = (_bounds(drawn, level, num_classes) - drawn.nanmean() + value).tolist()
     return Interval(value, low, high)
 
 
+@take_arrays("first", "second", "classes")
 def paired_differences(
     first: Mapping[str, Shaped[Tensor, "..."]],
     second: Mapping[str, Shaped[Tensor, "..."]],
@@ -133,7 +149,8 @@ def paired_differences(
     The interval is of `bootstrap_intervals`. For the p-value, two-sided, the models are exchanged in each class with
     probability one half, in all of its queries, and the share of the exchanges is counted that make the mean
     difference at least as large. All exchanges are tried where up to 14 classes differ; else random ones, to which
-    the one that was found is added. It is not corrected for looking at several metrics.
+    the one that was found is added. It holds for few classes too, where it cannot be small: with 5 classes it is at
+    least 0.0625. It is not corrected for looking at several metrics.
 
     Args:
         first: values of each query, by metric, of one model.
@@ -192,8 +209,8 @@ def _check(average: str, level: float, resamples: int) -> None:
         raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
     if not 0.0 < level < 1.0:
         raise ValueError(f"level is {level} but must be between 0 and 1, as 0.95 is")
-    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
-        raise ValueError(f"resamples is {resamples!r} but must be an integer of at least 1")
+    if isinstance(resamples, bool) or not isinstance(resamples, int) or not 1 <= resamples <= MOST_RESAMPLES:
+        raise ValueError(f"resamples is {resamples!r} but must be an integer from 1 to {MOST_RESAMPLES:,}")
 
 
 def _class_sums(
@@ -235,13 +252,31 @@ def _class_sums(
 
 def _intervals(totals: _ClassSums, level: float, resamples: int, seed: int) -> dict[str, Interval]:
     classes = len(totals.sums)
-    # NaN where no class with a value was drawn.
-    drawn = [weights @ totals.sums / (weights @ totals.counts) for weights in _draw(classes, resamples, seed)]
-    bounds = _bounds(torch.cat(drawn), level, classes).T.tolist()
+
+    def ratios(weights: Float64[Tensor, "some classes"]) -> Float64[Tensor, "some metrics"]:
+        return weights @ totals.sums / (weights @ totals.counts)  # NaN where no class with a value was drawn
+
+    drawn = _resample(ratios, torch.empty(resamples, len(totals.values), dtype=torch.float64), classes, seed)
+    bounds = _bounds(drawn, level, classes).T.tolist()
     return {
         name: Interval(value, low, high)
         for (name, value), (low, high) in zip(totals.values.items(), bounds, strict=True)
     }
+
+
+def _resample(
+    statistic: Callable[[Float64[Tensor, "some classes"]], Float64[Tensor, "some *metrics"]],
+    values: Float64[Tensor, "resamples *metrics"],
+    classes: int,
+    seed: int,
+) -> Float64[Tensor, "resamples *metrics"]:
+    """Fill in the values of all resamples."""
+    # In place: many small results between large temporary tensors would fragment the heap, to gigabytes.
+    start = 0
+    for weights in _draw(classes, len(values), seed):
+        values[start : start + len(weights)] = statistic(weights)
+        start += len(weights)
+    return values
 
 
 def _draw(classes: int, resamples: int, seed: int) -> Iterator[Float64[Tensor, "some classes"]]:
@@ -255,7 +290,7 @@ def _draw(classes: int, resamples: int, seed: int) -> Iterator[Float64[Tensor, "
 
 
 def _bounds(drawn: Float64[Tensor, "resamples *metrics"], level: float, classes: int) -> Float64[Tensor, "2 *metrics"]:
-    if classes == 1:
+    if classes < FEWEST_CLASSES:
         return torch.full((2, *drawn.shape[1:]), torch.nan, dtype=torch.float64)
     tail = (1.0 - level) / 2.0
     return drawn.nanquantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64), dim=0)

@@ -81,6 +81,21 @@ def weighted_ami(
     return torch.where(classes + clusters - 2 * mutual < _SAME, 1.0, score)
 
 
+def expected_nmi(table: Float64[Tensor, "classes clusters"], *, average: Average = "arithmetic") -> float:
+    """Mean NMI of random clusters that have the sizes of those of the table; for AMI this is 0 by definition.
+
+    >>> table = contingency(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]))
+    >>> round(expected_nmi(table), 4)  # one of three ways to pair four rows gives 1, the others 0
+    0.3333
+    """
+    everyone = torch.ones(1, table.shape[0], dtype=torch.float64)
+    classes, clusters, _ = _entropies(table, everyone)
+    mean = float((classes + clusters) / 2 if average == "arithmetic" else (classes * clusters).sqrt())
+    if float(classes + clusters) < _SAME:
+        return 1.0  # one class and one cluster
+    return float(_chance(table.sum(1).to_dense(), table.sum(0).to_dense())) / mean if mean else 0.0
+
+
 def _entropies(
     table: Float64[Tensor, "classes clusters"], weights: Float64[Tensor, "resamples classes"]
 ) -> tuple[Float64[Tensor, "resamples"], Float64[Tensor, "resamples"], Float64[Tensor, "resamples"]]:

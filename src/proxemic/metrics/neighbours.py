@@ -8,12 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
 
+from proxemic.metrics.arrays import take_arrays
 from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
 EXACT_ROWS, _COLUMNS = 512, 4096  # of a float64 tile: 16 MB
 
 
+@take_arrays("queries", "gallery", "exclude")
 @torch.no_grad()
 def nearest_neighbours(
     queries: Float[Tensor, "queries ..."],

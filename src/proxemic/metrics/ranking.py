@@ -30,10 +30,13 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
+from proxemic.metrics.arrays import take_arrays
+
 Relevance = Int[Tensor, "queries places"] | Bool[Tensor, "queries places"]
 Values = Float64[Tensor, "queries"]
 
 
+@take_arrays("relevance", "num_relevant")
 def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
     r"""Whether any of the first k neighbours is relevant (the metric-learning meaning of recall).
 
@@ -54,6 +57,7 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
     return _defined(hits.sum(1).clamp(max=1.0), num_relevant)
 
 
+@take_arrays("relevance", "num_relevant")
 def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
     r"""Share of the first k places that are relevant.
 
@@ -68,6 +72,7 @@ def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k
     return _defined(hits.sum(1) / k, num_relevant)
 
 
+@take_arrays("relevance", "num_relevant")
 def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
     r"""Share of the first R places that are relevant, R being the number of relevant items.
 
@@ -82,6 +87,7 @@ def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> V
     return _defined(hits.sum(1) / num_relevant, num_relevant)
 
 
+@take_arrays("relevance", "num_relevant")
 def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
     r"""Mean average precision over the first R places.
 
@@ -97,6 +103,7 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
     return _defined(_average_precision(hits, num_relevant), num_relevant)
 
 
+@take_arrays("relevance", "num_relevant")
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
     r"""Mean average precision over the first k places, divided by k also where fewer are relevant.
 
@@ -111,6 +118,7 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int)
     return _defined(_average_precision(hits, torch.full_like(num_relevant, k)), num_relevant)
 
 
+@take_arrays("relevance", "num_relevant")
 def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
     r"""Normalised discounted cumulative gain: the gain of the list over that of the best possible list.
 
@@ -126,7 +134,7 @@ def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int
     discounts = torch.tensor([1 / math.log2(place) for place in range(2, k + 2)], dtype=torch.float64)
     discounts = _whole_steps(discounts, torch.tensor(k)).to(hits.device)
     gains = (hits * discounts[: hits.shape[1]]).sum(1)
-    ideal = discounts.cumsum(0)[num_relevant.clamp(1, k) - 1]
+    ideal = discounts.cumsum(0)[num_relevant.long().clamp(1, k) - 1]
     return _defined(gains / ideal, num_relevant)
 
 
@@ -154,7 +162,9 @@ def _average_precision(hits: Float64[Tensor, "queries places"], most: Int[Tensor
 
 def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:
     """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in whatever order it is taken."""
-    steps = torch.ones_like(most).bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
+    steps = (
+        torch.ones_like(most, dtype=torch.int64).bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
+    )
     return (terms * steps).round() / steps
 
 

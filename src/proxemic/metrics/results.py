@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
@@ -21,6 +22,8 @@ class RetrievalMetrics(dict[str, float]):
         labels: class of each query.
         average: what the values are averages over.
         clustering: where k-means was asked for, what it found.
+        chance: what the values would be, on average, with random rankings and random clusters of the same sizes; see
+            `proxemic.metrics.chance`.
     """
 
     def __init__(
@@ -31,12 +34,14 @@ class RetrievalMetrics(dict[str, float]):
         labels: Int64[Tensor, "queries"],
         average: Average = "queries",
         clustering: ClusteringMetrics | None = None,
+        chance: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         super().__init__(values)
         self.per_query = dict(per_query)
         self.labels = labels
         self.average: Average = average
         self.clustering = clustering
+        self.chance = dict(chance)
 
     @property
     def judged(self) -> Bool[Tensor, "queries"]:
@@ -61,13 +66,13 @@ class RetrievalMetrics(dict[str, float]):
         >>> {label: metrics["recall@1"] for label, metrics in found.per_class().items()}
         {5: 1.0, 7: 0.0}
         """
-        return {label: means(values) for label, values in self.by_class().items()}
+        return {label: means(values) for label, values in by_class(self.per_query, self.labels).items()}
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Confidence intervals of all values: what other classes might have given.
+        """Confidence intervals of all values: what as many other classes might have given.
 
-        See `bootstrap_intervals`; for NMI and AMI `bootstrap_statistic`, with the same clusters. AMI is slow and has
-        a tenth of the resamples.
+        See `bootstrap_intervals`, also for why they are NaN with few classes; for NMI and AMI `bootstrap_statistic`,
+        with the same clusters. AMI is slow and has a tenth of the resamples.
         """
         found = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
@@ -85,14 +90,16 @@ class RetrievalMetrics(dict[str, float]):
             for name, (statistic, times) in statistics.items()
         }
 
-    def by_class(self) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
-        """The values of each class's queries."""
-        labels, order = self.labels[self.judged].sort(stable=True)
-        classes, counts = labels.unique_consecutive(return_counts=True)
-        parts = {name: each[self.judged][order].split(counts.tolist()) for name, each in self.per_query.items()}
-        return {
-            label: {name: each[place] for name, each in parts.items()} for place, label in enumerate(classes.tolist())
-        }
+
+def by_class(
+    values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"]
+) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
+    """The values of each class's queries, by label in ascending order; those that have none are left out."""
+    known = ~next(iter(values.values())).isnan()
+    labels, order = labels[known].sort(stable=True)
+    classes, counts = labels.unique_consecutive(return_counts=True)
+    parts = {name: each[known][order].split(counts.tolist()) for name, each in values.items()}
+    return {label: {name: each[place] for name, each in parts.items()} for place, label in enumerate(classes.tolist())}
 
 
 def means(values: Mapping[str, Float64[Tensor, "some"]]) -> dict[str, float]:

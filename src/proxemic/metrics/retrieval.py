@@ -3,20 +3,24 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.metrics.clustering import clustering_metrics, unit_rows
+from proxemic.metrics import chance, ranking
+from proxemic.metrics.arrays import take_arrays
+from proxemic.metrics.clustering import ClusteringMetrics, clustering_metrics, unit_rows
 from proxemic.metrics.confidence import Average
+from proxemic.metrics.contingency import expected_nmi
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, check_exclude, relevance_of
-from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, r_precision, recall_at_k
 from proxemic.metrics.relevance import ranked_relevance
-from proxemic.metrics.results import RetrievalMetrics, means
+from proxemic.metrics.results import RetrievalMetrics, by_class, means
 
 
+@take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude")
 @torch.no_grad()
 def retrieval_metrics(
     queries: Float[Tensor, "queries dim"],
@@ -42,6 +46,8 @@ def retrieval_metrics(
     the values independent of the order of the rows, of `chunk_size` and of the device.
 
     A query without relevant items in the gallery has no defined value: it is left out and counted.
+
+    Embeddings, labels and `exclude` may also be NumPy arrays or lists.
 
     Args:
         queries: finite embeddings, read as float32.
@@ -73,8 +79,8 @@ def retrieval_metrics(
     >>> found = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), recall_at=(1, 2))
     >>> found
     {'recall@1': 0.75, 'recall@2': 0.75, 'map@r': 0.75, 'r_precision': 0.75}
-    >>> found.queries, found.left_out
-    (4, 0)
+    >>> found.queries, found.left_out, round(found.chance["recall@1"], 3)
+    (4, 0, 0.333)
     """
     if average not in ("queries", "classes"):
         raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
@@ -107,33 +113,73 @@ def retrieval_metrics(
     if nmi:
         points = unit_rows(gallery) if distance == "cosine" else gallery
         clustering = clustering_metrics(points, gallery_labels)
-    result = RetrievalMetrics({}, per_query=values, labels=query_labels.cpu(), average=average, clustering=clustering)
-    parts = [means(each) for each in (result.by_class().values() if average == "classes" else [values])]
-    result |= {name: math.fsum(part[name] for part in parts) / len(parts) for name in metrics}
-    if clustering is not None:
-        result |= {"nmi": clustering.nmi, "nmi_geometric": clustering.nmi_geometric, "ami": clustering.ami}
-    return result
+    sizes = torch.full_like(counts, len(gallery)) - (0 if itself is None else (itself >= 0).long())
+    expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}
+    labels = query_labels.cpu()
+    return RetrievalMetrics(
+        _averages(values, labels, average) | _agreement(clustering),
+        per_query=values,
+        labels=labels,
+        average=average,
+        clustering=clustering,
+        chance=_averages(expected, labels, average) | _expected_agreement(clustering),
+    )
 
 
-# How a metric follows from relevance and the number of relevant items, and how many places it needs; None: that number.
-_Metric = tuple[Callable[[Tensor, Tensor], Tensor], int | None]
+class _Metric(NamedTuple):
+    """One metric, as functions of the number of relevant items.
+
+    Args:
+        value: from the relevance of the neighbours and that number.
+        expected: under a random ranking, from that number and the size of the gallery.
+        places: how many neighbours it looks at; None for as many as are relevant.
+    """
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    expected: Callable[[Tensor, Tensor], Tensor]
+    places: int | None
 
 
 def _metrics(
     recall_at: Sequence[int], precision_at: Sequence[int], map_at: Sequence[int], ndcg_at: Sequence[int]
 ) -> dict[str, _Metric]:
     metrics: dict[str, _Metric] = {}
-    for name, at, metric in (
-        ("recall", recall_at, recall_at_k),
-        ("precision", precision_at, precision_at_k),
-        ("map", map_at, map_at_k),
-        ("ndcg", ndcg_at, ndcg_at_k),
+    for name, at, value, expected in (
+        ("recall", recall_at, ranking.recall_at_k, chance.recall_at_k),
+        ("precision", precision_at, ranking.precision_at_k, chance.precision_at_k),
+        ("map", map_at, ranking.map_at_k, chance.map_at_k),
+        ("ndcg", ndcg_at, ranking.ndcg_at_k, chance.ndcg_at_k),
     ):
         for k in at:
             if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
                 raise ValueError(f"{name}_at holds {k!r} but each must be an integer of at least 1")
-            metrics[f"{name}@{k}"] = partial(metric, k=int(k)), int(k)
-    return metrics | {"map@r": (map_at_r, None), "r_precision": (r_precision, None)}
+            metrics[f"{name}@{k}"] = _Metric(partial(value, k=int(k)), partial(expected, k=int(k)), int(k))
+    return metrics | {
+        "map@r": _Metric(ranking.map_at_r, chance.map_at_r, None),
+        "r_precision": _Metric(ranking.r_precision, chance.r_precision, None),
+    }
+
+
+def _averages(
+    values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: Average
+) -> dict[str, float]:
+    parts = [values] if average == "queries" else by_class(values, labels).values()
+    each = [means(part) for part in parts]
+    return {name: math.fsum(part[name] for part in each) / len(each) for name in values}
+
+
+def _agreement(clustering: ClusteringMetrics | None) -> dict[str, float]:
+    if clustering is None:
+        return {}
+    return {"nmi": clustering.nmi, "nmi_geometric": clustering.nmi_geometric, "ami": clustering.ami}
+
+
+def _expected_agreement(clustering: ClusteringMetrics | None) -> dict[str, float]:
+    """Of random clusters with the same sizes."""
+    if clustering is None:
+        return {}
+    table = clustering.table
+    return {"nmi": expected_nmi(table), "nmi_geometric": expected_nmi(table, average="geometric"), "ami": 0.0}
 
 
 def _values(
@@ -150,15 +196,15 @@ def _values(
 
     def places(rows: Int64[Tensor, "chunk"]) -> int:
         most = int(counts[rows].max())
-        return min(len(gallery_labels), max(k or most for _, k in metrics.values()))
+        return min(len(gallery_labels), max(each.places or most for each in metrics.values()))
 
     def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk places"]) -> None:
         # Not on a GPU: its logarithms and quotients are not promised to be the same.
         wanted, relevance, rows = counts[rows].cpu(), relevance.cpu(), rows.cpu()
         if len(rows):
             most = int(wanted.max())
-            for name, (metric, k) in metrics.items():
-                values[name][rows] = metric(relevance[:, : k or most], wanted)
+            for name, each in metrics.items():
+                values[name][rows] = each.value(relevance[:, : each.places or most], wanted)
 
     # In the order of their numbers of relevant items, which a chunk must list as many of as any of its queries has.
     order = counts.argsort(stable=True)[int((counts == 0).sum()) :]

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics import exact
+from proxemic.metrics.arrays import take_arrays
 from proxemic.metrics.exact import Distance, ExactRows
 
 FAR = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -80,6 +81,7 @@ class VerificationMetrics:
     same: int
 
 
+@take_arrays("first", "second")
 @torch.no_grad()
 def pair_distances(
     first: Float[Tensor, "pairs dim"], second: Float[Tensor, "..."], *, distance: Distance = "cosine"
@@ -112,6 +114,7 @@ def pair_distances(
     return exact.pair_distances(left, right, rows, rows, distance)
 
 
+@take_arrays("distances", "same", "folds")
 def verification_accuracy(
     distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."], *, folds: int | Shaped[Tensor, "..."] = 10
 ) -> VerificationAccuracy:
@@ -156,6 +159,7 @@ def verification_accuracy(
     return VerificationAccuracy(mean, pstdev(accuracies), tuple(accuracies), tuple(thresholds))
 
 
+@take_arrays("distances", "same")
 def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
     """Find the threshold that calls the most pairs right, the smallest of equally good ones, and its accuracy.
 
@@ -170,6 +174,7 @@ def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]
     return float(roc.thresholds[best]), int(right[best]) / len(distances)
 
 
+@take_arrays("distances", "same")
 def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> float:
     r"""Area under the ROC curve: how often a same pair is nearer than a different one, a tie counting half.
 
@@ -186,6 +191,7 @@ def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> fl
     return won / (2 * int(roc.same[-1]) * int(roc.different[-1]))
 
 
+@take_arrays("distances", "same")
 def tar_at_far(
     distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."], far: Sequence[float] = FAR
 ) -> OperatingPoints:
@@ -219,6 +225,7 @@ def tar_at_far(
     )
 
 
+@take_arrays("distances", "same")
 def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
     r"""Error rate where as large a share of the different pairs is accepted as of the same pairs is refused.
 
@@ -245,6 +252,7 @@ def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "...
     return float(rate), float(roc.thresholds[nearest])
 
 
+@take_arrays("distances", "same", "folds")
 def verification_metrics(
     distances: Shaped[Tensor, "..."],
     same: Shaped[Tensor, "..."],

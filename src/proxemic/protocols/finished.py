@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import torch
 import yaml
 from jaxtyping import Float
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
+from proxemic.files import read_json
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
@@ -45,7 +46,8 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """What was trained."""
-        return self._read.recipe
+        recipe = self._read.recipe
+        return replace(recipe, data=RunDirectory(self.path).locate(recipe.data))
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class Run:
     def metrics(self) -> dict[str, Any] | None:
         """The content of ``metrics.json``; None before the run is finished."""
         path = RunDirectory(self.path).metrics
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return read_json(path) if path.exists() else None
 
     @property
     def state(self) -> str:
@@ -130,6 +132,19 @@ class FinishedRun(Run):
         return self.splits.test_images
 
     @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each training class, by its label: what `loss.predict` gives, and the rows of the proxies are in.
+
+        Without the images, unless the run is so old that it has no ``classes.json``::
+
+            run = FinishedRun(Path("runs/photos"))
+            labels = run.loss.predict(run.model(images))
+            names = [run.class_names[label] for label in labels.tolist()]
+        """
+        classes = RunDirectory(self.path).read_classes()
+        return self.splits.train.class_names if classes is None else classes.train
+
+    @cached_property
     def loss(self) -> ProxyLoss | PairwiseLoss:
         """The loss of the phase that the chosen epoch was in, with the chosen weights."""
         run = RunDirectory(self.path)
@@ -167,10 +182,14 @@ class FinishedRun(Run):
     @property
     def _num_classes(self) -> int:
         # From the file, since images may be large, or no longer there.
-        with safe_open(RunDirectory(self.path).loss, "pt") as file:
-            if "proxies" in file.keys():  # noqa: SIM118 - it is no mapping
-                return file.get_slice("proxies").get_shape()[0]
-        return self.splits.train.num_classes
+        weights = RunDirectory(self.path).loss
+        try:
+            with safe_open(weights, "pt") as file:
+                if "proxies" in file.keys():  # noqa: SIM118 - it is no mapping
+                    return file.get_slice("proxies").get_shape()[0]
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{weights} cannot be read ({error}): put the file back from a copy.") from error
+        return len(self.class_names)
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:

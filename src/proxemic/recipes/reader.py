@@ -20,7 +20,7 @@ from proxemic.recipes.second_phase import differences, merge, part_flags, read_c
 from proxemic.recipes.values import shown
 from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
 from proxemic.training.phases import SecondPhase
-from proxemic.training.recipe import EvaluationConfig, Recipe
+from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
 with extra("train"):
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -60,10 +60,12 @@ class Evaluation:
     Args:
         data: Where images come from.
         evaluation: How embeddings are judged.
+        batches: How many processes load images.
     """
 
     data: ImageSource
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
 
 
 def read_recipe(path: Path, flags: Sequence[str] = (), *, own_code: bool = False) -> ReadRecipe:

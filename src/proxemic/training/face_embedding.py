@@ -50,6 +50,7 @@ def embed_faces(
     *,
     flip: bool = True,
     batch_size: int = 256,
+    workers: int = 0,
     description: str = "embedding",
 ) -> Float[Tensor, "images dim"]:
     """Embed faces in order, as `embed_images`, by default each with its mirror image.
@@ -60,10 +61,11 @@ def embed_faces(
         preprocessing: What each goes through.
         flip: Sum the embeddings of a picture and of its mirror image; else the picture's alone.
         batch_size: Images a batch.
+        workers: Processes that load images.
         description: What the progress bar says.
 
     Returns:
         ``[N, D]`` float32 on the CPU.
     """
     network = FlipSum(model) if flip else model
-    return embed_images(network, images, preprocessing, batch_size=batch_size, description=description)
+    return embed_images(network, images, preprocessing, batch_size=batch_size, workers=workers, description=description)

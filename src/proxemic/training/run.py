@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from proxemic.data import Splits
+from proxemic.data import ImageSource, Splits
 from proxemic.errors import UserError
-from proxemic.files import write_csv, write_json, write_text
+from proxemic.files import read_json, write_csv, write_json, write_text
 from proxemic.locks import LOCK
+from proxemic.training.run_classes import RunClasses
 
 __all__ = ["RunDirectory", "fingerprint"]
 
@@ -42,6 +43,11 @@ class RunDirectory:
     def environment(self) -> Path:
         """The machine, the libraries, the command, a fingerprint of the images (JSON)."""
         return self.path / "environment.json"
+
+    @property
+    def classes(self) -> Path:
+        """The names of the classes of each split, and where the images were (JSON); older runs have none."""
+        return self.path / "classes.json"
 
     @property
     def metrics(self) -> Path:
@@ -76,7 +82,7 @@ class RunDirectory:
     def files(self) -> tuple[Path, ...]:
         """All of these, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
-        return (self.recipe, self.environment, self.metrics, self.history, *weights)
+        return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
 
     def check_new(self) -> None:
         """Raise `UserError` unless the directory is absent or empty."""
@@ -87,7 +93,7 @@ class RunDirectory:
                 f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
             )
         # What a kill before the last of the first files of a run leaves is no run.
-        begun = {self.environment, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
+        begun = {self.environment, self.classes, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
         if any(path not in begun and path.suffix != ".tmp" for path in self.path.rglob("*")):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
@@ -101,7 +107,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        if test and not json.loads(self.environment.read_text(encoding="utf-8")).get("test", True):
+        if test and not self.read_environment().get("test", True):
             raise UserError(
                 f"{self.path} is a trial of a search, which must not be judged on the test classes: go on with the "
                 "search, or train its recipe.yaml into a new --out."
@@ -109,16 +115,53 @@ class RunDirectory:
 
     def check_images(self, fingerprint: str) -> None:
         """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
-        if json.loads(self.environment.read_text(encoding="utf-8"))["images"] != fingerprint:
+        if not self.has_images(fingerprint):
             raise UserError(
                 f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
                 "of them is lost: put them back, begin a new run, or judge other images with --data.root."
             )
 
-    def create(self, recipe_yaml: str, fingerprint: str, test: bool = True, processes: int = 1) -> None:
-        """Make the directory with the recipe and a record of the machine, the images and whether it is to be judged."""
-        write_json(self.environment, _environment() | {"processes": processes, "images": fingerprint, "test": test})
+    def has_images(self, fingerprint: str) -> bool:
+        """Whether images have the classes and labels that the run was begun with."""
+        return self.read_environment().get("images") == fingerprint
+
+    def create(
+        self, recipe_yaml: str, source: ImageSource, splits: Splits, *, test: bool = True, processes: int = 1
+    ) -> None:
+        """Make the directory: the recipe, and a record of the machine and of the images.
+
+        Args:
+            recipe_yaml: All values of the recipe.
+            source: Where the images come from.
+            splits: The images.
+            test: The run is to be judged on the test classes.
+            processes: How many train it.
+        """
+        images = {"processes": processes, "images": fingerprint(splits), "test": test}
+        write_json(self.environment, _environment() | images)
+        RunClasses.of(source, splits).write(self.classes)
         write_text(self.recipe, recipe_yaml)
+
+    def read_environment(self) -> dict[str, Any]:
+        """The content of ``environment.json``.
+
+        Raises:
+            UserError: If it is missing or damaged.
+        """
+        return read_json(self.environment)
+
+    def read_classes(self) -> RunClasses | None:
+        """The content of ``classes.json``; None for an older run, which has none.
+
+        Raises:
+            UserError: If it is damaged.
+        """
+        return RunClasses.read(self.classes) if self.classes.exists() else None
+
+    def locate(self, source: ImageSource) -> ImageSource:
+        """The images of the run's recipe, also from another working directory; see `RunClasses.locate`."""
+        classes = self.read_classes()
+        return source if classes is None else classes.locate(source)
 
     def drop_weights(self, *, model: bool = True) -> None:
         """Remove what is large: the checkpoint and, unless they are to stay, the weights; the figures stay."""

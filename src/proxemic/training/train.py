@@ -1,6 +1,5 @@
 """From a recipe to a finished run directory."""
 
-import json
 import logging
 import os
 import time
@@ -8,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tqdm import tqdm
 
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
-from proxemic.files import check_folder, remove_stale_temporaries, write_json, write_text
+from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_json, write_text
 from proxemic.locks import alone_in
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 from proxemic.models import EmbeddingModel, build_model, load_model
@@ -127,9 +126,11 @@ def train(
         _check_shared(run, processes)
         if run.metrics.exists() and epochs is None:
             report(f"{out} is finished; these are its results.")
-            return json.loads(run.metrics.read_text())
+            return read_json(run.metrics)
     _check_accelerator(recipe)
     recipe = recipe.from_its_first_phase()
+    if resume:
+        recipe = replace(recipe, data=run.locate(recipe.data))
     with explained(recipe, run):
         parts = _build(recipe, run, processes, times)
     held_out, selected_on = _held_out(recipe, parts.splits)
@@ -155,7 +156,7 @@ def train(
             if not resume:
                 if run.recipe.exists():  # another run has begun there in the meantime
                     run.check_new()
-                run.create(recipe_yaml, fingerprint(parts.splits), test, processes.world)
+                run.create(recipe_yaml, recipe.data, parts.splits, test=test, processes=processes.world)
             elif epochs is not None:
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
@@ -485,6 +486,7 @@ def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, s
         draw_gallery(each[0], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
     result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, found, strict=True)}
     test = found[0]
+    result["chance"] = test.chance
     trained_on = len({*images.class_names} & {*splits.train.class_names})
     return result | {
         "test_classes": images.num_classes,

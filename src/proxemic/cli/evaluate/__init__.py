@@ -17,19 +17,22 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "of embeddings. Given two, compare them on the same queries.",
         epilog="The run's data and evaluation settings are flags: --data.root DIR, --evaluation.recall_at [1,10,100], "
         "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.ndcg_at [10], --evaluation.nmi true, "
-        "--evaluation.average classes, --evaluation.distance euclidean. Intervals are of a bootstrap over classes.",
+        "--evaluation.average classes, --evaluation.distance euclidean, --batches.workers 4. Intervals are of a "
+        "bootstrap over classes; with fewer than 20 there are none.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "targets",
         nargs="+",
         metavar="RUN|FILE",
-        help="one or two of: a run directory, a model.safetensors, embeddings in .safetensors, .npy or .parquet",
+        help="one or two of: a run directory, a folder of save_model, a model.safetensors, embeddings in .safetensors, "
+        ".npy or .parquet",
     )
     parser.add_argument(
         "--split",
         choices=("train", "validation", "test", "all"),
-        help="which images; by default the test split of the run's own data, and all images of another folder",
+        help="which images; by default the test split of the run's own data, wherever it lies now, and all images of "
+        "another folder",
     )
     parser.add_argument("--query", type=Path, metavar="DIR|TABLE", help="images that search those of --gallery")
     parser.add_argument(
@@ -57,16 +60,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst classes and queries")
     parser.add_argument("--level", type=float, default=0.95, help="of the confidence intervals (default: 0.95)")
     parser.add_argument(
-        "--resamples", type=int, default=2000, help="of the bootstrap (default: 2000); 0 gives no intervals"
+        "--resamples", type=int, default=2000, help="of the bootstrap, up to 100,000 (default: 2000); 0: no intervals"
     )
     parser.set_defaults(run=run, takes_flags=True)
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Embed, search, print."""
-    from proxemic.cli.evaluate import report
-    from proxemic.cli.evaluate.targets import judge
-    from proxemic.data import check_embedding_name
+    from proxemic.cli.evaluate.checks import check_names, check_target
     from proxemic.errors import UserError
 
     # argparse leaves what comes after its own options to us: a second target, perhaps.
@@ -74,7 +75,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     targets = [Path(word) for word in (*arguments.targets, *words)]
     if len(targets) > 2:
         raise UserError(f"{len(targets)} runs or files are given, {targets[2]} the third: judge one, or compare two.")
-    # What can be refused is refused before the work.
+    # What can be refused is refused before the work, and before imports that take seconds.
+    for path in targets:
+        check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
     if not 0 < arguments.level < 1:
         raise UserError(f"--level is {arguments.level}, but must be between 0 and 1, as 0.95 is.")
     for name in ("resamples", "worst"):
@@ -85,10 +88,20 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             raise UserError(f"--{name.replace('_', '-')} is for one model: leave it out, or judge the two one by one.")
     if arguments.worst and arguments.format != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
+    tables = (arguments.per_class, arguments.per_query)
+    check_names(arguments.out, *tables)
+
+    from proxemic.cli.evaluate import report
+    from proxemic.cli.evaluate.targets import judge
+    from proxemic.data import check_embedding_name
+    from proxemic.metrics import MOST_RESAMPLES
+
+    if arguments.resamples > MOST_RESAMPLES:
+        raise UserError(
+            f"--resamples is {arguments.resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit."
+        )
     if arguments.save_embeddings is not None:
         check_embedding_name(arguments.save_embeddings)
-    tables = (arguments.per_class, arguments.per_query)
-    report.check_names(arguments.out, *tables)
     sources = (arguments.labels, arguments.gallery_labels, arguments.query, arguments.gallery)
     check_places([arguments.out, *tables, arguments.save_embeddings], [*targets, *sources])
 

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxemic.cli.evaluate.targets import Judged
-from proxemic.cli.show import format_table
-from proxemic.errors import UserError
+from proxemic.cli.evaluate.checks import FORMATS
+from proxemic.cli.evaluate.judged import Judged
+from proxemic.cli.show import few_classes, format_table
 from proxemic.files import write_text
 from proxemic.metrics import Interval, PairedDifference, paired_differences
 
 __all__ = [
-    "FORMATS",
     "Report",
-    "check_names",
     "class_rows",
     "csv_text",
     "markdown_table",
@@ -26,17 +24,10 @@ __all__ = [
     "write_table",
 ]
 
-FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 Record = Mapping[str, Any]
 
 
-def check_names(out: Path | None, *tables: Path | None) -> None:
-    """Raise `UserError` where a file is not named by a format that it can have."""
-    if out is not None and out.suffix.lower() not in FORMATS:
-        raise UserError(f"--out is {out}, but must end in .json, .csv or .md, which says its format.")
-    for table in tables:
-        if table is not None and table.suffix.lower() != ".csv":
-            raise UserError(f"{table} is written as CSV: let its name end in .csv.")
+_IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
 
 
 class Report:
@@ -54,7 +45,8 @@ class Report:
         self.differences: dict[str, PairedDifference] = {}
         first = judged[0].metrics
         if resamples and len(judged) == 1:
-            self.intervals = first.intervals(level=level, resamples=resamples)
+            found = first.intervals(level=level, resamples=resamples)
+            self.intervals = {name: each for name, each in found.items() if not math.isnan(each.low)}
         elif resamples:
             self.differences = paired_differences(
                 first.per_query,
@@ -64,6 +56,8 @@ class Report:
                 level=level,
                 resamples=resamples,
             )
+        parts = zip(*(each.parts for each in judged), strict=True)
+        self.parts = [Report(part, level, resamples) for part in parts]
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name."""
@@ -74,7 +68,10 @@ class Report:
         if form == "json":
             return json.dumps(self._content(), indent=2)
         if form == "csv":
-            return csv_text(self._records())
+            return csv_text([record for each in (self, *self.parts) for record in each._records()])
+        return "\n\n".join(each._table(form) for each in (self, *self.parts))
+
+    def _table(self, form: str) -> str:
         header, rows = self._cells()
         if form == "markdown":
             return "\n".join([self._title(), "", markdown_table(header, rows), *self._remarks()])
@@ -83,26 +80,32 @@ class Report:
     def _content(self) -> dict[str, Any]:
         """Of one: its metrics under the name of the split, and more; of two: a list of such, and the differences."""
         each = [_summary(judged) for judged in self.judged]
-        bounds: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
+        more: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
+        if self.parts:
+            more["parts"] = {part.judged[0].split: part._content() for part in self.parts}
         if len(each) == 1:
             intervals = {name: [_number(each.low), _number(each.high)] for name, each in self.intervals.items()}
-            return each[0] | ({"intervals": intervals} | bounds if intervals else {})
+            return each[0] | ({"intervals": intervals} if intervals else {}) | more
         models = [{"model": judged.name} | summary for judged, summary in zip(self.judged, each, strict=True)]
         differences = {
             name: {key: _number(value) for key, value in vars(each).items()} for name, each in self.differences.items()
         }
-        return {"models": models} | ({"differences": differences} | bounds if differences else {})
+        return {"models": models} | ({"differences": differences} if differences else {}) | more
 
     def _records(self) -> list[Record]:
-        first = self.judged[0].metrics
+        first, split = self.judged[0].metrics, self.judged[0].split
         if len(self.judged) == 1:
             none = Interval(math.nan, math.nan, math.nan)
             found = [(name, value, self.intervals.get(name, none)) for name, value in first.items()]
-            return [{"metric": name, "value": value, "low": each.low, "high": each.high} for name, value, each in found]
+            return [
+                {"metric": name, "split": split, "value": value, "low": each.low, "high": each.high}
+                | {"chance": first.chance[name]}
+                for name, value, each in found
+            ]
         second = self.judged[1].metrics
         none = PairedDifference(math.nan, math.nan, math.nan, math.nan)
         return [
-            {"metric": name, "first": value, "second": second[name]}
+            {"metric": name, "split": split, "first": value, "second": second[name]}
             | vars(self.differences.get(name, none))
             | {"difference": value - second[name]}
             for name, value in first.items()
@@ -112,8 +115,11 @@ class Report:
         """In percent, as papers print."""
         interval = f"{100 * self.level:g}% interval"
         if len(self.judged) == 1:
-            header = ["metric", self.judged[0].split, *([interval] if self.intervals else [])]
-            rows = [[row["metric"], _percent(row["value"]), _bounds(row)] for row in self._records()]
+            header = ["metric", self.judged[0].split, "chance", *([interval] if self.intervals else [])]
+            rows = [
+                [row["metric"], _percent(row["value"]), _percent(row["chance"]), _bounds(row)]
+                for row in self._records()
+            ]
             return header, [row[: len(header)] for row in rows]
         header = ["metric", "A", "B", "A - B", *([interval, "p"] if self.differences else [])]
         rows = [
@@ -127,9 +133,8 @@ class Report:
 
     def _title(self) -> str:
         judged = self.judged[0]
-        classes = len(set(judged.rows.labels.tolist())) if judged.rows.labels is not None else 0
-        title = f"{_count(classes, 'class', 'classes')}, {_count(judged.metrics.queries, 'query', 'queries')}"
-        title += f", {judged.split} images"
+        title = f"{_count(judged.classes, 'class', 'classes')}, {_count(judged.metrics.queries, 'query', 'queries')}"
+        title += f", {_IMAGES.get(judged.split, f'{judged.split} images')}"
         if judged.metrics.average == "classes":
             title += ", averages over classes"
         if len(self.judged) == 1:
@@ -137,8 +142,14 @@ class Report:
         return f"{title}\nA: {judged.name}\nB: {self.judged[1].name}"
 
     def _remarks(self) -> list[str]:
-        left_out = self.judged[0].metrics.left_out
-        remarks = []
+        judged = self.judged[0]
+        left_out = judged.metrics.left_out
+        remarks = [few_classes(judged.classes)] if few_classes(judged.classes) else []
+        if judged.trained_on or (judged.trained_on is not None and judged.split == "all"):
+            of = "either model" if len(self.judged) > 1 else "the model"
+            remarks.append(
+                f"By their names, {of} was trained on {judged.trained_on} of these {judged.classes} classes."
+            )
         if left_out:
             have = "has" if left_out == 1 else "have"
             remarks.append(f"{_count(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
@@ -190,9 +201,12 @@ def print_worst(judged: Judged, count: int) -> None:
 
 def _summary(judged: Judged) -> dict[str, Any]:
     labels = judged.rows.labels
+    known = {} if judged.trained_on is None else {"classes_trained_on": judged.trained_on}
     return {
         judged.split: dict(judged.metrics),
-        "classes": 0 if labels is None else len(labels.unique()),
+        "chance": judged.metrics.chance,
+        "classes": judged.classes,
+        **known,
         "images": 0 if labels is None else len(labels),
         "queries": judged.metrics.queries,
         "queries_left_out": judged.metrics.left_out,

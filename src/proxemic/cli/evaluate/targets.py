@@ -8,6 +8,9 @@ from pathlib import Path
 
 import torch
 
+from proxemic.cli.evaluate.checks import is_run
+from proxemic.cli.evaluate.judged import Judged, judge_rows
+from proxemic.cli.evaluate.seen import find_moved, judge_apart, trained_classes
 from proxemic.data import (
     ImageSet,
     ImageSource,
@@ -21,40 +24,17 @@ from proxemic.data import (
     write_embeddings,
 )
 from proxemic.errors import UserError
-from proxemic.metrics import RetrievalMetrics
 from proxemic.models import is_model
 from proxemic.recipes.reader import read_evaluation, read_evaluation_config
 from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder
+from proxemic.training.embed import embed_images, load_embedder
 from proxemic.training.run import fingerprint
 
-__all__ = ["Judged", "judge"]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One model or file of embeddings, judged.
-
-    Args:
-        name: What the user called it.
-        split: Which images they are.
-        rows: What is known of the rows.
-        metrics: What was found.
-        metric: The one that says which classes and queries are the worst.
-    """
-
-    name: str
-    split: str
-    rows: RowLabels
-    metrics: RetrievalMetrics
-    metric: str
+__all__ = ["judge"]
 
 
 def judge(targets: list[Path], arguments: argparse.Namespace, flags: list[str]) -> list[Judged]:
     """Judge one or two targets, the second as the first."""
-    for path in targets:
-        if not path.exists():
-            raise UserError(f"{path} does not exist: give a run directory, a model.safetensors or embeddings.")
     models = [path.is_dir() or is_model(path) for path in targets]
     if all(models):
         return _judge_models(targets, arguments, flags)
@@ -80,7 +60,7 @@ def _judge_embeddings(targets: list[Path], arguments: argparse.Namespace, flags:
     if arguments.gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(arguments.gallery, arguments.gallery_labels))]
     _check_same_rows(targets, contents)
-    return [_judged(path, "all", content, config) for path, content in zip(targets, contents, strict=True)]
+    return [judge_rows(path, "all", content, config) for path, content in zip(targets, contents, strict=True)]
 
 
 def _check_same_rows(targets: list[Path], contents: list[LabelledEmbeddings]) -> None:
@@ -118,66 +98,72 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
     for name in ("labels", "gallery_labels"):
         if getattr(arguments, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} is for embeddings, but {targets[0]} is a model.")
-    images, split, notes, config = _images(targets, arguments, flags)
-    for note in notes:
+    task = _task(targets, arguments, flags)
+    for note in task.notes:
         print(note, file=sys.stderr)
+    seen = trained_classes(targets, task.images.class_names)
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     judged = []
     for path in targets:
         model, preprocessing = load_embedder(path)
-        embeddings = embed_images(model.to(device), images, preprocessing, batch_size=config.batch_size)
-        content = LabelledEmbeddings.of_images(embeddings, images)
+        embeddings = embed_images(
+            model.to(device), task.images, preprocessing, batch_size=task.config.batch_size, workers=task.workers
+        )
+        content = LabelledEmbeddings.of_images(embeddings, task.images)
         if arguments.save_embeddings is not None:
             bare = arguments.save_embeddings.suffix.lower() == ".npy"
             write_embeddings(arguments.save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
-        judged.append(_judged(path, split, content, config))
+        whole = judge_rows(path, task.split, content, task.config)
+        judged.append(judge_apart(whole, content, seen, task.config))
     return judged
 
 
-def _judged(path: Path, split: str, content: LabelledEmbeddings, config: EvaluationConfig) -> Judged:
-    metrics = evaluate_embeddings(content.embeddings, content.rows, config)
-    return Judged(str(path), split, content.rows, metrics, config.metric)
-
-
-def _images(
-    targets: list[Path], arguments: argparse.Namespace, flags: list[str]
-) -> tuple[ImageSet, str, Sequence[str], EvaluationConfig]:
+@dataclass(frozen=True)
+class _Task:
     """The images to judge, what they are, what the user should know of them, and how to judge."""
-    recipe, *_ = [_recipe(path) for path in targets]
+
+    images: ImageSet
+    split: str
+    notes: Sequence[str]
+    config: EvaluationConfig
+    workers: int
+
+
+def _task(targets: list[Path], arguments: argparse.Namespace, flags: list[str]) -> _Task:
+    run = RunDirectory(targets[0]) if is_run(targets[0]) else None
+    recipe = run and run.recipe
+    given = [flag for flag in flags if flag.startswith("--data")]
     if (arguments.query is None) != (arguments.gallery is None):
         raise UserError("--query and --gallery are folders or tables of images, and go together: give both.")
     if arguments.query is not None:
-        given = [flag for flag in flags if flag.startswith("--data")]
         if given or arguments.split:
             raise UserError(f"{given[0] if given else '--split'} has no meaning beside --query and --gallery.")
+        # The data of a recipe are not looked at, but without one there must be some.
+        request = read_evaluation(recipe, flags if recipe else [f"--data.root={arguments.query}", *flags])
         images, notes = load_query_gallery(arguments.query, arguments.gallery, strict=arguments.strict)
-        return images, "all", notes, read_evaluation_config(recipe, flags)
+        return _Task(images, "all", notes, request.evaluation, request.batches.workers)
     if arguments.strict:
         flags = [*flags, "--data.strict", "true"]
     request = read_evaluation(recipe, flags)
-    own = None if recipe is None else read_evaluation(recipe).data
-    return *_choose(request.data, own, arguments.split, targets), request.evaluation
-
-
-def _recipe(path: Path) -> Path | None:
-    """The recipe of a finished run; None for a model without one."""
-    if not path.is_dir():
-        return None
-    run = RunDirectory(path)
-    run.check_run()
-    if not run.model.exists():
-        raise UserError(f"{path} has no model yet: finish it with proxemic train --resume {path}.")
-    return run.recipe
+    source, own = request.data, None
+    if run is not None:
+        own = run.locate(read_evaluation(recipe).data)
+        if not any(flag == "--data" or flag.startswith(("--data.root", "--data=")) for flag in given):
+            source = run.locate(source)
+    return _Task(*_choose(source, own, arguments.split, targets), request.evaluation, request.batches.workers)
 
 
 def _choose(
     source: ImageSource, own: ImageSource | None, split: str | None, targets: list[Path]
 ) -> tuple[ImageSet, str, Sequence[str]]:
-    same = type(own) is type(source)
+    """The images, what they are, and notes."""
+    same, moved = type(own) is type(source), None
     if isinstance(own, OwnImages) and isinstance(source, OwnImages):
         same = _place(own) == _place(source)
+        if not same and split is None:
+            moved = find_moved(source, RunDirectory(targets[0]))
     if split is None:
-        split = "all" if isinstance(source, OwnImages) and not same else "test"
+        split = "all" if isinstance(source, OwnImages) and not same and moved is None else "test"
     if split == "all":
         if not isinstance(source, OwnImages):
             raise UserError(
@@ -185,15 +171,16 @@ def _choose(
             )
         images, notes = source.load_unsplit()
         return images, split, notes
-    splits = source.load()
+    splits = moved or source.load()
     for path in targets:
         # Split anew, other images may put classes of the training into the test.
-        if same and path.is_dir():
+        if (same or moved) and is_run(path):
             RunDirectory(path).check_images(fingerprint(splits))
     images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
-    return images, split, splits.notes
+    notes = [f"The images are those of {targets[0]} in another place: its test classes are judged."] if moved else []
+    return images, split, (*splits.notes, *notes)
 
 
 def _place(source: OwnImages) -> Path | None:

@@ -1,0 +1,102 @@
+r"""What a random ranking is worth: the expected values of `proxemic.metrics.ranking`, in closed form.
+
+A random ranking puts the R relevant items of a gallery of n into any R of its places, all alike likely, so that
+
+$$E[rel_i] = \frac Rn \qquad E[rel_i \, rel_j] = \frac{R (R - 1)}{n (n - 1)} \quad (i \ne j)$$
+
+Few classes make a search easy: with two, half of the neighbours of a random ranking are right. A value means little
+without the one that chance gives on the same test set.
+
+Every function takes, for each query, the number of relevant items and the size of the gallery, both without the query
+itself, and returns one float64 value per query; NaN where nothing is relevant.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+Counts = Int[Tensor, "queries"]
+Values = Float64[Tensor, "queries"]
+
+
+def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
+    r"""One less the probability that none of the first k is relevant.
+
+    $$E[\text{Recall@}k] = 1 - \binom{n - R}{k} \Big/ \binom nk$$
+
+    Args:
+        num_relevant: R of each query.
+        gallery: n of each query, at least R.
+        k: at least 1; may exceed the gallery.
+
+    >>> recall_at_k(torch.tensor([1, 2, 0]), torch.tensor([4, 4, 4]), 1)
+    tensor([0.2500, 0.5000,    nan], dtype=torch.float64)
+    """
+    relevant, size = num_relevant.double(), gallery.double()
+    irrelevant, places = size - relevant, size.clamp(max=k)
+    # Logarithms of the two binomials, in which k! cancels.
+    none = (irrelevant + 1).lgamma() - (irrelevant - places + 1).clamp(min=1.0).lgamma()
+    none -= (size + 1).lgamma() - (size - places + 1).lgamma()
+    return _defined(torch.where(places > irrelevant, 1.0, -torch.expm1(none)), num_relevant)
+
+
+def precision_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
+    r"""$E[\text{Precision@}k] = \frac{\min(k, n)}{k} \frac Rn$.
+
+    Arguments: as `recall_at_k`.
+    """
+    return _defined(_share(num_relevant, gallery) * (gallery.double().clamp(max=k) / k), num_relevant)
+
+
+def r_precision(num_relevant: Counts, gallery: Counts) -> Values:
+    r"""$E[\text{R-Precision}] = \frac Rn$.
+
+    Arguments: as `recall_at_k`, without k.
+    """
+    return _defined(_share(num_relevant, gallery), num_relevant)
+
+
+def map_at_r(num_relevant: Counts, gallery: Counts) -> Values:
+    r"""$E[\text{MAP@}R] = \frac1R \left( H_R \frac Rn + (R - H_R) \frac{R (R - 1)}{n (n - 1)} \right)$.
+
+    Here $H_m = 1 + \frac12 + \dots + \frac1m$. Arguments: as `recall_at_k`, without k.
+    """
+    relevant = num_relevant.double()
+    return _defined(_precisions(num_relevant, gallery, relevant) / relevant, num_relevant)
+
+
+def map_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
+    r"""$E[\text{MAP@}k] = \frac1k \left( H_m \frac Rn + (m - H_m) \frac{R (R - 1)}{n (n - 1)} \right)$, m = min(k, n).
+
+    Arguments: as `recall_at_k`.
+    """
+    return _defined(_precisions(num_relevant, gallery, gallery.double().clamp(max=k)) / k, num_relevant)
+
+
+def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
+    r"""$E[\text{nDCG@}k]$: $\frac Rn$ of the discounts of min(k, n) places, over those of min(k, R).
+
+    Arguments: as `recall_at_k`.
+    """
+    discounts = torch.tensor([0.0, *(1 / math.log2(place) for place in range(2, k + 2))], dtype=torch.float64)
+    sums = discounts.cumsum(0)
+    gains = _share(num_relevant, gallery) * sums[gallery.clamp(max=k).long()]
+    return _defined(gains / sums[num_relevant.clamp(1, k).long()], num_relevant)
+
+
+def _share(num_relevant: Counts, gallery: Counts) -> Values:
+    return num_relevant.double() / gallery.double()
+
+
+def _precisions(num_relevant: Counts, gallery: Counts, places: Values) -> Values:
+    """Expected sum of rel_i · Precision@i over the first places."""
+    relevant, size = num_relevant.double(), gallery.double()
+    harmonic = torch.special.digamma(places + 1) - torch.special.digamma(torch.ones_like(places))
+    pairs = relevant * (relevant - 1) / (size * (size - 1)).clamp(min=1.0)
+    return harmonic * (relevant / size) + (places - harmonic) * pairs
+
+
+def _defined(values: Values, num_relevant: Counts) -> Values:
+    return values.masked_fill(num_relevant == 0, torch.nan)

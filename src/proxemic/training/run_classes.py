@@ -1,0 +1,67 @@
+"""Which classes a run was begun with, and where their images were."""
+
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from proxemic.data import ImageSource, Splits
+from proxemic.errors import UserError
+from proxemic.files import read_json, write_json
+
+__all__ = ["RunClasses"]
+
+
+@dataclass(frozen=True)
+class RunClasses:
+    """The classes that a run was begun with, by name.
+
+    Args:
+        root: The absolute path of the folder or table of the images; None for data that have none.
+        train: In the order of their labels, which is that of the rows of proxies.
+        validation: Held out to choose the epoch; None where there are none.
+        test: Held out for the test; None likewise.
+    """
+
+    root: str | None
+    train: tuple[str, ...]
+    validation: tuple[str, ...] | None
+    test: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, source: ImageSource, splits: Splits) -> "RunClasses":
+        """Those of images, and where they come from."""
+        root = getattr(source, "root", None)
+        parts = (splits.train, splits.validation, splits.test)
+        return cls(root and str(Path(root).absolute()), *(None if part is None else part.class_names for part in parts))  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path) -> "RunClasses":
+        """Read what `write` wrote.
+
+        Raises:
+            UserError: If the file is damaged.
+        """
+        found = read_json(path)
+        parts = [found.get(name) for name in ("train", "validation", "test")]
+        if not isinstance(parts[0], list) or not all(isinstance(part, list | None) for part in parts):
+            raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
+        return cls(found.get("root"), *(None if part is None else tuple(map(str, part)) for part in parts))  # type: ignore[arg-type]
+
+    def write(self, path: Path) -> None:
+        """Write a JSON file, whole or not at all."""
+        write_json(path, asdict(self))
+
+    def locate(self, source: ImageSource) -> ImageSource:
+        """Find the images also from another working directory than the one where the run began.
+
+        Args:
+            source: That of the recipe, whose root may be a relative path.
+
+        Returns:
+            the source with the absolute root, where there still is something.
+        """
+        root: Any = getattr(source, "root", None)
+        known = root is not None and self.root is not None and not Path(root).is_absolute()
+        if not known or not Path(str(self.root)).exists() or not is_dataclass(source):
+            return source
+        return replace(source, root=Path(str(self.root)))
