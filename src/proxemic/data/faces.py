@@ -11,7 +11,8 @@ import torch
 from proxemic.data.image_folder import anything_to_find
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.listing import ENDINGS
-from proxemic.data.pixels import FilePixels, describe
+from proxemic.data.pixels import FilePixels
+from proxemic.data.reading import describe
 from proxemic.data.record_file import RecordIndex, RecordPixels, read_record_index
 from proxemic.data.splits import hold_out
 
