@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ class _Faces(ImageSource):
         validation_fraction: part of the identities held out for validation, 0 (none) to below 1.
         split_seed: which identities are held out.
     """
+
+    judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
     root: Path | None = None
     validation_fraction: float = 0.0

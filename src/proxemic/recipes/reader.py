@@ -29,8 +29,19 @@ from proxemic.training.recipe import EvaluationConfig, Recipe
 with extra("train"):
     import yaml
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
+    from jsonargparse.typing import register_type
 
 __all__ = ["Evaluation", "ReadRecipe", "read_evaluation", "read_evaluation_config", "read_recipe"]
+
+
+def _path(text: str) -> Path:
+    if not text:  # a shell variable that is not set: not the current folder
+        raise ValueError(_EMPTY)
+    return Path(text)
+
+
+_EMPTY = "is empty: give a path, or . for the current folder."
+register_type(Path, str, _path, fail_already_registered=False)
 
 
 @dataclass(frozen=True)
@@ -224,6 +235,8 @@ def _explain(message: str, content: Mapping[str, Any], flags: Sequence[str]) -> 
     """One sentence from the parser's message: what came, what is allowed."""
     message = " ".join(message.split())
     key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
+    if _EMPTY in message:
+        return f"{key} {_EMPTY}"
     if found := re.search(r"unrecognized arguments: (--[\w.-]+)", message):
         return _unknown(found[1].removeprefix("--"), _keys(content), "flag", "--")
     if found := re.search(r"Group '([\w.]+)' does not accept option '(\w+)'", message):
