@@ -16,6 +16,7 @@ __all__ = [
     "check_folder",
     "check_stem",
     "read_json",
+    "readable",
     "remove_stale_temporaries",
     "write_atomically",
     "write_csv",
@@ -111,6 +112,15 @@ def check_folder(folder: Path, flag: str = "--out") -> None:
     )
     if said:
         raise UserError(f"{flag} {str(folder)[:40]}… {said}: choose a shorter one.")
+
+
+def readable(name: str | os.PathLike[str]) -> str:
+    r"""The name of a file or a class as text that any file and terminal takes: bytes that are not UTF-8 are escaped.
+
+    >>> readable("Zo\udceb.jpg")
+    'Zo\\udceb.jpg'
+    """
+    return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def check_stem(stem: Path) -> Path:

@@ -25,7 +25,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         words = ["--training.epochs", "2", "--model.width", "4", "--training.loggers", "[]"]
         result = warm_proxemic("train", "--recipe", f"toy/{name}", "--out", base / name, *words)
         assert result.returncode == 0, result.stderr
-        assert "Test: 10 classes, TRAINED ON, 500 queries" in result.stdout
+        assert "Test: 10 classes, TRAINED ON (closed set), 500 queries" in result.stdout
     return [base / name for name in names]
 
 

@@ -3,13 +3,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from proxemic.data import OwnImages, Splits
+from proxemic.data import ImageSet, OwnImages, Splits
+from proxemic.errors import UserError
 
 
 def draw(path: Path, value: int = 0) -> None:
@@ -37,8 +39,12 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Sequence[ob
     return path
 
 
-def names(splits: Splits) -> list[set[str]]:
-    return [set(part.class_names) if part else set() for part in (splits.train, splits.validation, splits.test_images)]
+def names(part: ImageSet) -> set[str]:
+    return set(part.class_names)
+
+
+def sides(splits: Splits) -> list[set[str]]:
+    return [names(part) if part else set() for part in (splits.train, splits.validation, splits.test_images)]
 
 
 def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
@@ -47,13 +53,13 @@ def test_class_folders_are_split_by_class(tmp_path: Path) -> None:
     draw(tmp_path / "a" / ".hidden.png")
     draw(tmp_path / ".thumbnails" / "x.png")
     splits = OwnImages(tmp_path).load()
-    train, validation, test = names(splits)
+    train, validation, test = sides(splits)
     assert [len(train), len(validation), len(test)] == [2, 2, 4]
     assert train | validation | test == set("abcdefgh")
     assert sum(len(part) for part in (splits.train, splits.validation, splits.test_images) if part) == 25
     assert splits.notes == ()
-    assert names(OwnImages(tmp_path).load()) == [train, validation, test]
-    assert names(OwnImages(tmp_path, split_seed=1).load()) != [train, validation, test]
+    assert sides(OwnImages(tmp_path).load()) == [train, validation, test]
+    assert sides(OwnImages(tmp_path, split_seed=1).load()) != [train, validation, test]
     for part in (splits.train, splits.test_images):
         for label, path in zip(part.labels.tolist(), part.pixels.paths, strict=True):  # type: ignore[attr-defined]
             assert path.relative_to(tmp_path).parts[0] == part.class_names[label]
@@ -73,13 +79,13 @@ def test_other_files_are_noted(tmp_path: Path) -> None:
 def test_given_split_folders(tmp_path: Path, validation: str) -> None:
     for split, classes in (("train", "ab"), (validation, "cd"), ("test", "efg")):
         fill(tmp_path / split, classes)
-    assert names(OwnImages(tmp_path).load()) == [set("ab"), set("cd"), set("efg")]
+    assert sides(OwnImages(tmp_path).load()) == [set("ab"), set("cd"), set("efg")]
 
 
 def test_validation_is_cut_from_the_training_folders(tmp_path: Path) -> None:
     fill(tmp_path / "train", "abcd")
     fill(tmp_path / "test", "ef")
-    train, validation, test = names(OwnImages(tmp_path).load())
+    train, validation, test = sides(OwnImages(tmp_path).load())
     assert (len(train), len(validation), test) == (2, 2, {"e", "f"})
     assert OwnImages(tmp_path, validation_fraction=0.0).load().validation is None
 
@@ -88,19 +94,68 @@ def test_train_and_validation_alone(tmp_path: Path) -> None:
     fill(tmp_path / "train", "abcd")
     fill(tmp_path / "val", "ef")
     splits = OwnImages(tmp_path).load()
-    assert names(splits)[2] == {"e", "f"}
-    assert len(names(splits)[1]) == 2
+    assert sides(splits)[2] == {"e", "f"}
+    assert len(sides(splits)[1]) == 2
     assert "its validation split is the test" in splits.notes[0]
 
 
-def test_training_folder_alone(tmp_path: Path) -> None:
-    fill(tmp_path / "train", "abcd")
-    assert [len(part) for part in names(OwnImages(tmp_path, validation_fraction=0.0).load())] == [2, 0, 2]
+@pytest.mark.parametrize("hold_out", ["classes", "images"])
+def test_a_split_that_is_all_train_is_what_it_says(tmp_path: Path, hold_out: Any) -> None:
+    fill(tmp_path / "train", "abcd", images=8)
+    rows = [(f"train/{c}/{n}.png", c, "train") for c in "abcd" for n in range(8)]
+    for root in (tmp_path, write_csv(tmp_path / "t.csv", ("path", "label", "split"), rows)):
+        with pytest.raises(ValueError, match="gives every image to train, so that there is no test: set test_fraction"):
+            OwnImages(root, hold_out=hold_out).load()
+        splits = OwnImages(root, test_fraction=0.0, validation_fraction=0.0, hold_out=hold_out).load()
+        assert (names(splits.train), splits.validation, splits.test) == (set("abcd"), None, None)
+        splits = OwnImages(root, test_fraction=0.0, hold_out=hold_out).load()  # validation is held out as ever
+        assert splits.validation is not None
+        assert (len(splits.train), len(splits.validation), splits.test) == (16, 16, None)
+
+
+def test_a_final_model_on_all_classes(tmp_path: Path) -> None:
+    fill(tmp_path, "abcd")
+    source = OwnImages(tmp_path, test_fraction=0.0, validation_fraction=0.0)
+    assert not source.has_test
+    splits = source.load()
+    assert (splits.train.num_classes, len(splits.train), splits.validation, splits.test) == (4, 12, None, None)
+    with pytest.raises(UserError, match="no test classes, .* proxemic evaluate RUN --data.root OTHER"):
+        _ = splits.test_images
+
+
+def test_images_of_every_class_are_held_out(tmp_path: Path) -> None:
+    fill(tmp_path, "abc", images=12)
+    fill(tmp_path, "d", images=3)  # too few to leave two on each side
+    splits = OwnImages(tmp_path, test_fraction=0.25, validation_fraction=0.25, hold_out="images").load()
+    parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
+    assert [names(part) for part in parts] == [set("abcd"), set("abc"), set("abc")]
+    assert [part.labels.bincount().tolist() for part in parts] == [[7, 7, 7, 3], [2, 2, 2], [3, 3, 3]]
+    files = [path for part in parts for path in part.pixels.paths]  # type: ignore[attr-defined]
+    assert len(set(files)) == len(files) == 39
+    again = OwnImages(tmp_path, test_fraction=0.25, validation_fraction=0.25, hold_out="images").load()
+    assert again.test_images.pixels.paths == parts[2].pixels.paths  # type: ignore[attr-defined]
+    other = OwnImages(tmp_path, test_fraction=0.25, hold_out="images", split_seed=1).load()
+    assert other.test_images.pixels.paths != parts[2].pixels.paths  # type: ignore[attr-defined]
+    fill(tmp_path / "few", "ab", images=3)
+    with pytest.raises(ValueError, match="2 classes in all, of 6 images, .*holds out none, as the largest class has 3"):
+        OwnImages(tmp_path / "few", hold_out="images").load()
+
+
+def test_given_splits_of_the_same_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "train", "abc")
+    fill(tmp_path / "test", "abd", images=2)
+    with pytest.raises(ValueError, match=r"2 classes in both train and test \(a, b\): .* set hold_out to images"):
+        OwnImages(tmp_path).load()
+    splits = OwnImages(tmp_path, validation_fraction=0.0, hold_out="images").load()
+    assert [names(splits.train), names(splits.test_images)] == [set("abc"), set("abd")]
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+    with pytest.raises(ValueError, match="hold_out is 'persons', but it must be classes or images"):
+        OwnImages(tmp_path, hold_out="persons")  # type: ignore[arg-type]
 
 
 def test_classes_called_like_splits_are_classes(tmp_path: Path) -> None:
     fill(tmp_path, ("bus", "car", "plane", "train"))
-    assert set.union(*names(OwnImages(tmp_path, validation_fraction=0.0).load())) == {"bus", "car", "plane", "train"}
+    assert set.union(*sides(OwnImages(tmp_path, validation_fraction=0.0).load())) == {"bus", "car", "plane", "train"}
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
@@ -110,7 +165,7 @@ def test_tables_with_labels_of_any_type(tmp_path: Path, write: Any, labels: list
     rows = [(f"images/{folder}/{n}.png", label) for folder, label in zip("abcd", labels, strict=True) for n in range(2)]
     table = write(tmp_path / f"table.{write.__name__[6:]}", ("path", "label"), rows)
     splits = OwnImages(table, validation_fraction=0.0).load()
-    assert set.union(*names(splits)) == {str(label) for label in labels}
+    assert set.union(*sides(splits)) == {str(label) for label in labels}
     assert list(splits.train.class_names) == sorted(splits.train.class_names)
     assert np.asarray(splits.test_images.pixels[1]).max() == 1
 
@@ -123,7 +178,7 @@ def test_tables_with_splits_queries_and_gallery(tmp_path: Path, write: Any) -> N
     rows += [(str(tmp_path / c / f"{n}.png"), c, "TEST", n == 0, n == 1) for c in "ef" for n in range(2)]
     columns = ("path", "label", "split", "is_query", "is_gallery")
     splits = OwnImages(write(tmp_path / f"t.{write.__name__[6:]}", columns, rows)).load()
-    assert names(splits) == [set("ab"), set("cd"), set("ef")]
+    assert sides(splits) == [set("ab"), set("cd"), set("ef")]
     assert splits.train.is_query is None
     assert splits.test_images.is_query is not None
     assert splits.test_images.is_gallery is not None
@@ -139,7 +194,7 @@ def test_byte_order_mark_and_quoted_fields(tmp_path: Path) -> None:
         f'"{c}","{c}/{n}.png"\r\n' for c in ("a,1", "b", "c", "d") for n in range(2)
     )
     (tmp_path / "t.csv").write_text(text, encoding="utf-8", newline="")
-    assert "a,1" in set.union(*names(OwnImages(tmp_path / "t.csv", validation_fraction=0.0).load()))
+    assert "a,1" in set.union(*sides(OwnImages(tmp_path / "t.csv", validation_fraction=0.0).load()))
 
 
 def test_unreadable_images_are_left_out_or_refused(tmp_path: Path) -> None:
@@ -178,7 +233,7 @@ def test_split_folders_beside_others(tmp_path: Path) -> None:
     for split, classes in (("train", "abcd"), ("test", "ef")):
         fill(tmp_path / split, classes)
     (tmp_path / "annotations").mkdir()  # empty: nobody's class
-    assert names(OwnImages(tmp_path, validation_fraction=0.0).load())[2] == {"e", "f"}
+    assert sides(OwnImages(tmp_path, validation_fraction=0.0).load())[2] == {"e", "f"}
     fill(tmp_path, ["more"])
     with pytest.raises(ValueError, match=r"folders for splits \(test, train\) and others \(more\)"):
         OwnImages(tmp_path).load()
@@ -274,7 +329,11 @@ def test_classes_in_two_splits(tmp_path: Path) -> None:
     [
         ("a", 3, "has a single class, 'a'"),
         ("abcd", 1, "4 classes with one image each"),
-        ("abc", 2, "has 3 classes in all, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes"),
+        (
+            "abc",
+            2,
+            "has 3 classes in all, of 6 images, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes",
+        ),
         ("abcde", 2, "has 5 classes in all, .*validation_fraction=0.5 of 3 classes .* change validation_fraction"),
     ],
 )
@@ -299,7 +358,7 @@ def test_given_splits_that_are_too_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"test_fraction": 0.0}, {"test_fraction": 1.0}, {"validation_fraction": -0.1}, {"validation_fraction": 1.0}],
+    [{"test_fraction": -0.1}, {"test_fraction": 1.0}, {"validation_fraction": -0.1}, {"validation_fraction": 1.0}],
 )
 def test_fractions_are_checked(tmp_path: Path, values: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(values))} is"):

@@ -18,6 +18,8 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
     Where there are no test classes, those of the validation.
     """
+    if result.get("split") == "nothing held out":
+        print(f"Trained on all {result['train_classes']:,} classes, {result['train_images']:,} images.")
     if "test" not in result:
         if "validation" in result:
             print_table(f"Validation, which chose epoch {result['epoch']}", {"validation": result["validation"]})
@@ -25,8 +27,10 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     columns = {"test": result["test"]}
     if "untrained" in result:
         columns["untrained"] = result["untrained"]
-    unseen = "classes, TRAINED ON" if "test_classes_trained_on" in result else "unseen classes"
-    title = f"Test: {result['test_classes']} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
+    trained_on, classes = result.get("test_classes_trained_on", 0), result["test_classes"]
+    all_of_them = "" if trained_on == classes else f"{trained_on} of them "
+    unseen = f"classes, {all_of_them}TRAINED ON (closed set)" if trained_on else "unseen classes"
+    title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
     if "chance" in result:

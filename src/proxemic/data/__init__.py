@@ -23,8 +23,9 @@ with extra("train"):
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.omniglot import Omniglot
     from proxemic.data.pixel_cache import CachedPixels
-    from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels, UnreadableImageError
+    from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels
     from proxemic.data.query_gallery import join_query_gallery, load_query_gallery
+    from proxemic.data.reading import Picture, UnreadableImageError, read_image
     from proxemic.data.record_file import RecordPixels
     from proxemic.data.report import DatasetReport, check
     from proxemic.data.row_labels import RowLabels, read_labels
@@ -62,6 +63,7 @@ __all__ = [
     "LabelledEmbeddings",
     "Omniglot",
     "OwnImages",
+    "Picture",
     "Pixels",
     "Preprocessing",
     "RandomBatches",
@@ -80,6 +82,7 @@ __all__ = [
     "load_query_gallery",
     "read_embeddings",
     "read_face_pack",
+    "read_image",
     "read_labels",
     "read_lfw_pairs",
     "split_classes",

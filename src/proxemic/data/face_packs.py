@@ -1,6 +1,5 @@
 """The `.bin` packs of insightface: a pickle of encoded images in pairs, read without trusting it."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,8 +7,9 @@ import torch
 from PIL import Image
 
 from proxemic.data.face_pairs import FacePairs
-from proxemic.data.pixels import Pixels, UnreadableImageError, describe
+from proxemic.data.pixels import Pixels
 from proxemic.data.plain_pickle import Array, Kind, Refused, unpickle
+from proxemic.data.reading import UnreadableImageError, describe, read_image
 
 _FOLDS = 10
 _LARGEST = 4 * 2**30  # bytes; published packs have up to 0.2 GB
@@ -39,10 +39,9 @@ class EncodedPixels(Pixels):
 
     def __getitem__(self, index: int) -> Image.Image:
         try:
-            with Image.open(io.BytesIO(self.encoded[index])) as image:
-                return image.convert("L" if image.mode in ("1", "L") else "RGB")
-        except Exception as error:  # as in `read_image`
-            raise UnreadableImageError(self.names[index], describe(error)) from error
+            return read_image(self.encoded[index])
+        except UnreadableImageError as error:
+            raise UnreadableImageError(self.names[index], error.reason) from error
 
     def select(self, indices: Sequence[int]) -> "EncodedPixels":
         """Keep the pictures at `indices`, in that order."""

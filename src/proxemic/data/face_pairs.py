@@ -10,7 +10,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels import FilePixels, Pixels, describe
+from proxemic.data.pixels import FilePixels, Pixels
+from proxemic.data.reading import describe
 
 _NAMED = 3  # examples a message gives before it only counts
 _NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"

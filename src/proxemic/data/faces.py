@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ import torch
 from proxemic.data.image_folder import anything_to_find
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.listing import ENDINGS
-from proxemic.data.pixels import FilePixels, describe
+from proxemic.data.pixels import FilePixels
+from proxemic.data.reading import describe
 from proxemic.data.record_file import RecordIndex, RecordPixels, read_record_index
 from proxemic.data.splits import hold_out
 
@@ -27,6 +29,8 @@ class _Faces(ImageSource):
         validation_fraction: part of the identities held out for validation, 0 (none) to below 1.
         split_seed: which identities are held out.
     """
+
+    judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
     root: Path | None = None
     validation_fraction: float = 0.0

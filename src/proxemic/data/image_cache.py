@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixel_cache import CachedPixels, PixelFile, write_pixels
-from proxemic.data.pixels import FilePixels, UnreadableImageError, describe, read_image
+from proxemic.data.pixels import FilePixels
+from proxemic.data.reading import UnreadableImageError, describe, open_image, prepare
 from proxemic.errors import UserError
 
 _VERSION = 1  # of what is done to a picture before it is written
@@ -211,10 +212,11 @@ def _shrunk(
 
 def _shrink(path: Path, shorter_side: int) -> Image.Image:
     # Without `Image.draft`: a JPEG decoded at half its size has other pixels than one resized to it.
-    image = read_image(path)
-    if min(image.size) <= shorter_side:
-        return image
-    return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(image)
+    with open_image(path) as image:
+        picture = prepare(image)
+        if min(picture.size) <= shorter_side:
+            return picture
+        return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(picture)
 
 
 def _check_space(paths: Sequence[Path], shorter_side: int, folder: Path) -> None:

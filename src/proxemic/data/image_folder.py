@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.listing import Listing, list_images, unreadable
 from proxemic.data.pixels import FilePixels
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import hold_out, hold_out_images
 from proxemic.data.tables import Row, SplitName
 
 _NAMED = 3  # examples a message gives before it only counts
@@ -24,16 +25,22 @@ class OwnImages(ImageSource):
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
     class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps `split`
     (train, validation or val, test), `is_query` and `is_gallery`. Labels of any type are compared as text and numbered
-    in the sorted order of that text. Where no split is given, whole classes are held out by `split_seed`; a given one
-    may not have a class on two sides, as retrieval is judged on unseen classes. Where only train and validation are
-    given, the latter is the test, and classes of the former are held out for validation.
+    in the sorted order of that text.
+
+    Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
+    given split may not have a class on two sides. With `hold_out` set to images, it may, and of each class some images
+    are held out: the model is judged on new images of the classes that it was trained on (a closed set). Where only
+    train and validation are given, the latter is the test, and validation is held out from the former. Where every
+    image is given to train, or for a final model on all classes, set `test_fraction` to 0.
 
     Args:
         root: the folder or the table.
-        test_fraction: part of the classes held out for the test where it is not given, above 0 and below 1.
-        validation_fraction: part of the remaining classes held out for validation where it is not given, 0 (none) to
+        test_fraction: part of the classes, or of the images of each class, held out for the test where it is not given,
+            0 (no test) to below 1.
+        validation_fraction: part of the remaining ones held out for validation where it is not given, 0 (none) to
             below 1.
-        split_seed: which classes are held out.
+        hold_out: classes for an open set, images for a closed one.
+        split_seed: which are held out.
         strict: refuse unreadable images; otherwise they are left out and counted in the notes.
 
     Raises:
@@ -55,36 +62,70 @@ class OwnImages(ImageSource):
     root: Path | None = None
     test_fraction: float = 0.5
     validation_fraction: float = 0.5
+    hold_out: Literal["classes", "images"] = "classes"
     split_seed: int = 0
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction is {self.test_fraction}, but it must be above 0 and below 1.")
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
-            )
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1.")
+        if self.hold_out not in ("classes", "images"):
+            raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a test is held out; with a test_fraction of 0 there may still be one that is given."""
+        return self.test_fraction > 0
 
     def load(self) -> Splits:
-        """List the images, leave out those that cannot be decoded, and split the others by class."""
+        """List the images, leave out those that cannot be decoded, and split the others."""
         root, rows, reading = self._read()
-        parts, notes = _given_parts(root, rows)
+        parts, notes = self._given_parts(root, rows)
         train = image_set(parts["train"], flagged=rows[0].split is None)
         test = image_set(parts["test"]) if parts["test"] else None
         validation = image_set(parts["validation"]) if parts["validation"] else None
+        split = hold_out if self.hold_out == "classes" else hold_out_images
         try:
             if test is None:
-                train, test = hold_out(train, self.test_fraction, self.split_seed, name="test_fraction")
+                train, test = split(train, self.test_fraction, self.split_seed, name="test_fraction")
             if validation is None:
-                train, validation = hold_out(train, self.validation_fraction, self.split_seed)
+                train, validation = split(train, self.validation_fraction, self.split_seed)
         except ValueError as error:
             classes = len({row.label for row in rows})
-            raise ValueError(f"{root} has {classes} classes in all, too few for its splits: {error}") from error
-        assert test is not None  # test_fraction is above 0
+            raise ValueError(
+                f"{root} has {classes} classes in all, of {len(rows)} images, too few for its splits: {error}"
+            ) from error
         for name, images in (("train", train), ("validation", validation), ("test", test)):
             _check_part(root, name, images)
         return Splits(train, validation, test, (*notes, *reading))
+
+    def _given_parts(self, root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:
+        parts: dict[SplitName, list[Row]] = {"train": [], "validation": [], "test": []}
+        for row in rows:
+            parts[row.split or "train"].append(row)
+        if not parts["train"]:
+            raise ValueError(f"{root} gives splits but no readable training image: add some, or give no splits.")
+        for one, other in combinations(parts, 2):
+            shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
+            if shared and self.hold_out == "classes":
+                raise ValueError(
+                    f"{root} has {len(shared)} classes in both {one} and {other} ({_some(shared)}): move each to one "
+                    "side, give no splits and let split_seed choose, or set hold_out to images to judge on new images "
+                    "of classes that were trained on."
+                )
+        if rows[0].split is None or parts["test"] or self.test_fraction == 0:
+            return parts, ()
+        if not parts["validation"]:
+            raise ValueError(
+                f"{root} gives every image to train, so that there is no test: set test_fraction to 0 to train on all "
+                "of them, or give no splits to have a test held out."
+            )
+        parts["test"], parts["validation"] = parts["validation"], []
+        return parts, (
+            f"{root} gives no test split: its validation split is the test, looked at once, "
+            f"and validation_fraction of the training {self.hold_out} validates.",
+        )
 
     def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
         """Read all images as one set, to judge a model that has seen none of them; with notes as in `Splits`."""
@@ -118,28 +159,6 @@ def read_images(root: Path, strict: bool) -> tuple[list[Row], tuple[str, ...]]:
     if not rows:
         raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
     return rows, tuple(_notes(listing, failures))
-
-
-def _given_parts(root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:
-    parts: dict[SplitName, list[Row]] = {"train": [], "validation": [], "test": []}
-    for row in rows:
-        parts[row.split or "train"].append(row)
-    if not parts["train"]:
-        raise ValueError(f"{root} gives splits but no readable training image: add some, or give no splits.")
-    for one, other in combinations(parts, 2):
-        shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
-        if shared:
-            raise ValueError(
-                f"{root} has {len(shared)} classes in both {one} and {other} ({_some(shared)}), but the classes of "
-                "the splits must differ: move each to one side, or give no splits and let split_seed choose."
-            )
-    if parts["validation"] and not parts["test"]:
-        parts["test"], parts["validation"] = parts["validation"], []
-        return parts, (
-            f"{root} gives no test split: its validation split is the test, looked at once, "
-            "and validation_fraction of the training classes validates.",
-        )
-    return parts, ()
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int64
@@ -131,12 +132,21 @@ class Splits:
         return self.test
 
 
-NO_TEST = "These images have no test classes, as faces are judged by pairs: judge such a run by proxemic verify RUN."
+NO_TEST = (
+    "These images have no test classes, so that no figure can be taken on them: judge the model on others with proxemic "
+    "evaluate RUN --data.root OTHER, or one of faces on pairs with proxemic verify RUN."
+)
 """What whoever asks for them is told."""
 
 
 class ImageSource(ABC):
-    """Something that image sets are loaded from."""
+    """Something that image sets are loaded from.
+
+    Attributes:
+        judged: how the model of `{run}` is judged where there is no test.
+    """
+
+    judged: ClassVar[str] = "on other images with proxemic evaluate {run} --data.root OTHER"
 
     @property
     def has_test(self) -> bool:

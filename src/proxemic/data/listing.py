@@ -1,15 +1,19 @@
 """Which images a folder or a table names, with which labels, before any is opened."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from PIL import Image
+from tqdm import tqdm
 
-from proxemic.data.pixels import UnreadableImageError, describe, read_image
+from proxemic.data.reading import UnreadableImageError, examine
 from proxemic.data.tables import SPLITS, Row, SplitName, read_table
+from proxemic.files import readable
+
+Found = TypeVar("Found")
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -45,28 +49,37 @@ def list_images(root: Path) -> Listing:
 
 
 def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
-    """Find the files that cannot be decoded, with reasons.
+    """Find the files that cannot be decoded, with reasons: better now than in the middle of training."""
+    return look_at(rows, examine)[1]
 
-    All of each file is decoded, as a truncated JPEG has a sound header: better now than in the middle of training.
+
+def look_at(rows: Sequence[Row], look: Callable[[Path], Found]) -> tuple[list[tuple[Row, Found]], dict[Path, str]]:
+    """Look at every file in threads, with a progress bar on terminals.
+
+    Args:
+        rows: the images.
+        look: is given each path.
+
+    Returns:
+        What was found of each image that can be read, and why the others cannot.
     """
+
+    def attempt(row: Row) -> Found | UnreadableImageError:
+        try:
+            return look(row.path)
+        except UnreadableImageError as error:
+            return error
+
+    found: list[tuple[Row, Found]] = []
+    failures: dict[Path, str] = {}
     with ThreadPoolExecutor() as pool:
-        reasons = pool.map(_verify, (row.path for row in rows))
-        return {row.path: reason for row, reason in zip(rows, reasons, strict=True) if reason}
-
-
-def _verify(path: Path) -> str | None:
-    try:
-        with Image.open(path) as image:
-            if image.format == "JPEG":
-                image.draft(image.mode, (1, 1))  # reads everything, but computes an eighth of the picture
-                image.load()
-                return None
-        read_image(path)
-    except UnreadableImageError as error:
-        return error.reason
-    except Exception as error:  # as in `read_image`
-        return describe(error)
-    return None
+        results = zip(rows, pool.map(attempt, rows), strict=True)
+        for row, result in tqdm(results, "checking images", len(rows), leave=False, disable=None):
+            if isinstance(result, UnreadableImageError):
+                failures[row.path] = result.reason
+            else:
+                found.append((row, result))
+    return found, failures
 
 
 def _list_folder(root: Path) -> Listing:
@@ -93,7 +106,7 @@ def _add_classes(folders: Sequence[Path], split: SplitName | None, rows: list[Ro
     for folder in folders:
         for path in _files_below(folder):
             if path.suffix.lower() in ENDINGS:
-                rows.append(Row(path, folder.name, split))
+                rows.append(Row(path, readable(folder.name), split))
             else:
                 others.append(path)
 

@@ -14,7 +14,8 @@ from PIL import Image
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.benchmarks.facts import OriginalFile
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels import ArrayPixels, UnreadableImageError, describe
+from proxemic.data.pixels import ArrayPixels
+from proxemic.data.reading import UnreadableImageError, describe
 from proxemic.data.splits import hold_out
 
 BASE_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"

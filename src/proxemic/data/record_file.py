@@ -24,7 +24,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from proxemic.data.face_packs import EncodedPixels
-from proxemic.data.pixels import Pixels, UnreadableImageError, describe
+from proxemic.data.pixels import Pixels
+from proxemic.data.reading import UnreadableImageError, describe
 
 _MAGIC = 0xCED7230A
 _FRAME = struct.Struct("<II")  # magic, kind and length

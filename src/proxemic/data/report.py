@@ -2,17 +2,15 @@
 
 import hashlib
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from PIL import Image
-
-from proxemic.data.listing import list_images
-from proxemic.data.pixels import UnreadableImageError, read_image
+from proxemic.data.listing import list_images, look_at
+from proxemic.data.reading import examine
 from proxemic.data.tables import Row
+from proxemic.files import readable
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,7 @@ def check(root: Path) -> DatasetReport:
 
     Example:
         >>> import tempfile
+        >>> from PIL import Image
         >>> root = Path(tempfile.mkdtemp())
         >>> (root / "cat").mkdir()
         >>> Image.new("L", (8, 9)).save(root / "cat" / "1.png")
@@ -103,10 +102,8 @@ def check(root: Path) -> DatasetReport:
         images a class: 1 to 1, median 1; formats: PNG 1
     """
     listing = list_images(Path(root))
-    with ThreadPoolExecutor() as pool:
-        seen = list(zip(listing.rows, pool.map(_look, (row.path for row in listing.rows)), strict=True))
-    failures = {str(row.path): look for row, look in seen if isinstance(look, str)}
-    looks = [(row, look) for row, look in seen if not isinstance(look, str)]
+    looks, unreadable = look_at(listing.rows, _look)
+    failures = {readable(path): reason for path, reason in unreadable.items()}
     if not looks:
         path, reason = next(iter(failures.items()))
         raise ValueError(f"{root} has {len(failures)} images, but none is readable, such as {path}: {reason}.")
@@ -116,7 +113,7 @@ def check(root: Path) -> DatasetReport:
     for row in rows:
         splits_of.setdefault(row.label, set()).add(row.split or "")
     return DatasetReport(
-        root=str(root),
+        root=readable(root),
         images=len(rows),
         classes=len(counts),
         splits=_splits(rows),
@@ -128,7 +125,7 @@ def check(root: Path) -> DatasetReport:
         widths=(min(look.size[0] for _, look in looks), max(look.size[0] for _, look in looks)),
         heights=(min(look.size[1] for _, look in looks), max(look.size[1] for _, look in looks)),
         unreadable=failures,
-        ignored=tuple(map(str, listing.ignored)),
+        ignored=tuple(map(readable, listing.ignored)),
     )
 
 
@@ -139,13 +136,10 @@ class _Look:
     digest: bytes
 
 
-def _look(path: Path) -> _Look | str:
-    try:
-        size = read_image(path).size
-    except UnreadableImageError as error:
-        return error.reason
-    with Image.open(path) as image:
-        return _Look(image.format or "unknown", size, hashlib.sha256(path.read_bytes()).digest())
+def _look(path: Path) -> _Look:
+    kind, size = examine(path)
+    with path.open("rb") as file:
+        return _Look(kind, size, hashlib.file_digest(file, "sha256").digest())
 
 
 def _splits(rows: list[Row]) -> dict[str, tuple[int, int]]:
@@ -163,7 +157,7 @@ def _duplicates(digests: list[tuple[Row, bytes]]) -> tuple[Duplicates, ...]:
         groups.setdefault(digest, []).append(row)
     return tuple(
         Duplicates(
-            tuple(str(row.path) for row in group),
+            tuple(readable(row.path) for row in group),
             tuple(sorted({row.label for row in group})),
             tuple(sorted({row.split for row in group if row.split})),
         )

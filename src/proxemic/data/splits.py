@@ -1,4 +1,4 @@
-"""Class-disjoint splits, decided by a seed."""
+"""Splits by class, or of the images of each class, decided by a seed."""
 
 import math
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from proxemic.data.images import ImageSet
 
+_FEWEST_IMAGES = 2
 _FEWEST_CLASSES = 2  # one class alone neither trains a classifier nor makes a wrong neighbour possible
 
 
@@ -46,6 +47,43 @@ def split_classes(
         )
     order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
     return order[held:].sort().values, order[:held].sort().values
+
+
+def hold_out_images(
+    images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
+) -> tuple[ImageSet, ImageSet | None]:
+    """Split the images of every class into the kept and the held-out part, None where `fraction` is 0.
+
+    A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
+    has too few for that gives none.
+
+    Args:
+        images: what to split.
+        fraction: part of the images of each class to hold out, 0 to below 1; a half image left over stays.
+        seed: which random split.
+        name: what the user calls `fraction`, for the message.
+
+    Raises:
+        ValueError: no class has enough images to hold one out.
+    """
+    if fraction == 0:
+        return images, None
+    if not 0 < fraction < 1:
+        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+    counts = images.labels.bincount()
+    held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST_IMAGES)
+    held[counts - held < _FEWEST_IMAGES] = 0
+    if not held.any():
+        raise ValueError(
+            f"{name}={fraction} of the images of each class holds out none, as the largest class has {counts.max()} "
+            f"and two are to be left on each side: change {name} or add images."
+        )
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    by_class = order[images.labels[order].argsort(stable=True)]
+    place_in_class = torch.arange(len(images)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    held_out = torch.empty(len(images), dtype=torch.bool)
+    held_out[by_class] = place_in_class < held.repeat_interleave(counts)
+    return images.select((~held_out).nonzero().flatten()), images.select(held_out.nonzero().flatten())
 
 
 def hold_out(

@@ -10,6 +10,7 @@ SplitName = Literal["train", "validation", "test"]
 SPLITS: dict[str, SplitName] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
 _FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False, "": None, "nan": None}
+_MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is held in memory
 _COLUMNS = ("path", "label", "split", "is_query", "is_gallery")
 
 
@@ -70,6 +71,10 @@ def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
 
 
 def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    if not table.is_file():  # a pipe would be waited for, a device read without end
+        raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
+    if (size := table.stat().st_size) > _MOST_BYTES:
+        raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
     records = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
     for place, record in records(table, wanted, needed):
         yield f"{table}, {place}", record
@@ -114,13 +119,17 @@ def _read_parquet(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> 
         raise ValueError(f"{table} needs pyarrow to be read: pip install 'proxemic[train]'.") from error
     try:
         with pyarrow.parquet.ParquetFile(table) as file:
+            if file.metadata.num_rows > _MOST_ROWS:  # which compressed are few bytes
+                raise ValueError(f"{table} has {file.metadata.num_rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
             columns = _known_columns(table, file.schema_arrow.names, wanted, needed)
-            records = file.read(columns=list(columns)).to_pylist() if columns else []
+            batches = file.iter_batches(columns=list(columns)) if columns else ()
+            records = (record for batch in batches for record in batch.to_pylist())
+            for number, record in enumerate(records, start=1):
+                texts = {key: "" if value is None else str(value).strip() for key, value in record.items()}
+                yield f"row {number}", texts
     except (pyarrow.ArrowException, OSError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{table} is not a Parquet table ({why}).") from error
-    for number, record in enumerate(records, start=1):
-        yield f"row {number}", {key: "" if value is None else str(value).strip() for key, value in record.items()}
 
 
 def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:

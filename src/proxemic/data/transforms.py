@@ -1,4 +1,4 @@
-"""From a PIL image to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
+"""From a picture to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-Transform = Callable[[Image.Image], Tensor]
+from proxemic.data.reading import Picture, read_image
+
+Transform = Callable[[Picture], Tensor]
 
 _BILINEAR = v2.InterpolationMode.BILINEAR
 
@@ -71,7 +73,7 @@ class Preprocessing:
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
 
-    def fit(self) -> Callable[[Image.Image], Image.Image]:
+    def fit(self) -> Callable[[Picture], Image.Image]:
         """Make the first half of `evaluation`, from a picture to the square of pixels that the network sees.
 
         The other half is the evaluation of `dataclasses.replace(preprocessing, resize=None)`: such squares stay as
@@ -80,7 +82,7 @@ class Preprocessing:
         return v2.Compose([_ToChannels(self.channels), *_fit(self)])
 
     def evaluation(self) -> Transform:
-        """Make the deterministic transform."""
+        """Make the deterministic transform; it takes whatever `read_image` does, and prepares it so."""
         return v2.Compose([self.fit(), _ToTensor(self, noise=0.0)])
 
 
@@ -168,11 +170,14 @@ def _fit(
 
 
 class _ToChannels(nn.Module):
+    """Read whatever shows a picture, and make it grey or coloured."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.mode = "L" if channels == 1 else "RGB"
 
-    def forward(self, image: Image.Image) -> Image.Image:
+    def forward(self, picture: Picture) -> Image.Image:
+        image = read_image(picture)
         return image if image.mode == self.mode else image.convert(self.mode)
 
 

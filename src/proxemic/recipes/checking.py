@@ -214,7 +214,9 @@ class Check:
 
     def _error(self, key: str, message: str) -> UserError:
         """Of what a flag gave, the flag says enough; else the file is named."""
-        given = key and any(each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags)
+        given = key and any(
+            each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
+        )
         return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
 
 
@@ -238,7 +240,9 @@ def _derived(base: type) -> Iterable[type]:
 
 def _is_text(text: str, annotation: Any) -> bool:
     """Whether a text names nothing although a class could stand there."""
-    return not _PATH.fullmatch(text) and any(arm is not object and is_plain(arm) and fits(text, arm) for arm in arms(annotation))
+    return not _PATH.fullmatch(text) and any(
+        arm is not object and is_plain(arm) and fits(text, arm) for arm in arms(annotation)
+    )
 
 
 def _join(key: str, name: str) -> str:

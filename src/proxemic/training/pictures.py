@@ -49,7 +49,7 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
         right.legend()
     else:
         right.text(0.5, 0.5, "no validation: the last epoch is taken", ha="center", transform=right.transAxes)
-    right.set(xlabel="epoch", ylabel="on held-out classes", title="Validation")
+    right.set(xlabel="epoch", ylabel="on held-out images", title="Validation")
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
     save_figure(figure, path)

@@ -315,7 +315,7 @@ def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
         )
     if select_on == "test" and splits.test is None:
         raise UserError(
-            "There are no test classes to choose the epoch on, as faces are judged by pairs: take "
+            "There are no test classes to choose the epoch on: take "
             "--evaluation.select_on last, or validation with data.validation_fraction above 0."
         )
     return {"validation": splits.validation, "test": splits.test, "last": None}[select_on], select_on
@@ -443,6 +443,7 @@ def _finish(
     validation = {name: value for name, value in best.items() if name not in other}
     result = {} if splits.test is None or not look_at_test else _test(recipe, splits.test, splits, run, show)
     result |= {"epoch": int(best["epoch"]), "selected_on": selected_on, "seed": recipe.seed}
+    result |= {"split": _split(splits), "train_classes": splits.train.num_classes, "train_images": len(splits.train)}
     if selected_on == "validation":
         result["validation"] = validation
     if measured:
@@ -455,8 +456,15 @@ def _finish(
     show.report(f"Wrote {run.path}")
     show.report(show.times.sentence())
     if splits.test is None and look_at_test:
-        show.report(f"There are no test classes: judge it on pairs of faces with proxemic verify {run.path}")
+        show.report(f"There are no test classes: judge it {recipe.data.judged.format(run=run.path)}")
     return result
+
+
+def _split(splits: Splits) -> str:
+    """What the test is of: unseen classes (open-set) or new images of trained ones (closed-set)."""
+    if splits.test is None:
+        return "nothing held out" if splits.validation is None else "no test"
+    return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
 
 
 class _SideBySide(nn.ModuleList):

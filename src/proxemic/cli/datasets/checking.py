@@ -3,24 +3,27 @@
 import json
 from pathlib import Path
 
-from tqdm import tqdm
-
 from proxemic.cli.datasets.catalogue import find_benchmark
 from proxemic.cli.show import format_table
 from proxemic.data import FilePixels, check
 from proxemic.data.benchmarks import Official
 from proxemic.data.listing import unreadable
 from proxemic.data.tables import Row
+from proxemic.files import readable
 
 __all__ = ["check_named", "check_own"]
 
-_TOGETHER = 512  # images decoded between two steps of the progress bar
-
 
 def check_own(path: Path, as_json: bool) -> None:
-    """Report what is in a folder or a table."""
+    """Report what is in a folder or a table.
+
+    Raises:
+        SystemExit: of code 1, after the report, where an image cannot be read.
+    """
     report = check(path)
     print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
+    if report.unreadable:
+        raise SystemExit(1)
 
 
 def check_named(name: str, root: Path | None, decode: bool, as_json: bool) -> None:
@@ -52,13 +55,7 @@ def check_named(name: str, root: Path | None, decode: bool, as_json: bool) -> No
 
 def _unreadable(official: Official) -> dict[str, str]:
     paths = [path for part in (official.train, official.test) for path in _paths(part.pixels)]
-    failures: dict[str, str] = {}
-    with tqdm(total=len(paths), unit=" images", desc="decoding", disable=None) as bar:
-        for start in range(0, len(paths), _TOGETHER):
-            rows = [Row(path, "") for path in paths[start : start + _TOGETHER]]
-            failures |= {str(path): reason for path, reason in unreadable(rows).items()}
-            bar.update(len(rows))
-    return failures
+    return {readable(path): reason for path, reason in unreadable([Row(path, "") for path in paths]).items()}
 
 
 def _paths(pixels: object) -> tuple[Path, ...]:
