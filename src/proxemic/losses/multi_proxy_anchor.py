@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_finite, check_positive
+from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import all_pair_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -70,8 +70,8 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
             alpha=alpha,
             margin=margin,
             proxies_per_class=proxies_per_class,
-            pooling=pooling or SoftmaxPooling(gamma),
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            pooling=SoftmaxPooling(gamma) if pooling is None else pooling,
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,
@@ -126,9 +126,11 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(check_positive("alpha", alpha), pooling=pooling or SoftmaxPooling(gamma)),
+            scoring=Scoring(
+                check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma) if pooling is None else pooling
+            ),
             proxies_per_class=proxies_per_class,
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,
@@ -188,9 +190,11 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(check_positive("alpha", alpha), pooling=pooling or SoftmaxPooling(gamma)),
+            scoring=Scoring(
+                check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma) if pooling is None else pooling
+            ),
             proxies_per_class=proxies_per_class,
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,
