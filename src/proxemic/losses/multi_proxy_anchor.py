@@ -24,6 +24,9 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
     ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``, and of the `CenterRegularizer`. The paper does not state α;
     32 is Proxy-Anchor's.
 
+    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
+    `proxemic.training.accumulation.embed_in_parts` makes that of the whole.
+
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.

@@ -20,7 +20,8 @@ class PairwiseLoss(nn.Module):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
     The value and the gradient are PML's own, of ``loss(embeddings, labels, miner(embeddings, labels))``. A batch
-    without pairs that count gives 0, with gradient 0.
+    without pairs that count gives 0, with gradient 0. Gradients of parts of a batch do not add up to that of the whole,
+    which `proxemic.training.accumulation.embed_in_parts` makes.
 
     What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
     loss) and the memory. What it draws at random comes from torch's global generator.
