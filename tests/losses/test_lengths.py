@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from losses.test_losses import CASES, gradients, make
+from losses.test_losses import CASES, gradients
 from proxemic.losses import (
     CenterRegularizer,
     EuclideanSoftmaxLoss,
@@ -115,6 +115,6 @@ def test_the_self_distance_of_a_proxy_without_direction_is_zero() -> None:
 
 def test_unit_directions_of_one_dimension_may_be_drawn_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     proxies = torch.empty(3, 2, 1)
-    monkeypatch.setattr(torch.nn.init, "uniform_", lambda tensor, low, high: tensor.zero_())
+    monkeypatch.setattr(torch.nn.init, "uniform_", lambda tensor, *_: tensor.zero_())
     unit_directions(proxies)
     assert (proxies == 1).all()

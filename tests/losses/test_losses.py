@@ -1,6 +1,7 @@
 """Every loss against its float64 oracle, its dense definition, its laws and awkward inputs."""
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from inspect import signature
@@ -13,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import warm
 from losses import oracles
 from proxemic.losses import (
     AllPairMultiProxyAnchorLoss,
@@ -409,12 +411,19 @@ def test_what_needs_no_gradient_gets_none(case: str, frozen: str) -> None:
         (lambda loss: loss(torch.randn(2, 7), torch.tensor([0.0, 1.0])), ["labels", "float32", ".long()"]),
         (lambda loss: loss(torch.randn(2, 7), torch.tensor([0, 5])), ["labels", "5", "0 to 4"]),
         (lambda loss: loss(torch.randn(2, 7), torch.tensor([-1, 4])), ["labels", "-1", "0 to 4"]),
+        (lambda loss: loss(np.ones((2, 7)), torch.tensor([0, 1])), ["embeddings are of type ndarray", "[batch, 7]"]),
+        (lambda loss: loss([[0.5] * 7] * 2, torch.tensor([0, 1])), ["embeddings are of type list", "[batch, 7]"]),
+        (lambda loss: loss.class_scores(None), ["embeddings are None", "[batch, 7]"]),
+        (lambda loss: loss(torch.randn(2, 7), np.arange(2)), ["labels are of type ndarray", "torch.as_tensor"]),
+        (lambda loss: loss(torch.randn(2, 7), [0, 1]), ["labels", "[0, 1], but", "2 integers", "torch.as_tensor"]),
+        (lambda loss: loss(torch.randn(2, 7), None), ["labels are None", "torch.as_tensor"]),
     ],
 )
 def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words: list[str]) -> None:
     with pytest.raises(ValueError, match=words[0]) as error:
         call(NormalizedSoftmaxLoss(5, 7))
     assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -463,11 +472,66 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=2.0, f1=torch.sqrt), "f1"),
         (lambda: WarpedSoftmaxLoss(5, 7, f2=torch.sqrt), "alpha"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=2.0, f2=torch.sqrt), "f2"),
+        (lambda: WarpedSoftmaxLoss(5, 7, f1=torch.sqrt, f2=1.0), "^f2 is 1.0, but must be a function"),  # type: ignore[arg-type]
+        (lambda: WarpedSoftmaxLoss(5, 7, f1="sqrt"), "^f1 is 'sqrt', but must be a function"),  # type: ignore[arg-type]
+        (lambda: MagFaceLoss(5, 7, norm_range=np.array([1.0, 2.0])), "^norm_range is of type ndarray"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_hyper_parameters_name_the_argument(make_loss: Callable[[], ProxyLoss], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         make_loss()
+
+
+@each_case
+@pytest.mark.parametrize("value", [None, "2", [2], np.ones(2), torch.tensor(2), torch.ones(2), True, float("nan")])
+def test_arguments_of_a_wrong_type_are_refused_by_name(case: str, value: Any) -> None:
+    loss = CASES[case].loss
+    names = {*signature(loss).parameters} - {"f1", "f2", "pooling", "gamma", "center_weight"}  # the last: below
+    if case == "warped-functions":
+        names -= {"alpha", "k1", "k2", "delta_scale"}
+    for name in names - ({"chunk_size"} if value is None else set()):
+        with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
+            loss(**{"num_classes": 5, "embedding_size": 7} | CASES[case].keywords | {name: value})
+        assert "\n" not in str(error.value)
+
+
+UNCHECKED = """
+import numpy as np
+from proxemic.losses import *
+
+for name, value in [
+    ("gamma", None), ("gamma", "2"), ("gamma", True), ("center_weight", [2]), ("center_weight", np.ones(2)),
+    ("pooling", 3), ("pooling", MaxPooling), ("regularizers", 5), ("regularizers", MeanProxyNorm()),
+]:
+    for loss in (SoftTripleLoss, MultiProxyAnchorLoss, DataWiseMultiProxyAnchorLoss, AllPairMultiProxyAnchorLoss):
+        try:
+            loss(5, 7, **{name: value})
+        except ValueError as error:
+            print(error)
+"""
+
+
+def test_arguments_that_the_tests_check_themselves_are_refused_by_name() -> None:
+    # In a process of its own, as these come to modules whose types are checked here.
+    done = warm.run("-c", UNCHECKED)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9 * 4, done.stderr
+    for line, name in zip(
+        lines[::4], ["gamma"] * 3 + ["weight"] * 2 + ["pooling"] * 2 + ["regularizers"] * 2, strict=True
+    ):
+        assert re.match(rf"{name} is .*, but .*\.$", line)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss = ArcFaceLoss(5, 7)
+
+    for module in (ArcFaceLoss(5, 7), WithLoss()):
+        with pytest.raises(TypeError, match=r"^ArcFaceLoss cannot be scripted: .*\.$"):
+            torch.jit.script(module)
 
 
 def test_the_warp_changes_the_gradient_and_not_the_value() -> None:

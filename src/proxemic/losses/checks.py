@@ -1,37 +1,94 @@
 """What is asked of every loss's arguments and of every batch; each refusal says what came, what is allowed, the fix."""
 
 import math
-from operator import index
-from typing import SupportsIndex
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, NoReturn, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["check_count", "check_embeddings", "check_finite", "check_labels", "check_positive"]
+__all__ = [
+    "check_callable",
+    "check_count",
+    "check_embeddings",
+    "check_finite",
+    "check_labels",
+    "check_modules",
+    "check_positive",
+    "is_number",
+    "is_pair",
+    "refuse_script",
+    "told",
+]
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is one finite number, NumPy's included: no bool, no tensor."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_pair(value: object) -> TypeGuard[Sequence[float]]:
+    """Whether it is two finite numbers."""
+    return isinstance(value, Sequence) and len(value) == 2 and all(map(is_number, value))
+
+
+def told(value: object) -> str:
+    """What came, short enough for a sentence: numbers and words, one or a few, or else its type.
+
+    >>> told(3), told("max"), told((0.1, None)), told(torch.ones(9)), told(Tensor)
+    ('3', "'max'", '(0.1, None)', 'of type Tensor', 'the class Tensor')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    several = isinstance(value, tuple | list)
+    plain = all(isinstance(each, Real | str | None) for each in (value if several else [value]))
+    text = repr(value) if several or isinstance(value, str) else str(value)
+    return text if plain and len(text) < 80 else f"of type {type(value).__name__}"
 
 
 def check_positive(name: str, value: float) -> float:
     """``value``, if it is finite and above 0; else a `ValueError` that names it."""
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} is {value}, but must be a positive number.")
+    if not (is_number(value) and value > 0):
+        raise ValueError(f"{name} is {told(value)}, but must be a positive number.")
     return float(value)
 
 
 def check_finite(name: str, value: float) -> float:
     """``value``, if it is finite; else a `ValueError` that names it."""
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}, but must be a finite number.")
+    if not is_number(value):
+        raise ValueError(f"{name} is {told(value)}, but must be a finite number.")
     return float(value)
 
 
 def check_count(name: str, value: int, least: int, why: str) -> None:
     """Raise `ValueError` unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < least:
-        raise ValueError(f"{name} is {value}, but must be a whole number of at least {least}: {why}.")
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name} is {told(value)}, but must be a whole number of at least {least}: {why}.")
+
+
+def check_callable(name: str, value: object, what: str) -> None:
+    """Raise `ValueError` unless ``value`` can be called as ``what`` says."""
+    if not callable(value) or isinstance(value, type):
+        raise ValueError(f"{name} is {told(value)}, but must be {what}.")
+
+
+def check_modules(name: str, value: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules of a sequence of them; else a `ValueError` that names it."""
+    one = isinstance(value, nn.Module) and not isinstance(value, nn.ModuleList)
+    several = isinstance(value, Iterable) and not (one or isinstance(value, Tensor))
+    modules: list[Any] = list(value) if several else [None]
+    if not all(isinstance(each, nn.Module) for each in modules):
+        raise ValueError(f"{name} is {told(value)}, but must be a tuple of modules, for example (MeanProxyNorm(1.0),).")
+    return modules
 
 
 def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) -> None:
     """Raise `ValueError` unless the embeddings are ``[B, embedding_size]``, floating, and at least ``least``."""
+    if not isinstance(embeddings, Tensor):
+        raise ValueError(
+            f"embeddings are {told(embeddings)}, but must be a tensor [batch, {embedding_size}], the network's output."
+        )
     if embeddings.ndim != 2 or embeddings.shape[1] != embedding_size:
         raise ValueError(
             f"embeddings have shape {list(embeddings.shape)}, but this loss takes [batch, {embedding_size}]: "
@@ -48,6 +105,10 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
 
     On a GPU a label out of range fails later, by a device-side assertion, so that the check need not wait for the GPU.
     """
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f"labels are {told(labels)}, but must be a tensor of {batch} integers: convert them with torch.as_tensor."
+        )
     if labels.ndim != 1 or len(labels) != batch:
         raise ValueError(
             f"labels have shape {list(labels.shape)}, but each of the {batch} embeddings needs one: pass [{batch}]."
@@ -63,3 +124,11 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
             f"labels hold {wrong.item()}, but num_classes={num_classes} allows 0 to {num_classes - 1}: "
             "number the training classes from 0 without gaps."
         )
+
+
+def refuse_script(loss: nn.Module) -> NoReturn:
+    """Raise `TypeError`, as `torch.jit.script` is answered with that of what it cannot do."""
+    raise TypeError(
+        f"{type(loss).__name__} cannot be scripted: script the network alone, which is what is deployed, or compile "
+        "the loss with torch.compile."
+    )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.checks import check_count, check_positive, is_number, told
 from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
@@ -67,7 +67,8 @@ class HISTLoss(ProxyLoss):
     Hypergraph-Induced Semantic Tuplet Loss, CVPR 2022.
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
-    Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights.
+    Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts of
+    a batch do not add up to that of the whole, which `proxemic.training.accumulation.embed_in_parts` makes.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -119,8 +120,8 @@ class HISTLoss(ProxyLoss):
         )
         self.alpha = check_positive("alpha", alpha)
         check_count("hidden", hidden, 1, "it is the width of the hypergraph network; 512 is the authors'")
-        if not graph_weight >= 0:
-            raise ValueError(f"graph_weight is {graph_weight}, but a weight must be 0 or more.")
+        if not (is_number(graph_weight) and graph_weight >= 0):
+            raise ValueError(f"graph_weight is {told(graph_weight)}, but a weight must be 0 or more.")
         self.graph_weight = graph_weight
         self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
         with torch.no_grad():

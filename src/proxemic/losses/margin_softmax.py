@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.checks import check_count, check_positive, is_number, is_pair, told
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
 from proxemic.losses.margins import angular_margin, multiplied_angle
 from proxemic.losses.objectives import softmax_objective
@@ -163,8 +163,8 @@ class CosFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        if not 0 <= margin < 2:
-            raise ValueError(f"margin is {margin}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
+        if not (is_number(margin) and 0 <= margin < 2):
+            raise ValueError(f"margin is {told(margin)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
         self.margin = margin
 
     def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
@@ -285,15 +285,16 @@ class MagFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        if len(margin_range) != 2 or len(norm_range) != 2:
-            raise ValueError(f"margin_range and norm_range are {margin_range}, {norm_range}, but each is two numbers.")
+        for name, pair in {"margin_range": margin_range, "norm_range": norm_range}.items():
+            if not is_pair(pair):
+                raise ValueError(f"{name} is {told(pair)}, but must be two numbers.")
         low, high = (_check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
             raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
-        if not 0 < norm_range[0] < norm_range[1] < math.inf:
+        if not 0 < norm_range[0] < norm_range[1]:
             raise ValueError(f"norm_range is {norm_range}, but must be two growing lengths above 0, as (10, 110).")
-        if not 0 <= norm_weight < math.inf:
-            raise ValueError(f"norm_weight is {norm_weight}, but a weight must be 0 or more.")
+        if not (is_number(norm_weight) and norm_weight >= 0):
+            raise ValueError(f"norm_weight is {told(norm_weight)}, but a weight must be 0 or more.")
         self.margin_range = (low, high)
         self.norm_range = norm_range
         self.norm_weight = norm_weight
@@ -313,7 +314,8 @@ class MagFaceLoss(_MarginSoftmax):
 
 
 def _check_radians(name: str, value: float) -> float:
-    if not 0 <= value <= math.pi / 2:
-        degrees = f" ({value} degrees are {math.radians(value):.4g})" if value > math.pi / 2 else ""
-        raise ValueError(f"{name} is {value}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
+    if not (is_number(value) and 0 <= value <= math.pi / 2):
+        large = is_number(value) and value > math.pi / 2
+        degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
+        raise ValueError(f"{name} is {told(value)}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
     return value

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_finite, check_positive
+from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import all_pair_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -23,6 +23,9 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
     The sum of ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})``, of
     ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``, and of the `CenterRegularizer`. The paper does not state α;
     32 is Proxy-Anchor's.
+
+    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
+    `proxemic.training.accumulation.embed_in_parts` makes that of the whole.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -70,8 +73,8 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
             alpha=alpha,
             margin=margin,
             proxies_per_class=proxies_per_class,
-            pooling=pooling or SoftmaxPooling(gamma),
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            pooling=SoftmaxPooling(gamma) if pooling is None else pooling,
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,
@@ -126,9 +129,11 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(check_positive("alpha", alpha), pooling=pooling or SoftmaxPooling(gamma)),
+            scoring=Scoring(
+                check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma) if pooling is None else pooling
+            ),
             proxies_per_class=proxies_per_class,
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,
@@ -188,9 +193,11 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(check_positive("alpha", alpha), pooling=pooling or SoftmaxPooling(gamma)),
+            scoring=Scoring(
+                check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma) if pooling is None else pooling
+            ),
             proxies_per_class=proxies_per_class,
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,

@@ -1,6 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from proxemic.distributed.gather import share_first
 from proxemic.distributed.spread import Spread, make_spread
 from proxemic.extras import extra
-from proxemic.losses.checks import check_count, check_embeddings, check_labels
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_script
 
 __all__ = ["PairwiseLoss"]
 
@@ -19,7 +20,8 @@ class PairwiseLoss(nn.Module):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
     The value and the gradient are PML's own, of ``loss(embeddings, labels, miner(embeddings, labels))``. A batch
-    without pairs that count gives 0, with gradient 0.
+    without pairs that count gives 0, with gradient 0. Gradients of parts of a batch do not add up to that of the whole,
+    which `proxemic.training.accumulation.embed_in_parts` makes.
 
     What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
     loss) and the memory. What it draws at random comes from torch's global generator.
@@ -124,6 +126,9 @@ class PairwiseLoss(nn.Module):
                 f"memory_size is {self.memory_size}, but must be at least the size of a batch, which is {batch}: raise "
                 "it, usually to several batches, or leave it at 0."
             )
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_script(self)
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, memory_size={self.memory_size}"

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.losses.checks import is_number, told
+
 __all__ = ["MaxPooling", "MeanPooling", "Pooling", "SoftmaxPooling"]
 
 
@@ -49,8 +51,10 @@ class SoftmaxPooling(Pooling):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (self.gamma > 0 and math.isfinite(self.gamma)):
-            raise ValueError(f"gamma is {self.gamma}, but the softness of the pooling must be positive, as 0.1 is.")
+        if not (is_number(self.gamma) and self.gamma > 0):
+            raise ValueError(
+                f"gamma is {told(self.gamma)}, but the softness of the pooling must be positive, as 0.1 is."
+            )
 
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)

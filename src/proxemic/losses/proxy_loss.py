@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -10,9 +11,19 @@ from torch import Tensor, nn
 
 from proxemic.distributed.gather import reduce_scores_across, share_first, sum_across
 from proxemic.distributed.spread import Spread, make_spread
-from proxemic.losses.checks import check_count, check_embeddings, check_labels
+from proxemic.losses.checks import (
+    check_callable,
+    check_count,
+    check_embeddings,
+    check_labels,
+    check_modules,
+    is_number,
+    refuse_script,
+    told,
+)
 from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.pooling import Pooling
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.row_steps import step_rows
 from proxemic.losses.scoring import Scoring, dense_class_scores
@@ -74,15 +85,23 @@ class ProxyLoss(nn.Module, ABC):
         check_count("proxies_per_class", proxies_per_class, 1, "every class has a proxy; 1 is the usual choice")
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
-        if not 0 < sample_rate <= 1:
-            raise ValueError(f"sample_rate is {sample_rate}, but is a share of the classes: above 0, up to 1 for all.")
+        if not (is_number(sample_rate) and 0 < sample_rate <= 1):
+            raise ValueError(
+                f"sample_rate is {told(sample_rate)}, but is a share of the classes: above 0, up to 1 for all."
+            )
+        if not isinstance(scoring.pooling, Pooling):
+            raise ValueError(
+                f"pooling is {told(scoring.pooling)}, but must be a pooling of proxemic.losses, for example "
+                "SoftmaxPooling(0.1) or MaxPooling()."
+            )
+        check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring
         self.sample_rate = sample_rate
         self._num_classes = num_classes
         self._spread: Spread | None = None
         self.chunk_size = chunk_size
         self.proxies = nn.Parameter(torch.empty(num_classes, proxies_per_class, embedding_size))
-        self.regularizers = nn.ModuleList(regularizers)
+        self.regularizers = nn.ModuleList(check_modules("regularizers", regularizers))
         if sample_rate < 1:
             step_rows(self.proxies)
             self._need_own_regularizers("sample_rate is below 1")
@@ -231,6 +250,9 @@ class ProxyLoss(nn.Module, ABC):
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:
         """The nearest class of each embedding."""
         return self.class_scores(embeddings).argmax(1)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_script(self)
 
     def extra_repr(self) -> str:
         _, proxies, dim = self.proxies.shape

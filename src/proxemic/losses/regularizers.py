@@ -1,6 +1,5 @@
 """Terms on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from proxemic.losses.checks import is_number, told
 from proxemic.losses.classes import Among
 from proxemic.losses.similarity import inverse_length
 
@@ -32,8 +32,8 @@ class Regularizer(nn.Module, ABC):
 
     def __init__(self, weight: float) -> None:
         super().__init__()
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"weight is {weight}, but a regulariser's weight must be 0 or more.")
+        if not (is_number(weight) and weight >= 0):
+            raise ValueError(f"weight is {told(weight)}, but a regulariser's weight must be 0 or more.")
         self.weight = weight
 
     def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:

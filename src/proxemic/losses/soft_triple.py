@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_finite, check_positive
+from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_uniform
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -64,9 +64,11 @@ class SoftTripleLoss(ProxyLoss):
         super().__init__(
             num_classes,
             embedding_size,
-            scoring=Scoring(check_positive("scale", scale), pooling=pooling or SoftmaxPooling(gamma)),
+            scoring=Scoring(
+                check_positive("scale", scale), pooling=SoftmaxPooling(gamma) if pooling is None else pooling
+            ),
             proxies_per_class=proxies_per_class,
-            regularizers=(CenterRegularizer(center_weight), *regularizers),
+            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
             chunk_size=chunk_size,
             sample_rate=sample_rate,
             init=init,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_positive
+from proxemic.losses.checks import check_callable, check_positive, is_number, told
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
@@ -205,6 +205,9 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         sample_rate: float = 1.0,
         init: Callable[[Tensor], object] = kaiming_normal,
     ) -> None:
+        for name, function in {"f1": f1, "f2": f2}.items():
+            if function is not None:
+                check_callable(name, function, "a function of a tensor of distances, for example torch.sqrt")
         if isinstance(f2, nn.Module) and any(True for _ in f2.parameters()):
             raise ValueError("f2 has parameters of its own, which would not be trained: give a fixed function.")
         if f1 is not None and delta_scale != 1:
@@ -236,12 +239,12 @@ def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta
             f"alpha={alpha}, k1={k1}, k2={k2}: the warp needs all three (for example 28.4, 0.93, 1.15), or f1 and f2."
         )
     check_positive("alpha", alpha)
-    if not 0 < k1 < 1:
-        raise ValueError(f"k1 is {k1}, but the slope below alpha must lie between 0 and 1.")
-    if not k2 > 1:
-        raise ValueError(f"k2 is {k2}, but the slope above alpha must be greater than 1.")
-    if not delta_scale >= 1:
-        raise ValueError(f"delta_scale is {delta_scale}, but must be at least 1, which keeps the unwarped value.")
+    if not (is_number(k1) and 0 < k1 < 1):
+        raise ValueError(f"k1 is {told(k1)}, but the slope below alpha must lie between 0 and 1.")
+    if not (is_number(k2) and k2 > 1):
+        raise ValueError(f"k2 is {told(k2)}, but the slope above alpha must be greater than 1.")
+    if not (is_number(delta_scale) and delta_scale >= 1):
+        raise ValueError(f"delta_scale is {told(delta_scale)}, but must be at least 1, which keeps the unwarped value.")
     return partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
 
 
