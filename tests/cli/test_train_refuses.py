@@ -26,6 +26,8 @@ FLAGS = {
     "unknown recipe": (["--recipe", "glyps"], ["glyps", "did you mean glyphs"]),
     "missing recipe file": (["--recipe", "mine.yaml"], ["mine.yaml", "does not exist"]),
     "no recipe": ([], ["--recipe is missing"]),
+    "own images without a recipe": (["--data.root", "photos"], ["--recipe own trains on images of your own"]),
+    "too many workers": (["--recipe", "glyphs", "--batches.workers", "100000"], ["is 100000", "from 0 to 256"]),
     "misspelt flag": (["--recipe", "glyphs", "--optim.lrr", "1"], ["--optim.lrr", "did you mean --optim.lr?"]),
     "misspelt group": (["--recipe", "glyphs", "--optm.lr", "1"], ["--optm.lr", "did you mean --optim.lr?"]),
     "misspelt loss key": (["--recipe", "glyphs", "--loss.alhpa", "1"], ["--loss.alhpa", "did you mean --loss.alpha?"]),
@@ -168,6 +170,24 @@ def test_an_output_folder_that_is_taken(images: Path, tmp_path: Path, here: Here
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("/".join("a" * 500), ["levels deep, but at most 200 are allowed"]),
+        ("x" * 300, ["has a name of 300 bytes, but at most 255"]),
+        ("/".join(["x" * 200] * 30), ["bytes long, but at most 3,800"]),
+    ],
+)
+def test_an_output_folder_that_no_file_system_takes(
+    out: str, words: list[str], images: Path, tmp_path: Path, here: Here
+) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", images)
+    result = here("train", "--recipe", recipe, "--out", tmp_path / out)
+    assert_refused(result, ["--out", "choose a shorter one", *words])
+    assert len(result.stderr) < 250
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
 def test_what_a_kill_left_before_a_run_had_begun_is_no_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.checkpoint.parent.mkdir()
@@ -196,7 +216,10 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
 
 
 def test_resume_stands_alone(images: Path, tmp_path: Path, here: Here) -> None:
-    assert_refused(here("train", "--resume", tmp_path, "--optim.lr", "1"), ["--resume", "alone"])
+    for flags in (["--optim.lr", "1"], ["--training.epochs", "4", "--optim.lr", "1"], ["--recipe", "own"]):
+        assert_refused(here("train", "--resume", tmp_path, *flags), ["--resume", "alone", "--training.epochs"])
+    result = here("train", "--resume", tmp_path, "--training.epochs", "many")
+    assert_refused(result, ["training.epochs is many", "whole number"])
 
 
 def test_a_loss_that_becomes_nan(images: Path, tmp_path: Path) -> None:

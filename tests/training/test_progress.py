@@ -62,8 +62,8 @@ def test_the_time_left_is_of_all_epochs_with_what_is_between_them(
     trainer.current_epoch = 1
     train_epoch(bar, trainer, clock, batches=5)
     assert bar.seconds_left(trainer) == pytest.approx(2 * 35 + 7 * 4)
-    assert bar.get_metrics(trainer, SimpleNamespace())["run ends in"] == "01:38"  # type: ignore[arg-type]
-    assert "run ends in=01:38" in capsys.readouterr().out
+    assert bar.get_metrics(trainer, SimpleNamespace())["left"] == "01:38"  # type: ignore[arg-type]
+    assert "left=01:38" in capsys.readouterr().out
     bar.on_train_end()
 
 

@@ -137,6 +137,8 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     result = warm_proxemic("train", "--resume", run)
     assert result.returncode == 0, result.stderr
     assert_same_run(run, uninterrupted)
+    logged = Path("logs", "csv", "version_0", "metrics.csv")
+    assert (run / logged).read_text() == (uninterrupted / logged).read_text()
 
 
 def test_an_interrupt_at_the_very_end_is_not_forgotten(
@@ -212,7 +214,7 @@ def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted:
     names = {path.name for path in uninterrupted.iterdir()}
     assert names == {
         "recipe.yaml", "metrics.json", "history.csv", "environment.json", "checkpoints", "model.safetensors",
-        "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs",
+        "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs", "seconds.json",
     }  # fmt: skip
     metrics = json.loads((uninterrupted / "metrics.json").read_text())
     assert set(metrics["test"]) == {"recall@1", "recall@2", "ndcg@2", "map@r", "r_precision"}
@@ -223,6 +225,11 @@ def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted:
     assert metrics["epoch"] == int(best[0])
     assert list((uninterrupted / "logs").rglob("events.out.tfevents*"))
     assert list((uninterrupted / "logs").rglob("metrics.csv"))
+    seconds = json.loads((uninterrupted / "seconds.json").read_text())
+    assert [*seconds] == [
+        "start", "data", "network", "training", "validation", "saving", "test", "pictures", "other", "total",
+    ]  # fmt: skip
+    assert sum(seconds.values()) == pytest.approx(2 * seconds["total"], abs=0.02)
 
 
 def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class RunKeeper(Checkpoint):
         self.batches = 0
         self.step = 0
         self.stopping = False
+        self._stops_after_epoch = False
         self._process = os.getpid()
         self._left = False
         self._handler: Any = None
@@ -106,7 +107,7 @@ class RunKeeper(Checkpoint):
         handlers = {number: signal.signal(number, self._stop) for number in numbers}
         try:
             yield
-            if self.stopping:
+            if self.stopping or self._stops_after_epoch:
                 self._leave("after the last epoch")
         finally:
             for number, handler in handlers.items():
@@ -119,6 +120,10 @@ class RunKeeper(Checkpoint):
             signal.signal(signal.SIGTERM, self._handler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._flush_logs(trainer)
+        if self._stops_after_epoch:
+            # Not at its end: Lightning has logged its values only now.
+            self._leave(f"after epoch {trainer.current_epoch}")
         self._epoch_began = time.monotonic()
 
     def on_train_batch_end(
@@ -167,9 +172,8 @@ class RunKeeper(Checkpoint):
             self.run.write_history(self.rows)
         self.times.add("saving", time.monotonic() - judged)
         self.report(self._line(row, seconds, trainer))
-        if self.processes.any(self.stopping)[0]:
-            self._leave(f"after epoch {trainer.current_epoch + 1}")
-        if self.on_epoch is not None:
+        (self._stops_after_epoch,) = self.processes.any(self.stopping)
+        if self.on_epoch is not None and not self._stops_after_epoch:
             self.on_epoch(row)
 
     def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
@@ -198,11 +202,17 @@ class RunKeeper(Checkpoint):
         assert isinstance(task, EmbeddingTask)
         task.check_weights()
         self.step = trainer.global_step
+        self._flush_logs(trainer)
         trainer.save_checkpoint(self.run.checkpoint)
         if task.shards is not None and self.processes.is_first:
             assert task.shards_kept is not None
             task.shards.drop_others(task.shards_kept)
         self._saved_at = time.monotonic()
+
+    def _flush_logs(self, trainer: Trainer) -> None:
+        # What a run that is resumed from the checkpoint will not log again.
+        for logger in trainer.loggers:
+            logger.save()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process or self._left:

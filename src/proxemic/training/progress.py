@@ -55,12 +55,13 @@ class TrainingBar(TQDMProgressBar):
             self.train_progress_bar.close()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        items: dict[str, Any] = {"loss": super().get_metrics(trainer, pl_module).get("loss", float("nan"))}
+        items: dict[str, Any] = {}
+        if self._batches:
+            items["left"] = tqdm.format_interval(self.seconds_left(trainer))
+        items["loss"] = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
         items["images/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
         if self.keeper.rows and self.metric in self.keeper.rows[-1]:
             items[self.metric] = f"{self.keeper.rows[-1][self.metric]:.3f}"
-        if self._batches:
-            items["run ends in"] = tqdm.format_interval(self.seconds_left(trainer))
         return items
 
     def seconds_left(self, trainer: Trainer) -> float:
