@@ -50,7 +50,7 @@ def run_comparison(
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
         ValueError: If ``workers`` is below 1.
     """
-    comparison = plan_comparison(recipes, seeds, out, flags, baseline=baseline, metrics=metrics)
+    comparison = plan_comparison(recipes, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=True)
     return finish_comparison(comparison, workers=workers, report=report)
 
 
@@ -62,8 +62,12 @@ def plan_comparison(
     *,
     baseline: str | None = None,
     metrics: Sequence[str] = (),
+    own_code: bool = False,
 ) -> Comparison:
     """Read the recipes and join them to what ``out`` has; nothing is written. Arguments are those of `run_comparison`.
+
+    Args:
+        own_code: They are to be trained: see `read_entry`.
 
     Raises:
         UserError: As `run_comparison`.
@@ -79,7 +83,7 @@ def plan_comparison(
     entries = list(before.entries) if before else []
     for name in names:
         old = next((entry for entry in entries if entry.name == name), None)
-        new = read_entry(name, flags, entries)
+        new = read_entry(name, flags, entries, own_code=own_code)
         if old is None:
             entries.append(new)
         elif old.yaml != new.yaml:

@@ -13,12 +13,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from torch import nn
-
 import proxemic.losses
 from proxemic.errors import UserError
-from proxemic.recipes.importing import find_object
-from proxemic.recipes.pairs import PACKAGE, PAIRS
+from proxemic.recipes.importing import find_object, is_there, may_name
+from proxemic.recipes.pairs import PACKAGE
 from proxemic.recipes.places import Place, arms, elements, is_plain, parameters, place_of
 from proxemic.recipes.values import as_yaml, fits, said, shown
 
@@ -87,11 +85,13 @@ class Check:
             if value is not None or type(None) not in arms(annotation):
                 self.section(value, sections[0], key)
             return
-        place = self._place(key, annotation)
+        place = place_of(key, annotation)
         inside = as_yaml(value) if isinstance(value, str) else value  # as the parser does
         if isinstance(inside, Mapping):
             self._check_mapping(inside, annotation, place, key)
         elif isinstance(inside, list | tuple):
+            if place and elements(annotation) is Any:
+                raise self._error(key, f"{key} is {shown(value)}, but is a single one: give {place}")
             for each in inside:
                 self.value(each, elements(annotation), key)
         elif isinstance(inside, str) and place and not _is_text(inside, annotation):
@@ -99,7 +99,7 @@ class Check:
         elif isinstance(inside, str) and not is_plain(annotation) and _PATH.fullmatch(inside):
             wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
             raise self._error(key, f"{key} is {shown(inside)}, but {wanted}")
-        elif inside is None and place and not fits(None, annotation):
+        elif inside is None and place and type(None) not in arms(annotation):
             raise self._error(key, f"{key} is empty: give {place}")
         self._values.append((key, value, annotation))
 
@@ -109,11 +109,6 @@ class Check:
             if not fits(value, annotation):
                 return str(self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}"))
         return None
-
-    def _place(self, key: str, annotation: Any) -> Place | None:
-        if key.startswith(tuple(f"{each}." for each in PAIRS)) and annotation in (Any, inspect.Parameter.empty):
-            return Place((nn.Module,), package=PACKAGE)  # their arguments have no types
-        return place_of(key, annotation)
 
     def _check_mapping(self, content: Mapping[str, Any], annotation: Any, place: Place | None, key: str) -> None:
         if "class_path" in content:
@@ -139,11 +134,12 @@ class Check:
         for each in (arguments, others):
             if not isinstance(each, Mapping):
                 raise self._error(key, f"{key} is {path} with {shown(each)}, but must map its arguments to values")
-        if not inspect.isclass(thing):
+        if not inspect.isclass(thing) or not place.made:
             if arguments or others:
-                raise self._error(key, f"{key} is {path}, which is a function: give its import path alone")
+                raise self._error(key, f"{key} is {path}, which takes no arguments here: give its import path alone")
             return
         known = dict([*parameters(thing).items()][place.filled :])
+        known = {name: each for name, each in known.items() if name not in place.filled_names}
         self._check_names(key, arguments, known)
         for name, each in known.items():
             if name in arguments:
@@ -159,10 +155,15 @@ class Check:
             if not found or not place.takes(found[0]):
                 raise self._no_such(path, place, key)
             return found[0]
-        if place.package and not path.startswith(place.package):
+        if not path.startswith(place.package):
             raise self._error(key, f"{key} is {path}, but must be a class of {place.package.rstrip('.')}")
-        thing = find_object(key, path, place.takes, own_code=self.own_code)
-        if not place.takes(thing):
+        thing = None
+        if may_name(path):
+            try:
+                thing = find_object(key, path, place.takes, own_code=self.own_code)
+            except UserError as error:
+                raise self._error(key, str(error).removesuffix(".")) from error
+        if thing is None or not place.takes(thing):
             abstract = "is abstract: it " if inspect.isabstract(thing) else ""
             beside = f", such as those of {_BESIDE[key]}" if key in _BESIDE else ""
             raise self._error(key, f"{key} is {path}, which {abstract}cannot stand there: give {place}{beside}")
@@ -214,7 +215,9 @@ class Check:
 
     def _error(self, key: str, message: str) -> UserError:
         """Of what a flag gave, the flag says enough; else the file is named."""
-        given = key and any(each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags)
+        given = key and any(
+            each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
+        )
         return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
 
 
@@ -238,7 +241,8 @@ def _derived(base: type) -> Iterable[type]:
 
 def _is_text(text: str, annotation: Any) -> bool:
     """Whether a text names nothing although a class could stand there."""
-    return not _PATH.fullmatch(text) and any(arm is not object and is_plain(arm) and fits(text, arm) for arm in arms(annotation))
+    named = _PATH.fullmatch(text) and is_there(text.partition(".")[0])
+    return not named and any(is_plain(arm) and fits(text, arm) for arm in arms(annotation))
 
 
 def _join(key: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """A recipe file and the flags that override it, read into a typed `Recipe`."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -206,7 +207,31 @@ def _parse(
 
 
 def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
-    return parser.instantiate(config).as_dict()
+    refused: list[UserError | ValueError] = []
+
+    def make(kind: type, *given: Any, **arguments: Any) -> Any:
+        try:
+            return kind(*given, **arguments)
+        except ImportError as error:
+            refused.append(UserError(f"{kind.__name__} cannot be made: {_missing_package(error)}"))
+            raise
+        except ValueError as error:
+            refused.append(error)
+            raise
+
+    try:
+        return parser.instantiate(config, instantiators=[(make, object, True)]).as_dict()
+    except ValueError as error:
+        # What a class in a list says, the parser tells with all that it tried besides.
+        raise refused[0] if refused else error  # noqa: B904
+
+
+def _missing_package(error: ImportError) -> str:
+    """As Lightning's loggers say it, and others."""
+    package = re.search(r"Requirement '([^']+)' not met", str(error))
+    if package:
+        return f"it needs {package[1]}, which is not installed: pip install '{package[1]}'."
+    return f"{' '.join(str(error).split()).rstrip('.')}."
 
 
 def _check_ranges(made: type, values: Mapping[str, Any]) -> Any:

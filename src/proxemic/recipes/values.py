@@ -26,10 +26,11 @@ def fits(value: Any, annotation: Any) -> bool:
 def said(annotation: Any) -> str:
     """The type in words.
 
-    >>> said(int | None), said(list[float]), said(Literal["a", "b"])
-    ('a whole number or null', 'a list, each a number', "one of 'a', 'b'")
+    >>> said(list[int] | None), said(float), said(Literal["a", "b"])
+    ('null or a list, each a whole number', 'a number', "one of 'a', 'b'")
     """
-    return " or ".join(dict.fromkeys(_said(arm) for arm in arms(annotation)))
+    kinds = sorted(arms(annotation), key=lambda arm: arm is not type(None))
+    return " or ".join(dict.fromkeys(_said(arm) for arm in kinds))
 
 
 def shown(value: Any) -> str:
