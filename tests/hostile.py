@@ -43,11 +43,12 @@ def write_trap_module(folder: Path) -> Path:
 
 
 def hostile_recipes(left: Path) -> dict[str, str]:
-    """Recipes that extend one of the package, and that would make the file if what they name were called or imported."""
+    """Recipes that extend one of the package, and would make the file if what they name were called or imported."""
     command = f"{{class_path: os.system, init_args: {{command: touch {left}}}}}"
     popen = f"{{class_path: subprocess.Popen, init_args: {{args: [touch, {left}]}}}}"
     anchor = "class_path: proxemic.losses.ProxyAnchorLoss, init_args"
     warped = "class_path: proxemic.losses.WarpedSoftmaxLoss, init_args"
+    pairs = "class_path: proxemic.losses.PairwiseLoss, init_args"
     pair = "class_path: pytorch_metric_learning.losses.ContrastiveLoss, init_args"
     reached = "pytorch_metric_learning.utils.common_functions.os.system"
     logger = "class_path: lightning.pytorch.loggers.CSVLogger, init_args"
@@ -70,8 +71,8 @@ def hostile_recipes(left: Path) -> dict[str, str]:
         "init by name": f"loss: {{{anchor}: {{init: torch.load}}}}",
         "f1": f"loss: {{{warped}: {{f1: {command}}}}}",
         "f2 by name": f"loss: {{{warped}: {{alpha: 1, k1: 1, k2: 1, f2: torch.hub.load}}}}",
-        "distance in a pair loss": f"loss: {{class_path: PairwiseLoss, init_args: {{loss: {{{pair}: {{distance: {command}}}}}}}}}",
-        "distance through an import": f"loss: {{class_path: PairwiseLoss, init_args: {{loss: {{{pair}: {{distance: {reached}}}}}}}}}",
+        "distance in a pair loss": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {command}}}}}}}}}",
+        "distance through an import": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {reached}}}}}}}}}",
         "callback": f"training: {{callbacks: [{command}]}}",
         "function in a callback": "training: {callbacks: [{class_path: lightning.pytorch.callbacks.LambdaCallback, "
         "init_args: {on_fit_start: os.remove}}]}",

@@ -101,7 +101,7 @@ def test_reading_makes_nothing(left: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     made = []
     for kind in (CSVLogger, proxemic.data.Glyphs):
-        spied = functools.wraps(kind.__init__)(lambda self, *given, **named: made.append(self))
+        spied = functools.wraps(kind.__init__)(lambda self, **_: made.append(self))
         monkeypatch.setattr(kind, "__init__", spied)
     path = write("training: {loggers: [{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: .}}]}")
     read = read_recipe(path)

@@ -64,10 +64,9 @@ def plan_comparison(
     metrics: Sequence[str] = (),
     own_code: bool = False,
 ) -> Comparison:
-    """Read the recipes and join them to what ``out`` has; nothing is written. Arguments are those of `run_comparison`.
+    """Read the recipes and join them to what ``out`` has; nothing is written.
 
-    Args:
-        own_code: They are to be trained: see `read_entry`.
+    Arguments are those of `run_comparison`, and ``own_code`` that of `read_entry`.
 
     Raises:
         UserError: As `run_comparison`.

@@ -1,5 +1,6 @@
 """What is compared: recipes, each read once, with the data set and the loss that it stands for in the tables."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *,
         name: As `find_names` gives it.
         flags: What overrides it.
         before: The entries before it: slugs are unique.
-        own_code: It is to be trained, so that all that it names is made once, which may come from the current directory.
+        own_code: It is to be trained: all that it names, also in the current directory, is made once, to try it.
 
     Raises:
         UserError: If the recipe or a flag is refused; the recipe is named.
@@ -165,7 +166,7 @@ def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def data_key(recipe: Mapping[str, Any]) -> str:
     """The key of a published data set, as ``cub``; of other classes their name, as ``own-images``."""
     path = recipe["data"]["class_path"]
-    source, name = find_object("data", path, lambda thing: True, own_code=False), path.rpartition(".")[2]
+    source, name = find_object("data", path, inspect.isclass, own_code=False), path.rpartition(".")[2]
     facts = getattr(source, "facts", None)
     return facts.key if facts is not None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 

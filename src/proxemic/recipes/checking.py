@@ -1,7 +1,7 @@
 """What a recipe holds, checked before anything of it is made: its keys, its classes, their arguments.
 
-The parser makes any class, and calls any function, that is named to it. So nothing reaches it but what stands in a place
-for classes, and is what the place asks for.
+The parser makes any class, and calls any function, that is named to it. So nothing reaches it but what stands in a
+place for classes, and is what the place asks for.
 """
 
 import difflib
@@ -26,6 +26,7 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _BESIDE = {
     "data": "proxemic.data",
     "loss": "proxemic.losses",
+    "loss.init": "proxemic.losses.initialization",
     "loss.loss": f"{PACKAGE}losses",
     "loss.miner": f"{PACKAGE}miners",
     "loss.pooling": "proxemic.losses",
@@ -173,7 +174,7 @@ class Check:
         module = _BESIDE.get(key, "")
         names = [each for each, thing in vars(import_module(module)).items() if place.takes(thing)] if module else []
         names = [each for each in names if not each.startswith("_")]
-        by_name = module.startswith("proxemic.")
+        by_name = module.startswith("proxemic.") and bool(place.bases)
         near = difflib.get_close_matches(name, names, n=1)
         meant = f" (did you mean {near[0] if by_name else f'{module}.{near[0]}'}?)" if near else ""
         choice = f"choose one of {', '.join(names)}, or " if by_name else ""

@@ -70,8 +70,8 @@ def is_own(name: str) -> bool:
 
 def _import(key: str, path: str, name: str, own_code: bool) -> ModuleType:
     parts = name.split(".")
-    if own_code and not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())
+    if own_code and not any(_is_current(each) for each in sys.path):
+        sys.path.append(str(Path.cwd()))
     for count in range(1, len(parts) + 1):
         part = ".".join(parts[:count])
         if part not in sys.modules:
@@ -101,7 +101,7 @@ def _import_part(key: str, path: str, name: str, own_code: bool) -> None:
 
 
 def _beside(name: str) -> bool:
-    return PathFinder.find_spec(name, [os.getcwd()]) is not None
+    return PathFinder.find_spec(name, [str(Path.cwd())]) is not None
 
 
 def _is_here(spec: ModuleSpec) -> bool:
@@ -109,7 +109,7 @@ def _is_here(spec: ModuleSpec) -> bool:
     chosen = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if any(_is_current(each) for each in chosen):
         return False
-    roots = [each or os.getcwd() for each in (*sys.path, "")]
+    roots = [each or str(Path.cwd()) for each in (*sys.path, "")]
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     # An environment may lie in the current directory: the innermost folder of the path is the one that it is found by.
     found = [max((each for each in roots if Path(place).is_relative_to(each)), key=len, default="") for place in places]
@@ -117,7 +117,7 @@ def _is_here(spec: ModuleSpec) -> bool:
 
 
 def _is_current(folder: str) -> bool:
-    return os.path.isdir(folder) and os.path.samefile(folder, os.curdir)
+    return Path(folder).is_dir() and Path(folder).samefile(Path.cwd())
 
 
 def _said(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
@@ -34,7 +34,7 @@ PLACES: dict[str, tuple[type | str, ...]] = {
 """Of places whose type says too little: base classes (or their import paths), functions, modules of functions.
 
 All others follow from the types of the dataclasses and of the classes' arguments: a place of type ``ImageSource``, or
-``Callable[..., Optimizer]``, takes subclasses of that; one that is any other ``Callable`` takes the user's own functions.
+``Callable[..., Optimizer]``, takes classes derived from that; any other ``Callable``, functions of the user's own.
 """
 
 
@@ -80,7 +80,7 @@ class Place:
     def __str__(self) -> str:
         kinds = ["nn.Module" if each is nn.Module else each.__name__ for each in self.bases]
         wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
-        wanted += [f"one of {', '.join(self.functions)}"] if self.functions else []
+        wanted += [f"a function of {', '.join(self.functions)}"] if self.functions else []
         wanted += ["a function of your own"] if self.own else []
         return ", or ".join(wanted)
 

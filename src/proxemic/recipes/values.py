@@ -35,7 +35,9 @@ def said(annotation: Any) -> str:
 
 def shown(value: Any) -> str:
     """A value in a sentence, not longer than one."""
-    text = str(value) if isinstance(value, str) else repr(value)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -80,4 +82,4 @@ def _said(arm: Any) -> str:
         return "a mapping" if issubclass(origin, Mapping) else f"a list, each {said(elements(arm))}"
     if arm is type(None):
         return "null"
-    return _KINDS.get(arm, arm.__name__ if inspect.isclass(arm) else str(arm))
+    return _KINDS.get(arm, f"a {arm.__name__}" if inspect.isclass(arm) else str(arm))
