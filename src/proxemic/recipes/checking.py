@@ -17,7 +17,7 @@ import proxemic.losses
 from proxemic.errors import UserError
 from proxemic.recipes.importing import find_object, is_there, may_name
 from proxemic.recipes.pairs import PACKAGE
-from proxemic.recipes.places import Place, arms, elements, is_plain, parameters, place_of
+from proxemic.recipes.places import Inside, Place, arms, elements, is_plain, parameters, place_of
 from proxemic.recipes.values import as_yaml, fits, said, shown
 
 __all__ = ["Check", "is_section"]
@@ -100,7 +100,7 @@ class Check:
         elif isinstance(inside, str) and not is_plain(annotation) and _PATH.fullmatch(inside):
             wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
             raise self._error(key, f"{key} is {shown(inside)}, but {wanted}")
-        elif inside is None and place and type(None) not in arms(annotation):
+        elif inside is None and place and not {type(None), Inside} & {*arms(annotation)}:
             raise self._error(key, f"{key} is empty: give {place}")
         self._values.append((key, value, annotation))
 
@@ -175,13 +175,14 @@ class Check:
         names = [each for each, thing in vars(import_module(module)).items() if place.takes(thing)] if module else []
         names = [each for each in names if not each.startswith("_")]
         by_name = module.startswith("proxemic.") and bool(place.bases)
-        near = difflib.get_close_matches(name, names, n=1)
-        meant = f" (did you mean {near[0] if by_name else f'{module}.{near[0]}'}?)" if near else ""
+        if near := difflib.get_close_matches(name, names, n=1):
+            meant = near[0] if by_name else f"{module}.{near[0]}"
+            return self._error(key, f"There is no {key} {name}: did you mean {meant}?")
         choice = f"choose one of {', '.join(names)}, or " if by_name else ""
-        return self._error(key, f"There is no {key} {name}{meant}: {choice}give the import path of {place}")
+        return self._error(key, f"There is no {key} {name}: {choice}give the import path of {place}")
 
     def _missing(self, made: type, name: str, annotation: Any, key: str) -> UserError:
-        if annotation is not inspect.Parameter.empty:
+        if annotation not in (inspect.Parameter.empty, Inside):
             hint = f"{made.__name__} needs it, in the recipe or as --{key}.{name}"
             return self._error("", f"The key {key}.{name} is missing: {hint}")
         if made.__name__ in proxemic.losses.__all__:

@@ -19,7 +19,18 @@ from proxemic.losses import Power
 from proxemic.recipes.importing import is_own
 from proxemic.recipes.pairs import PACKAGE
 
-__all__ = ["PLACES", "Parameter", "Place", "arms", "elements", "is_container", "is_plain", "parameters", "place_of"]
+__all__ = [
+    "PLACES",
+    "Inside",
+    "Parameter",
+    "Place",
+    "arms",
+    "elements",
+    "is_container",
+    "is_plain",
+    "parameters",
+    "place_of",
+]
 
 _ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"
 _DISTANCES = (nn.Module, Power, Transform, *(f"torch.{name}" for name in _ELEMENTWISE.split()))
@@ -143,7 +154,8 @@ def parameters(made: type) -> dict[str, Parameter]:
             if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and name not in found:
                 # What its bases need, a class may give them itself.
                 required = base is made and each.default is each.empty
-                found[name] = Parameter(_type(base, each), required)
+                known = _type(base, each)
+                found[name] = Parameter(Union[known, None] if each.default is None else known, required)
         if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             break
     return found
@@ -182,7 +194,12 @@ def _place(arm: Any) -> Place | None:
         names = frozenset(inspect.signature(arm.__call__).parameters) - {"self"}
         made = get_type_hints(arm.__call__)["return"]
         return Place(_bases([place for each in arms(made) if (place := _place(each))]), filled_names=names)
-    if not inspect.isclass(origin) or origin in _PLAIN or is_container(origin) or issubclass(origin, Enum):
+    if (
+        not inspect.isclass(origin)
+        or origin in (*_PLAIN, inspect.Parameter.empty)
+        or is_container(origin)
+        or issubclass(origin, Enum)
+    ):
         return None
     return Place((origin,))
 

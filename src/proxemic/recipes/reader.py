@@ -85,17 +85,18 @@ def read_recipe(path: Path, flags: Sequence[str] = (), *, own_code: bool = False
     second = read_changes(content.pop("second_phase", None), later)
     config = _parse(parser, Recipe, content, str(path), own, own_code)
     full = _spelt_out(parser, config)
-    _check_ranges(Recipe, config.as_dict() | {"second_phase": None})
     if second is None:
+        _check_ranges(Recipe, config.as_dict() | {"second_phase": None})
         return ReadRecipe(write_yaml(full | {"second_phase": None}), lambda: _make(parser, config))
     epochs, changes, rest = second
     try:
         changed = _parse(parser, Recipe, merge(full, changes), str(path), rest, own_code)
     except UserError as error:
-        raise UserError(f"second_phase: {error}") from error
+        raise UserError(f"second_phase: {str(error).replace('--', '--second_phase.')}") from error
     # What differs and no more: a value that a flag gives to both phases later shall reach both.
     new_full = _spelt_out(parser, changed)
-    _check_ranges(Recipe, changed.as_dict() | {"second_phase": {"epochs": epochs}})
+    for each in (config, changed):
+        _check_ranges(Recipe, each.as_dict() | {"second_phase": {"epochs": epochs}})
     kept = {key: differences(full[key], new_full[key]) for key in ("loss", "optim")}
     full["second_phase"] = {"epochs": epochs} | {key: value for key, value in kept.items() if value}
     return ReadRecipe(write_yaml(full), lambda: _make(parser, config, (epochs, changed)))

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from proxemic.errors import UserError
 from proxemic.recipes.places import arms, elements, is_container
-from proxemic.recipes.yaml_files import parse_yaml
+from proxemic.recipes.yaml_files import TooMuch, parse_yaml
 
 __all__ = ["as_yaml", "fits", "said", "shown"]
 
@@ -45,9 +46,9 @@ def as_yaml(text: str) -> Any:
     """What a text stands for if the parser reads it as YAML; the text itself if that is all."""
     try:
         return parse_yaml(text)
-    except ValueError as error:
-        if "stands for" in str(error) or "nested" in str(error):
-            raise
+    except TooMuch as error:
+        raise UserError(f"{shown(text)} is refused: {error}") from error
+    except ValueError:
         return text
 
 
