@@ -27,3 +27,62 @@ def assert_code_is_not_run(load: Callable[[Path], Any], tensor: str, folder: Pat
         with pytest.raises(ValueError, match="not readable as a file of tensors"):
             load(folder / name)
     assert not (folder / "ran").exists()
+
+
+TRAP_MODULE = "trap"
+"""The module that `write_trap_module` writes; also the name of the file that it leaves when it is imported."""
+
+
+def write_trap_module(folder: Path) -> Path:
+    """A module that would make a file when it is imported, and classes in it; the path of that file."""
+    left = folder / "imported"
+    lines = ["from pathlib import Path", "from torch.optim import SGD", f"Path({str(left)!r}).touch()"]
+    lines += ["import proxemic.losses as losses", "class Loss(losses.ProxyAnchorLoss): pass", "class Steps(SGD): pass"]
+    (folder / f"{TRAP_MODULE}.py").write_text("\n".join(lines) + "\n")
+    return left
+
+
+def hostile_recipes(left: Path) -> dict[str, str]:
+    """Recipes that extend one of the package, and would make the file if what they name were called or imported."""
+    command = f"{{class_path: os.system, init_args: {{command: touch {left}}}}}"
+    popen = f"{{class_path: subprocess.Popen, init_args: {{args: [touch, {left}]}}}}"
+    anchor = "class_path: proxemic.losses.ProxyAnchorLoss, init_args"
+    warped = "class_path: proxemic.losses.WarpedSoftmaxLoss, init_args"
+    pairs = "class_path: proxemic.losses.PairwiseLoss, init_args"
+    pair = "class_path: pytorch_metric_learning.losses.ContrastiveLoss, init_args"
+    reached = "pytorch_metric_learning.utils.common_functions.os.system"
+    logger = "class_path: lightning.pytorch.loggers.CSVLogger, init_args"
+    return {
+        "loss": f"loss: {command}",
+        "loss as a text": f"loss: '{command}'",
+        "loss through an import": f"loss: {command.replace('os.', 'proxemic.data.images.os.')}",
+        "loss of a module beside": f"loss: {TRAP_MODULE}.Loss",
+        "loss of a package beside": f"loss: {TRAP_MODULE}s.inner.Loss",
+        "loss by address": "loss: {class_path: 'https://localhost/trap.Loss'}",
+        "loss of a module that runs": "loss: pip.__main__.main",
+        "data": f"data: {popen}",
+        "data in data": f"data: {{class_path: proxemic.data.Fold, init_args: {{source: {popen}}}}}",
+        "optimiser": f"optim: {{optimizer: {command}}}",
+        "optimiser of a module beside": f"optim: {{optimizer: {TRAP_MODULE}.Steps}}",
+        "schedule": f"optim: {{schedule: {command}}}",
+        "pooling": f"loss: {{{anchor}: {{pooling: {command}}}}}",
+        "regulariser": f"loss: {{{anchor}: {{regularizers: [{command}]}}}}",
+        "init": f"loss: {{{anchor}: {{init: {command}}}}}",
+        "init by name": f"loss: {{{anchor}: {{init: torch.load}}}}",
+        "f1": f"loss: {{{warped}: {{f1: {command}}}}}",
+        "f2 by name": f"loss: {{{warped}: {{alpha: 1, k1: 1, k2: 1, f2: torch.hub.load}}}}",
+        "distance in a pair loss": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {command}}}}}}}}}",
+        "distance through an import": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {reached}}}}}}}}}",
+        "callback": f"training: {{callbacks: [{command}]}}",
+        "function in a callback": "training: {callbacks: [{class_path: lightning.pytorch.callbacks.LambdaCallback, "
+        "init_args: {on_fit_start: os.remove}}]}",
+        "logger": f"training: {{loggers: [{command}]}}",
+        "argument of a logger": f"training: {{loggers: [{{{logger}: {{save_dir: {command}}}}}]}}",
+        "a number": f"seed: {command}",
+        "a text in a text": 'seed: "{\\"class\\\\x5fpath\\": os.system, init_args: {command: ls}}"',
+        "a section in another file": "batches: other.yaml",
+        "second phase": f"second_phase: {{epochs: 1, loss: {command}}}",
+        "init of a second phase": f"second_phase: {{epochs: 1, loss: {{init: {command}}}}}",
+        "optimiser of a second phase": f"second_phase: {{epochs: 1, optim: {{optimizer: {command}}}}}",
+        "tag": f"loss: !!python/object/apply:os.system ['touch {left}']",
+    }

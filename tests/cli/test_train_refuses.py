@@ -34,7 +34,7 @@ FLAGS = {
     "nothing near": (["--recipe", "glyphs", "--frobnicate"], ["--frobnicate", "--data", "--loss"]),
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
     "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
-    "unknown loss": (["--recipe", "glyphs", "--loss", "ProxyAncorLoss"], ["mean ProxyAnchorLoss", "WarpedSoftmaxLoss"]),
+    "unknown loss": (["--recipe", "glyphs", "--loss", "ProxyAncorLoss"], ["did you mean ProxyAnchorLoss?"]),
     "pair loss without one": (["--recipe", "glyphs", "--loss", "PairwiseLoss"], ["loss.loss is missing"]),
     "unknown pair loss": ([*PAIRS, "--loss.loss", f"{PML}.losses.TripletMargLoss"], ["mean TripletMarginLoss"]),
     "pair loss by name": ([*PAIRS, "--loss.loss", "TripletMarginLos"], [f"mean {PML}.losses.TripletMarginLoss"]),

@@ -286,7 +286,7 @@ def test_a_space_that_is_wrong(content: list[Any], words: str) -> None:
 
 def test_a_key_that_the_recipe_has_not(recipe: Path) -> None:
     stages = (Stage({"loss.alhpa": read_dimension({"low": 1, "high": 2}, "")}, {}),)
-    with pytest.raises(UserError, match=r"search space mine.yaml, stage 1, does not fit .* did you mean loss.alpha"):
+    with pytest.raises(UserError, match=r"search space mine.yaml, stage 1, does not fit .* did you mean --loss.alpha"):
         check_stages(recipe, (), stages, "mine.yaml")
 
 

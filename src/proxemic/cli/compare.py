@@ -106,7 +106,8 @@ def _plan(arguments: argparse.Namespace, flags: list[str]) -> "Comparison":
     from proxemic.protocols.compare import plan_comparison
 
     out = arguments.out or _default_out()
-    return plan_comparison(arguments.recipes, seeds, out, flags, baseline=arguments.baseline, metrics=metrics)
+    options = {"baseline": arguments.baseline, "metrics": metrics, "own_code": not arguments.dry_run}
+    return plan_comparison(arguments.recipes, seeds, out, flags, **options)
 
 
 def read_seeds(text: str) -> list[int]:

@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes 
     if arguments.no_validation:
         flags = [*flags, "--data.validation_fraction", "0", "--evaluation.select_on", "test"]
     try:
-        read = read_recipe(recipe, flags)
+        read = read_recipe(recipe, flags, own_code=True)
     except UserError as error:
         if arguments.strict and "data.strict" in str(error):
             raise UserError("--strict is for recipes of own images: leave it out here.") from error
@@ -104,7 +104,7 @@ def _resume(path: Path, alone: bool, flags: list[str], processes: "Processes | N
         )
     run_directory = RunDirectory(path)
     run_directory.check_run()
-    read = read_recipe(run_directory.recipe)
+    read = read_recipe(run_directory.recipe, own_code=True)
     processes = processes or Processes()
     metrics = train(read.recipe, read.yaml, path, resume=True, epochs=epochs, processes=processes, began=began)
     if processes.is_first:

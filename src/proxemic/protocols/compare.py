@@ -51,7 +51,7 @@ def run_comparison(
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
         ValueError: If ``workers`` is below 1.
     """
-    comparison = plan_comparison(recipes, seeds, out, flags, baseline=baseline, metrics=metrics)
+    comparison = plan_comparison(recipes, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=True)
     return finish_comparison(comparison, workers=workers, report=report)
 
 
@@ -63,8 +63,11 @@ def plan_comparison(
     *,
     baseline: str | None = None,
     metrics: Sequence[str] = (),
+    own_code: bool = False,
 ) -> Comparison:
-    """Read the recipes and join them to what ``out`` has; nothing is written. Arguments are those of `run_comparison`.
+    """Read the recipes and join them to what ``out`` has; nothing is written.
+
+    Arguments are those of `run_comparison`, and ``own_code`` that of `read_entry`.
 
     Raises:
         UserError: As `run_comparison`.
@@ -80,7 +83,7 @@ def plan_comparison(
     entries = list(before.entries) if before else []
     for name in names:
         old = next((entry for entry in entries if entry.name == name), None)
-        new = read_entry(name, flags, entries)
+        new = read_entry(name, flags, entries, own_code=own_code)
         if old is None:
             entries.append(new)
         elif not same_recipe(old.yaml, new.yaml):

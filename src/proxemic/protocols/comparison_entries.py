@@ -1,10 +1,10 @@
 """What is compared: recipes, each read once, with the data set and the loss that it stands for in the tables."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe, list_recipes
+from proxemic.recipes.importing import find_object
 
 __all__ = ["Entry", "data_key", "find_names", "read_entry"]
 
@@ -110,13 +111,14 @@ def _names(word: str) -> Iterator[str]:
         yield word if word in names else str(path.resolve())
 
 
-def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = ()) -> Entry:
+def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *, own_code: bool = False) -> Entry:
     """Read a recipe.
 
     Args:
         name: As `find_names` gives it.
         flags: What overrides it.
         before: The entries before it: slugs are unique.
+        own_code: It is to be trained: all that it names, also in the current directory, is made once, to try it.
 
     Raises:
         UserError: If the recipe or a flag is refused; the recipe is named.
@@ -124,7 +126,10 @@ def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = ()) ->
     from proxemic.recipes.reader import read_recipe
 
     try:
-        text = read_recipe(find_recipe(name), [*flags, "--seed", "0"]).yaml
+        read = read_recipe(find_recipe(name), [*flags, "--seed", "0"], own_code=own_code)
+        if own_code:
+            _ = read.recipe  # what a class refuses is said before the first training
+        text = read.yaml
     except (UserError, ValueError) as error:
         where = "" if str(error).startswith(str(find_recipe(name))) else f"{name}: "
         raise UserError(f"{where}{error}") from error
@@ -160,8 +165,9 @@ def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def data_key(recipe: Mapping[str, Any]) -> str:
     """The key of a published data set, as ``cub``; of other classes their name, as ``own-images``."""
-    module, _, name = recipe["data"]["class_path"].rpartition(".")
-    facts = getattr(getattr(import_module(module), name), "facts", None)
+    path = recipe["data"]["class_path"]
+    source, name = find_object("data", path, inspect.isclass, own_code=False), path.rpartition(".")[2]
+    facts = getattr(source, "facts", None)
     return facts.key if facts is not None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 

@@ -47,7 +47,7 @@ def plan_folds(
         UserError: If the recipe or a flag is refused, or its schedule does not fit.
         ValueError: If a value is out of its range, or the metric is not computed.
     """
-    base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags).yaml)
+    base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
     if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
         raise UserError(
             f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
@@ -174,7 +174,7 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
 
     from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder, pick_device
 
-    recipe = read_recipe(runs[0] / "recipe.yaml").recipe
+    recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
     test = recipe.load().test_images
     size, workers = recipe.evaluation.batch_size, recipe.batches.workers
     device = pick_device(recipe.training.accelerator)

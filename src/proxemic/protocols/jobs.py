@@ -67,7 +67,7 @@ def run_job(
     from proxemic.training import RunDirectory, train
 
     run = RunDirectory(job.out)
-    read = read_recipe(job.recipe, job.flags)
+    read = read_recipe(job.recipe, job.flags, own_code=True)
     if job.test and not read.recipe.data.has_test:
         raise UserError(f"{job.recipe}: {NO_TEST}")
     begun = run.recipe.exists()

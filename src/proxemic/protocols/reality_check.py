@@ -131,7 +131,7 @@ def _plan(check: RealityCheck, recipe: str, out: Path) -> dict[str, str]:
     )
     space = JointSpace.of(yaml.safe_load(plan["base"]), check.flags)
     try:
-        read = read_recipe(file, (*check.flags, *space.flags(space.middle()))).recipe
+        read = read_recipe(file, (*check.flags, *space.flags(space.middle())), own_code=True).recipe
     except (UserError, ValueError) as error:
         raise UserError(f"The search space of {recipe}'s loss does not fit it: {error}") from error
     if not folder.exists():

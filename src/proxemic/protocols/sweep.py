@@ -74,7 +74,7 @@ def plan_sweep(
     name, *others = find_names([recipe])
     if others:
         raise UserError(f"{recipe} is {1 + len(others)} recipes, but a sweep varies one: name it alone.")
-    path, computed = find_recipe(recipe), computed_metrics(read_entry(name, flags))
+    path, computed = find_recipe(recipe), computed_metrics(read_entry(name, flags, own_code=True))
     if metric not in computed:
         raise UserError(f"--metric is {metric}, but these are computed: {', '.join(computed)}.")
     texts: dict[Path, str] = {}
@@ -82,7 +82,7 @@ def plan_sweep(
     for sweep in sweeps:
         for value in sweep.values:
             try:
-                read = read_recipe(path, [*flags, f"--{sweep.key}", value])
+                read = read_recipe(path, [*flags, f"--{sweep.key}", value], own_code=True)
                 _try_losses(read.recipe)
             except (UserError, ValueError) as error:
                 raise UserError(f"--vary {sweep.key}={value}: {error}") from error
@@ -96,7 +96,7 @@ def plan_sweep(
         if not file.exists():
             write_text(file, text)
     files = [name for each in names.values() for name in each]
-    return plan_comparison(files, seeds, out / "comparison", metrics=[metric]), names
+    return plan_comparison(files, seeds, out / "comparison", metrics=[metric], own_code=True), names
 
 
 def _try_losses(recipe: Recipe) -> None:

@@ -82,7 +82,7 @@ def tune(
         raise ValueError(f"--trials is {trials}, but must be at least 1.")
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
-    read = read_recipe(recipe, flags)
+    read = read_recipe(recipe, flags, own_code=True)
     select_on = read.recipe.evaluation.select_on
     if select_on != "validation":
         raise UserError(

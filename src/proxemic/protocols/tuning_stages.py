@@ -79,15 +79,15 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
     Raises:
         UserError: If a recipe is refused.
     """
-    base = yaml.safe_load(read_recipe(recipe, flags).yaml)
+    base = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
     carried: dict[str, Any] = {}
     for number in range(1, len(stages) + 1):
         values = stage_values(base, stages, number, carried)
         try:
-            content = yaml.safe_load(read_recipe(recipe, (*flags, *as_flags(values))).yaml)
+            content = yaml.safe_load(read_recipe(recipe, (*flags, *as_flags(values)), own_code=True).yaml)
             dimensions = stages[number - 1].dimensions(content)
             point = {name: each.values()[len(each.values()) // 2] for name, each in dimensions.items()}
-            read_recipe(recipe, (*flags, *as_flags(values), *as_flags(point)))
+            _ = read_recipe(recipe, (*flags, *as_flags(values), *as_flags(point)), own_code=True).recipe
         except (UserError, ValueError) as error:
             raise UserError(f"The search space {name}, stage {number}, does not fit the recipe: {error}") from error
         carried |= point
@@ -124,7 +124,7 @@ class StageSearch:
     def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Content of the recipe of a trial."""
         flags = as_flags({**self.values, **parameters})
-        return yaml.safe_load(read_recipe(self.directory.base, flags).yaml)
+        return yaml.safe_load(read_recipe(self.directory.base, flags, own_code=True).yaml)
 
     @cached_property
     def common(self) -> dict[str, Any]:

@@ -53,6 +53,6 @@ def find_recipe(name: str) -> Path:
             f"The recipe file {name} does not exist: give a path to a YAML file, or one of the names that "
             "proxemic recipes list prints."
         )
-    near = difflib.get_close_matches(name, list_recipes(), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, list_recipes(), n=1, cutoff=0.6)
     meant = f" (did you mean {near[0]}?)" if near else ""
     raise UserError(f"There is no recipe {name!r}{meant}: give a YAML file or a name of proxemic recipes list.")

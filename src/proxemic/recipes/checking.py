@@ -1,7 +1,7 @@
 """What a recipe holds, checked before anything of it is made: its keys, its classes, their arguments.
 
-The parser makes any class, and calls any function, that is named to it. So nothing reaches it but what stands in a place
-for classes, and is what the place asks for.
+The parser makes any class, and calls any function, that is named to it. So nothing reaches it but what stands in a
+place for classes, and is what the place asks for.
 """
 
 import difflib
@@ -13,13 +13,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from torch import nn
-
 import proxemic.losses
 from proxemic.errors import UserError
-from proxemic.recipes.importing import find_object
-from proxemic.recipes.pairs import PACKAGE, PAIRS
-from proxemic.recipes.places import Place, arms, elements, is_plain, parameters, place_of
+from proxemic.recipes.importing import find_object, is_there, may_name
+from proxemic.recipes.pairs import PACKAGE
+from proxemic.recipes.places import Inside, Place, arms, elements, is_plain, parameters, place_of
 from proxemic.recipes.values import as_yaml, fits, said, shown
 
 __all__ = ["Check", "is_section"]
@@ -28,6 +26,7 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _BESIDE = {
     "data": "proxemic.data",
     "loss": "proxemic.losses",
+    "loss.init": "proxemic.losses.initialization",
     "loss.loss": f"{PACKAGE}losses",
     "loss.miner": f"{PACKAGE}miners",
     "loss.pooling": "proxemic.losses",
@@ -87,11 +86,13 @@ class Check:
             if value is not None or type(None) not in arms(annotation):
                 self.section(value, sections[0], key)
             return
-        place = self._place(key, annotation)
+        place = place_of(key, annotation)
         inside = as_yaml(value) if isinstance(value, str) else value  # as the parser does
         if isinstance(inside, Mapping):
             self._check_mapping(inside, annotation, place, key)
         elif isinstance(inside, list | tuple):
+            if place and elements(annotation) is Any:
+                raise self._error(key, f"{key} is {shown(value)}, but is a single one: give {place}")
             for each in inside:
                 self.value(each, elements(annotation), key)
         elif isinstance(inside, str) and place and not _is_text(inside, annotation):
@@ -99,7 +100,7 @@ class Check:
         elif isinstance(inside, str) and not is_plain(annotation) and _PATH.fullmatch(inside):
             wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
             raise self._error(key, f"{key} is {shown(inside)}, but {wanted}")
-        elif inside is None and place and not fits(None, annotation):
+        elif inside is None and place and not {type(None), Inside} & {*arms(annotation)}:
             raise self._error(key, f"{key} is empty: give {place}")
         self._values.append((key, value, annotation))
 
@@ -109,11 +110,6 @@ class Check:
             if not fits(value, annotation):
                 return str(self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}"))
         return None
-
-    def _place(self, key: str, annotation: Any) -> Place | None:
-        if key.startswith(tuple(f"{each}." for each in PAIRS)) and annotation in (Any, inspect.Parameter.empty):
-            return Place((nn.Module,), package=PACKAGE)  # their arguments have no types
-        return place_of(key, annotation)
 
     def _check_mapping(self, content: Mapping[str, Any], annotation: Any, place: Place | None, key: str) -> None:
         if "class_path" in content:
@@ -139,11 +135,12 @@ class Check:
         for each in (arguments, others):
             if not isinstance(each, Mapping):
                 raise self._error(key, f"{key} is {path} with {shown(each)}, but must map its arguments to values")
-        if not inspect.isclass(thing):
+        if not inspect.isclass(thing) or not place.made:
             if arguments or others:
-                raise self._error(key, f"{key} is {path}, which is a function: give its import path alone")
+                raise self._error(key, f"{key} is {path}, which takes no arguments here: give its import path alone")
             return
         known = dict([*parameters(thing).items()][place.filled :])
+        known = {name: each for name, each in known.items() if name not in place.filled_names}
         self._check_names(key, arguments, known)
         for name, each in known.items():
             if name in arguments:
@@ -159,10 +156,15 @@ class Check:
             if not found or not place.takes(found[0]):
                 raise self._no_such(path, place, key)
             return found[0]
-        if place.package and not path.startswith(place.package):
+        if not path.startswith(place.package):
             raise self._error(key, f"{key} is {path}, but must be a class of {place.package.rstrip('.')}")
-        thing = find_object(key, path, place.takes, own_code=self.own_code)
-        if not place.takes(thing):
+        thing = None
+        if may_name(path):
+            try:
+                thing = find_object(key, path, place.takes, own_code=self.own_code)
+            except UserError as error:
+                raise self._error(key, str(error).removesuffix(".")) from error
+        if thing is None or not place.takes(thing):
             abstract = "is abstract: it " if inspect.isabstract(thing) else ""
             beside = f", such as those of {_BESIDE[key]}" if key in _BESIDE else ""
             raise self._error(key, f"{key} is {path}, which {abstract}cannot stand there: give {place}{beside}")
@@ -172,14 +174,15 @@ class Check:
         module = _BESIDE.get(key, "")
         names = [each for each, thing in vars(import_module(module)).items() if place.takes(thing)] if module else []
         names = [each for each in names if not each.startswith("_")]
-        by_name = module.startswith("proxemic.")
-        near = difflib.get_close_matches(name, names, n=1)
-        meant = f" (did you mean {near[0] if by_name else f'{module}.{near[0]}'}?)" if near else ""
+        by_name = module.startswith("proxemic.") and bool(place.bases)
+        if near := difflib.get_close_matches(name, names, n=1):
+            meant = near[0] if by_name else f"{module}.{near[0]}"
+            return self._error(key, f"There is no {key} {name}: did you mean {meant}?")
         choice = f"choose one of {', '.join(names)}, or " if by_name else ""
-        return self._error(key, f"There is no {key} {name}{meant}: {choice}give the import path of {place}")
+        return self._error(key, f"There is no {key} {name}: {choice}give the import path of {place}")
 
     def _missing(self, made: type, name: str, annotation: Any, key: str) -> UserError:
-        if annotation is not inspect.Parameter.empty:
+        if annotation not in (inspect.Parameter.empty, Inside):
             hint = f"{made.__name__} needs it, in the recipe or as --{key}.{name}"
             return self._error("", f"The key {key}.{name} is missing: {hint}")
         if made.__name__ in proxemic.losses.__all__:
@@ -240,9 +243,8 @@ def _derived(base: type) -> Iterable[type]:
 
 def _is_text(text: str, annotation: Any) -> bool:
     """Whether a text names nothing although a class could stand there."""
-    return not _PATH.fullmatch(text) and any(
-        arm is not object and is_plain(arm) and fits(text, arm) for arm in arms(annotation)
-    )
+    named = _PATH.fullmatch(text) and is_there(text.partition(".")[0])
+    return not named and any(is_plain(arm) and fits(text, arm) for arm in arms(annotation))
 
 
 def _join(key: str, name: str) -> str:

@@ -12,13 +12,13 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
 from proxemic.errors import UserError
 
-__all__ = ["find_object", "is_own"]
+__all__ = ["find_object", "is_own", "is_there", "may_name"]
 
 
 def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code: bool) -> object:
@@ -38,9 +38,24 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
     if name in vars(module) or hasattr(module, name):
         return getattr(module, name)
     names = [each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing)]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
     meant = f": did you mean {near[0]}?" if near else f", but {', '.join(names)}." if 0 < len(names) < 10 else "."
     raise UserError(f"{key} is {path}, but {module_name} has no {name}{meant}")
+
+
+def may_name(path: str) -> bool:
+    """Whether a text is an import path, and not one into Python itself.
+
+    Nothing that a recipe asks for is there, and some of its modules do things when they are imported.
+    """
+    parts = path.split(".")
+    is_path = len(parts) > 1 and all(each.isidentifier() for each in parts)
+    return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts
+
+
+def is_there(name: str) -> bool:
+    """Whether there is a module of this name, which has no dots; it is not imported."""
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def is_own(name: str) -> bool:
@@ -55,12 +70,8 @@ def is_own(name: str) -> bool:
 
 def _import(key: str, path: str, name: str, own_code: bool) -> ModuleType:
     parts = name.split(".")
-    # Nothing that a recipe asks for is in Python itself, and some of its modules do things when they are imported.
-    known = parts[0] not in sys.stdlib_module_names and "__main__" not in parts
-    if not (known and all(each.isidentifier() for each in path.split("."))):
-        raise UserError(f"{key} is {path}, which is no import path of a class that can stand there.")
-    if own_code and not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())
+    if own_code and not any(_is_current(each) for each in sys.path):
+        sys.path.append(str(Path.cwd()))
     for count in range(1, len(parts) + 1):
         part = ".".join(parts[:count])
         if part not in sys.modules:
@@ -73,20 +84,24 @@ def _import_part(key: str, path: str, name: str, own_code: bool) -> None:
         spec = importlib.util.find_spec(name)  # the packages around it are imported
     except (ImportError, ValueError):
         spec = None
+    if not own_code and ((spec and _is_here(spec)) or (spec is None and "." not in name and _beside(name))):
+        raise UserError(
+            f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
+            "if you trust it, set PYTHONPATH=. for this command."
+        )
     if spec is None:
         parent = name.rpartition(".")[0]
         where = f"{parent} has no module {name.rpartition('.')[2]}" if parent else f"no module {name} is found"
         hint = "" if parent else ": install its package, run the command in its folder, or put that on PYTHONPATH"
         raise UserError(f"{key} is {path}, but {where}{hint}.")
-    if not own_code and _is_here(spec):
-        raise UserError(
-            f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
-            "if you trust it, set PYTHONPATH=. for this command."
-        )
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise UserError(f"{key} is {path}, but importing {name} fails: {_said(error)}") from error
+
+
+def _beside(name: str) -> bool:
+    return PathFinder.find_spec(name, [str(Path.cwd())]) is not None
 
 
 def _is_here(spec: ModuleSpec) -> bool:
@@ -94,7 +109,7 @@ def _is_here(spec: ModuleSpec) -> bool:
     chosen = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if any(_is_current(each) for each in chosen):
         return False
-    roots = [each or os.getcwd() for each in (*sys.path, "")]
+    roots = [each or str(Path.cwd()) for each in (*sys.path, "")]
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     # An environment may lie in the current directory: the innermost folder of the path is the one that it is found by.
     found = [max((each for each in roots if Path(place).is_relative_to(each)), key=len, default="") for place in places]
@@ -102,7 +117,7 @@ def _is_here(spec: ModuleSpec) -> bool:
 
 
 def _is_current(folder: str) -> bool:
-    return os.path.isdir(folder) and os.path.samefile(folder, os.curdir)
+    return Path(folder).is_dir() and Path(folder).samefile(Path.cwd())
 
 
 def _said(error: BaseException) -> str:

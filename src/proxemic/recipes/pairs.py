@@ -1,6 +1,6 @@
 """The distances, reducers and regularisers inside the pair losses of pytorch-metric-learning.
 
-PML does not type its arguments, so that the parser leaves them as they are written: they are made here, of PML's classes.
+PML does not type its arguments, so that the parser leaves them as they are written: they are made here.
 """
 
 import importlib

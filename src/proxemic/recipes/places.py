@@ -2,8 +2,8 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -17,8 +17,20 @@ from torch.distributions import Transform
 from proxemic.extras import extra
 from proxemic.losses import Power
 from proxemic.recipes.importing import is_own
+from proxemic.recipes.pairs import PACKAGE
 
-__all__ = ["PLACES", "Parameter", "Place", "arms", "elements", "is_container", "is_plain", "parameters", "place_of"]
+__all__ = [
+    "PLACES",
+    "Inside",
+    "Parameter",
+    "Place",
+    "arms",
+    "elements",
+    "is_container",
+    "is_plain",
+    "parameters",
+    "place_of",
+]
 
 _ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"
 _DISTANCES = (nn.Module, Power, Transform, *(f"torch.{name}" for name in _ELEMENTWISE.split()))
@@ -33,8 +45,13 @@ PLACES: dict[str, tuple[type | str, ...]] = {
 """Of places whose type says too little: base classes (or their import paths), functions, modules of functions.
 
 All others follow from the types of the dataclasses and of the classes' arguments: a place of type ``ImageSource``, or
-``Callable[..., Optimizer]``, takes subclasses of that; one that is any other ``Callable`` takes the user's own functions.
+``Callable[..., Optimizer]``, takes classes derived from that; any other ``Callable``, functions of the user's own.
 """
+
+
+class Inside:
+    """The type of what is inside the pair losses of pytorch-metric-learning: it gives its arguments none."""
+
 
 _PLAIN = (Any, str, int, float, bool, complex, bytes, Path, timedelta, type(None), object)
 
@@ -48,6 +65,8 @@ class Place:
         functions: A function that is one of these, or of one of these modules.
         own: Also a function, or a class of callable objects, of the user's own.
         filled: How many arguments of the class, the first ones, are not in the recipe.
+        filled_names: Arguments that are not in the recipe, if the class has them.
+        made: An object of the class is made, of arguments that are in the recipe.
         package: The prefix of the import paths that may be named here; empty for any.
     """
 
@@ -55,6 +74,8 @@ class Place:
     functions: tuple[str, ...] = ()
     own: bool = False
     filled: int = 0
+    filled_names: frozenset[str] = frozenset()
+    made: bool = True
     package: str = ""
 
     def takes(self, thing: object) -> bool:
@@ -68,9 +89,9 @@ class Place:
         return module in self.functions or f"{module}.{name}" in self.functions or (self.own and is_own(module))
 
     def __str__(self) -> str:
-        kinds = [each.__name__ for each in self.bases if each is not nn.Module or len(self.bases) == 1]
+        kinds = ["nn.Module" if each is nn.Module else each.__name__ for each in self.bases]
         wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
-        wanted += [f"one of {', '.join(self.functions)}"] if self.functions else []
+        wanted += [f"a function of {', '.join(self.functions)}"] if self.functions else []
         wanted += ["a function of your own"] if self.own else []
         return ", or ".join(wanted)
 
@@ -86,13 +107,13 @@ class Parameter:
 def place_of(key: str, annotation: Any) -> Place | None:
     """What the type of a value asks for, if a class or a function may stand there; else None."""
     places = [place for arm in arms(annotation) if (place := _place(arm))]
-    filled = max((each.filled for each in places), default=0)
-    bases = tuple(base for each in places for base in each.bases)
     if listed := PLACES.get(key):
         functions = tuple(each for each in listed if isinstance(each, str) and not _is_class(each))
         bases = tuple(_class(each) if isinstance(each, str) else each for each in listed if each not in functions)
-        return Place(bases, functions, own=bool(functions), filled=filled)
-    return Place(bases, own=any(each.own for each in places), filled=filled) if places else None
+        return Place(bases, functions, own=bool(functions))
+    if not places:
+        return None
+    return replace(places[0], bases=_bases(places), own=any(each.own for each in places))
 
 
 def arms(annotation: Any) -> list[Any]:
@@ -115,7 +136,7 @@ def elements(annotation: Any) -> Any:
 def is_plain(annotation: Any) -> bool:
     """Whether it is known that no text names a class or a function here."""
     return all(
-        arm in _PLAIN
+        arm in (*_PLAIN, Inside)
         or get_origin(arm) is Literal
         or (inspect.isclass(arm) and issubclass(arm, Enum))
         or (is_container(get_origin(arm) or arm) and all(is_plain(each) or each is Ellipsis for each in get_args(arm)))
@@ -133,7 +154,8 @@ def parameters(made: type) -> dict[str, Parameter]:
             if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and name not in found:
                 # What its bases need, a class may give them itself.
                 required = base is made and each.default is each.empty
-                found[name] = Parameter(_type(base, each), required)
+                known = _type(base, each)
+                found[name] = Parameter(Union[known, None] if each.default is None else known, required)
         if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             break
     return found
@@ -142,6 +164,8 @@ def parameters(made: type) -> dict[str, Parameter]:
 def _type(owner: type, parameter: inspect.Parameter) -> Any:
     """The type of an argument; `inspect.Parameter.empty` where it has none, or one that only type checkers import."""
     annotation = parameter.annotation
+    if annotation is parameter.empty and owner.__module__.startswith(PACKAGE):
+        return Inside
     if annotation is parameter.empty and parameter.default is not parameter.empty:
         return Any if type(parameter.default) in _PLAIN or is_container(type(parameter.default)) else parameter.empty
     if not isinstance(annotation, str):
@@ -156,16 +180,32 @@ def _type(owner: type, parameter: inspect.Parameter) -> Any:
 
 def _place(arm: Any) -> Place | None:
     origin = get_origin(arm) or arm
-    if origin in (Callable, type):
+    if arm is Inside:
+        return Place((nn.Module,), package=PACKAGE)
+    if origin is Callable:
         *given, made = get_args(arm) or (Any,)
-        inner = [place for each in arms(made) if (place := _place(each))]
-        bases = tuple(base for each in inner for base in each.bases)
+        bases = _bases([place for each in arms(made) if (place := _place(each))])
         # As the parser counts: a Callable[..., Made] fills one in.
         filled = len(given[0]) if given and isinstance(given[0], list) else len(given)
-        return Place(bases, own=not bases, filled=filled if bases else 0) if origin is Callable else Place()
-    if not inspect.isclass(origin) or origin in _PLAIN or is_container(origin) or issubclass(origin, Enum):
+        return Place(bases, filled=filled) if bases else Place(own=True)
+    if origin is type:
+        return Place(get_args(arm), made=False)
+    if getattr(arm, "_is_protocol", False) and "__call__" in vars(arm):
+        names = frozenset(inspect.signature(arm.__call__).parameters) - {"self"}
+        made = get_type_hints(arm.__call__)["return"]
+        return Place(_bases([place for each in arms(made) if (place := _place(each))]), filled_names=names)
+    if (
+        not inspect.isclass(origin)
+        or origin in (*_PLAIN, inspect.Parameter.empty)
+        or is_container(origin)
+        or issubclass(origin, Enum)
+    ):
         return None
     return Place((origin,))
+
+
+def _bases(places: Iterable[Place]) -> tuple[type, ...]:
+    return tuple(base for each in places for base in each.bases)
 
 
 def is_container(origin: Any) -> bool:

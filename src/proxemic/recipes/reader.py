@@ -1,6 +1,7 @@
 """A recipe file and the flags that override it, read into a typed `Recipe`."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -86,17 +87,18 @@ def read_recipe(path: Path, flags: Sequence[str] = (), *, own_code: bool = False
     second = read_changes(content.pop("second_phase", None), later)
     config = _parse(parser, Recipe, content, str(path), own, own_code)
     full = _spelt_out(parser, config)
-    _check_ranges(Recipe, config.as_dict() | {"second_phase": None})
     if second is None:
+        _check_ranges(Recipe, config.as_dict() | {"second_phase": None})
         return ReadRecipe(write_yaml(full | {"second_phase": None}), lambda: _make(parser, config))
     epochs, changes, rest = second
     try:
         changed = _parse(parser, Recipe, merge(full, changes), str(path), rest, own_code)
     except UserError as error:
-        raise UserError(f"second_phase: {error}") from error
+        raise UserError(f"second_phase: {str(error).replace('--', '--second_phase.')}") from error
     # What differs and no more: a value that a flag gives to both phases later shall reach both.
     new_full = _spelt_out(parser, changed)
-    _check_ranges(Recipe, changed.as_dict() | {"second_phase": {"epochs": epochs}})
+    for each in (config, changed):
+        _check_ranges(Recipe, each.as_dict() | {"second_phase": {"epochs": epochs}})
     kept = {key: differences(full[key], new_full[key]) for key in ("loss", "optim")}
     full["second_phase"] = {"epochs": epochs} | {key: value for key, value in kept.items() if value}
     return ReadRecipe(write_yaml(full), lambda: _make(parser, config, (epochs, changed)))
@@ -208,7 +210,31 @@ def _parse(
 
 
 def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
-    return parser.instantiate(config).as_dict()
+    refused: list[UserError | ValueError] = []
+
+    def make(kind: type, *given: Any, **arguments: Any) -> Any:
+        try:
+            return kind(*given, **arguments)
+        except ImportError as error:
+            refused.append(UserError(f"{kind.__name__} cannot be made: {_missing_package(error)}"))
+            raise
+        except ValueError as error:
+            refused.append(error)
+            raise
+
+    try:
+        return parser.instantiate(config, instantiators=[(make, object, True)]).as_dict()
+    except ValueError as error:
+        # What a class in a list says, the parser tells with all that it tried besides.
+        raise refused[0] if refused else error  # noqa: B904
+
+
+def _missing_package(error: ImportError) -> str:
+    """As Lightning's loggers say it, and others."""
+    package = re.search(r"Requirement '([^']+)' not met", str(error))
+    if package:
+        return f"it needs {package[1]}, which is not installed: pip install '{package[1]}'."
+    return f"{' '.join(str(error).split()).rstrip('.')}."
 
 
 def _check_ranges(made: type, values: Mapping[str, Any]) -> Any:

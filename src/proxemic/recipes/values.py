@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from proxemic.errors import UserError
 from proxemic.recipes.places import arms, elements, is_container
-from proxemic.recipes.yaml_files import parse_yaml
+from proxemic.recipes.yaml_files import TooMuch, parse_yaml
 
 __all__ = ["as_yaml", "fits", "said", "shown"]
 
@@ -26,15 +27,18 @@ def fits(value: Any, annotation: Any) -> bool:
 def said(annotation: Any) -> str:
     """The type in words.
 
-    >>> said(int | None), said(list[float]), said(Literal["a", "b"])
-    ('a whole number or null', 'a list, each a number', "one of 'a', 'b'")
+    >>> said(list[int] | None), said(float), said(Literal["a", "b"])
+    ('null or a list, each a whole number', 'a number', "one of 'a', 'b'")
     """
-    return " or ".join(dict.fromkeys(_said(arm) for arm in arms(annotation)))
+    kinds = sorted(arms(annotation), key=lambda arm: arm is not type(None))
+    return " or ".join(dict.fromkeys(_said(arm) for arm in kinds))
 
 
 def shown(value: Any) -> str:
     """A value in a sentence, not longer than one."""
-    text = str(value) if isinstance(value, str) else repr(value)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -42,9 +46,9 @@ def as_yaml(text: str) -> Any:
     """What a text stands for if the parser reads it as YAML; the text itself if that is all."""
     try:
         return parse_yaml(text)
-    except ValueError as error:
-        if "stands for" in str(error) or "nested" in str(error):
-            raise
+    except TooMuch as error:
+        raise UserError(f"{shown(text)} is refused: {error}") from error
+    except ValueError:
         return text
 
 
@@ -79,4 +83,4 @@ def _said(arm: Any) -> str:
         return "a mapping" if issubclass(origin, Mapping) else f"a list, each {said(elements(arm))}"
     if arm is type(None):
         return "null"
-    return _KINDS.get(arm, arm.__name__ if inspect.isclass(arm) else str(arm))
+    return _KINDS.get(arm, f"a {arm.__name__}" if inspect.isclass(arm) else str(arm))

@@ -9,7 +9,12 @@ from proxemic.extras import extra
 with extra("train"):
     import yaml
 
-__all__ = ["parse_yaml", "read_yaml", "write_yaml"]
+__all__ = ["TooMuch", "parse_yaml", "read_yaml", "write_yaml"]
+
+
+class TooMuch(ValueError):
+    """What a text stands for is too deep, too large, or endless."""
+
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -39,14 +44,15 @@ def parse_yaml(text: str) -> Any:
     """Give the content of a YAML text.
 
     Raises:
-        ValueError: If it is no YAML, too deep, or has too many values.
+        ValueError: If it is no YAML.
+        TooMuch: If it is too deep, has too many values, or stands for itself.
 
     >>> parse_yaml("a: [1, two]")
     {'a': [1, 'two']}
     >>> parse_yaml("[" * 1000)
     Traceback (most recent call last):
         ...
-    ValueError: values are nested more than 50 deep.
+    proxemic.recipes.yaml_files.TooMuch: values are nested more than 50 deep.
     """
     try:
         _check_size(text)
@@ -73,7 +79,7 @@ def _check_size(text: str) -> None:
             sizes[anchor] = size
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise ValueError(f"*{event.anchor} stands for what it is a part of, or for nothing.")
+                raise TooMuch(f"*{event.anchor} stands for what it is a part of, or for nothing.")
             size = sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             size = sizes[event.anchor] = 1
@@ -81,6 +87,6 @@ def _check_size(text: str) -> None:
             size = 0
         begun[-1][1] += size
         if len(begun) > MAX_DEPTH:
-            raise ValueError(f"values are nested more than {MAX_DEPTH} deep.")
+            raise TooMuch(f"values are nested more than {MAX_DEPTH} deep.")
         if begun[-1][1] > MAX_VALUES:
-            raise ValueError(f"it stands for more than {MAX_VALUES:,} values.")
+            raise TooMuch(f"it stands for more than {MAX_VALUES:,} values.")

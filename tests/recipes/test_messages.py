@@ -1,0 +1,138 @@
+"""What is wrong with a recipe or a flag is said in one sentence: what came, what is allowed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxemic.errors import UserError
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
+
+ANCHOR = "loss: {class_path: proxemic.losses.ProxyAnchorLoss, init_args: {%s}}"
+CASES = {
+    "data: ": "data is empty: give a class derived from ImageSource.",
+    "model: ": "model is empty: give backbone, embedding_size, pooling or others below it, or leave it out.",
+    "images: ": "images is empty: give size, resize,",
+    "training: null": "training is empty: give epochs, warmup_epochs,",
+    "loss: ": "loss is empty: give a class derived from ProxyLoss or PairwiseLoss.",
+    "batches: 4": "batches is 4, but must map names such as size to values.",
+    "batches: {size: [1, 2]}": "batches.size is [1, 2], but must be a whole number.",
+    "evaluation: {recall_at: many}": "evaluation.recall_at is many, but must be a list, each a whole number.",
+    "model: {pretrained: maybe}": "model.pretrained is maybe, but must be true or false.",
+    "model: {pooling: {gem: 3}}": "There is no key model.pooling.gem: model.pooling is a single value.",
+    "model: {in_channels: 1}": "There is no key model.in_channels:",
+    "optim: {loss_lr: null}": "optim.loss_lr is null, but must be a number.",
+    "optm: {lr: 1}": "There is no key optm: did you mean optim?",
+    "optim: {lrr: 1}": "There is no key optim.lrr: did you mean optim.lr?",
+    "optim: {schedule: StepLr}": "There is no optim.schedule StepLr: did you mean torch.optim.lr_scheduler.StepLR?",
+    "optim: {schedule: torch.optim.lr_scheduler.StepLR}": "The key optim.schedule.step_size is missing: StepLR needs it,"
+    " in the recipe or as --optim.schedule.step_size.",
+    "loss: torch.optim.Adam": "loss is torch.optim.Adam, which cannot stand there: give a class derived from ProxyLoss",
+    "loss: proxemic.losses.ProxyLoss": "loss is proxemic.losses.ProxyLoss, which is abstract: it cannot stand there",
+    "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
+    "loss: nowhere.Loss": "loss is nowhere.Loss, but no module nowhere is found: install its package",
+    "loss: proxemic.nowhere.Loss": "loss is proxemic.nowhere.Loss, but proxemic has no module nowhere.",
+    "training: {callbacks: [{alpha: 3}]}": "training.callbacks has no class_path, which says of which class",
+    ANCHOR % "alpa: 3": "There is no key loss.alpa: did you mean loss.alpha?",
+    ANCHOR % "alpha: big": "loss.alpha is big, but must be a number.",
+    ANCHOR % "init: kaiming_norm": "did you mean proxemic.losses.initialization.kaiming_normal?",
+    ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "loss.regularizers is proxemic.losses.MeanProxyNorm, but must"
+    " be a list, each a Module.",
+    "training: {callbacks: proxemic.training.DistanceToProxy}": "but must be null or a list, each a Callback.",
+    "training: {loggers: [lightning.pytorch.loggers.CSVLoger]}": "has no CSVLoger: did you mean CSVLogger?",
+}  # fmt: skip
+
+
+def refusal(path: Path, *flags: str, own_code: bool = False) -> str:
+    with pytest.raises(UserError) as refused:
+        read_recipe(path, flags, own_code=own_code)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_of_a_recipe(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: glyphs-small\n{text}\n")
+    message = refusal(path)
+    assert message.startswith(f"{path}: ")
+    assert CASES[text] in message
+    assert len(message.removeprefix(str(path))) < 250
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--optim.lr"], "--optim.lr has no value: write it after the flag, as in --optim.lr 0.01."),
+        (["--optim.lr", "--seed", "1"], "--optim.lr has no value"),
+        (["-x", "1"], "-x is not known here: a value of the recipe is given as --optim.lr 0.01."),
+        (["--optim.lrr", "1"], "There is no flag --optim.lrr: did you mean --optim.lr?"),
+        (["--optm.lr", "1"], "There is no flag --optm.lr: did you mean --optim.lr?"),
+        (["--model.pooling.x", "1"], "There is no flag --model.pooling.x: model.pooling is a single value."),
+        (["--training.epochs", "many"], "training.epochs is many, but must be a whole number."),
+    ],
+)
+def test_of_a_flag(flags: list[str], sentence: str) -> None:
+    assert refusal(find_recipe("glyphs-small"), *flags).startswith(sentence)
+
+
+def test_of_a_recipe_that_lacks_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: proxemic.data.Glyphs\nloss: ProxyAnchorLoss\nmodel: {}\noptim: {optimizer: SGD, lr: 0.1}\n")
+    assert refusal(path) == f"{path}: The key optim.loss_lr is missing, which every recipe has."
+
+
+MODULES = {
+    "fine.Mise": (
+        "from proxemic.losses import ProxyAnchorLoss\nclass Mine(ProxyAnchorLoss): pass\n",
+        "fine has no Mise: did you mean Mine?",
+    ),
+    "cut.Loss": ("class Loss(:\n", "importing cut fails: SyntaxError: invalid syntax (line 1 of {folder}/cut.py)."),
+    "raises.Loss": (
+        "x = 1\nraise RuntimeError('no licence')\n",
+        "importing raises fails: RuntimeError: no licence (line 2 of {folder}/raises.py).",
+    ),
+    "exits.Loss": ("import sys\nsys.exit(3)\n", "importing exits fails: SystemExit: 3 (line 2 of {folder}/exits.py)."),
+    "lacks.Loss": (
+        "import a_package_that_is_not_there\n",
+        "importing lacks fails: ModuleNotFoundError: No module named 'a_package_that_is_not_there' (line 1 of",
+    ),
+    "elsewhere.Loss": (None, "no module elsewhere is found: install its package, run the command in its folder"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_of_a_module_of_one_s_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, sentence = MODULES[name]
+    module = name.partition(".")[0]
+    if text is not None:
+        (tmp_path / f"{module}.py").write_text(text)
+    (tmp_path / "mine.yaml").write_text(f"extends: glyphs-small\nloss: {name}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder is added
+    try:
+        message = refusal(Path("mine.yaml"), own_code=True)
+    finally:
+        sys.modules.pop(module, None)
+    assert message.startswith(f"mine.yaml: loss is {name}, but {sentence.format(folder=tmp_path)}")
+
+
+@pytest.mark.parametrize("package", ["wandb", "mlflow"])
+def test_of_a_logger_whose_package_is_missing(package: str, tmp_path: Path) -> None:
+    if package in sys.modules:
+        pytest.skip(f"{package} is installed")
+    logger = {"wandb": "WandbLogger", "mlflow": "MLFlowLogger"}[package]
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: glyphs-small\ntraining: {{loggers: [lightning.pytorch.loggers.{logger}]}}\n")
+    read = read_recipe(path)
+    with pytest.raises(
+        UserError, match=rf"^{logger} cannot be made: it needs {package}.* pip install '{package}.*'\.$"
+    ):
+        _ = read.recipe
+
+
+def test_no_name_is_proposed_that_is_nothing_like_it() -> None:
+    with pytest.raises(UserError, match="no recipe 'nope': give"):
+        find_recipe("nope")
+    with pytest.raises(UserError, match="mean cub/proxy-anchor"):
+        find_recipe("cub/proxy-ancor")
