@@ -11,7 +11,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = ["check_stem", "read_json", "write_atomically", "write_csv", "write_json", "write_text"]
+__all__ = ["check_stem", "read_json", "readable", "write_atomically", "write_csv", "write_json", "write_text"]
 
 
 @contextmanager
@@ -46,6 +46,15 @@ def write_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def readable(name: str | os.PathLike[str]) -> str:
+    r"""The name of a file or a class as text that any file and terminal takes: bytes that are not UTF-8 are escaped.
+
+    >>> readable("Zo\udceb.jpg")
+    'Zo\\udceb.jpg'
+    """
+    return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def check_stem(stem: Path) -> Path:
