@@ -144,7 +144,7 @@ class Report:
     def _remarks(self) -> list[str]:
         judged = self.judged[0]
         left_out = judged.metrics.left_out
-        remarks = [few_classes(judged.classes)] if few_classes(judged.classes) else []
+        remarks = [few_classes(judged.query_classes)] if few_classes(judged.query_classes) else []
         if judged.trained_on or (judged.trained_on is not None and judged.split == "all"):
             of = "either model" if len(self.judged) > 1 else "the model"
             remarks.append(
@@ -178,7 +178,7 @@ def query_rows(judged: Judged) -> list[Record]:
     found = [
         {
             "query": readable(rows.paths[asked[place]]) if rows.paths else asked[place] + 1,
-            "label": readable(names[labels[place]]),
+            "label": readable(str(names[labels[place]])),
         }
         | {name: each[place] for name, each in values.items()}
         for place in judged.metrics.judged.nonzero().squeeze(1).tolist()
