@@ -53,11 +53,16 @@ def test_few_classes_are_said_to_be_few_beside_chance(run: Path, here: Here) -> 
     assert "intervals" not in found
 
 
-def test_a_relative_root_is_that_of_the_folder_where_the_run_began(copy: Path, folder: Path, here: Here) -> None:
+def test_a_relative_root_is_that_of_the_folder_where_the_run_began(
+    run: Path, copy: Path, folder: Path, here: Here
+) -> None:
     recipe = copy / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(folder), folder.name))
     assert evaluated(here, copy, cwd=copy)["test"] == own_test(copy)
     assert RunDirectory(copy).locate(targets.OwnImages(Path("elsewhere"))) == targets.OwnImages(folder)
+    (copy / "metrics.json").unlink()
+    assert here("train", "--resume", copy, cwd=copy).returncode == 0  # what was left: to judge it
+    assert own_test(copy) == own_test(run)
     (copy / "classes.json").unlink()  # an older run
     assert_refused(here("evaluate", copy, cwd=copy), [folder.name, "does not exist"])
     assert evaluated(here, copy, cwd=folder.parent)["test"] == own_test(copy)
