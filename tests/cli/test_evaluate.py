@@ -148,6 +148,15 @@ def test_rows_are_named_by_their_place_in_the_file(tmp_path: Path, files: Path, 
     assert sorted(int(row["query"]) for row in read_csv(queries)) == list(range(21, 41))
 
 
+def test_few_classes_that_ask_are_few(tmp_path: Path, files: Path, here: Here) -> None:
+    lines = [f"kind {row % 20},{row % 20 < 3},true" for row in range(40)]
+    (tmp_path / "labels.csv").write_text("\n".join(["label,is_query,is_gallery", *lines]))
+    shown = here("evaluate", files / "a.npy", "--labels", tmp_path / "labels.csv").stdout
+    assert "20 classes, 6 queries" in shown
+    assert "Few classes: 3." in shown
+    assert "interval " not in shown.splitlines()[2]
+
+
 def test_settings_reach_the_metrics(files: Path, here: Here) -> None:
     flags = ["--labels", files / "labels.csv", "--json", "--evaluation.nmi", "true", "--evaluation.average", "classes"]
     flags += ["--evaluation.distance", "euclidean", "--evaluation.recall_at", "[3]", "--resamples", "50"]

@@ -191,7 +191,7 @@ def test_an_output_folder_that_no_file_system_takes(
 def test_what_a_kill_left_before_a_run_had_begun_is_no_run(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.checkpoint.parent.mkdir()
-    for left in (run.environment, run.checkpoint.with_name(".lock"), tmp_path / ".recipe.yaml.7.tmp"):
+    for left in (run.environment, run.classes, run.checkpoint.with_name(".lock"), tmp_path / ".recipe.yaml.7.tmp"):
         left.touch()
     run.check_new()
     run.checkpoint.touch()

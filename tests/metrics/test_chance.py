@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from proxemic.metrics import chance, ranking, retrieval_metrics
+from proxemic.metrics.confidence import Average
 
 AT_K = ("recall_at_k", "precision_at_k", "map_at_k", "ndcg_at_k")
 
@@ -44,7 +45,7 @@ def test_large_galleries_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("average", ["queries", "classes"])
-def test_random_embeddings_are_worth_what_chance_says(average: str) -> None:
+def test_random_embeddings_are_worth_what_chance_says(average: Average) -> None:
     labels = torch.arange(400) % 9 * (torch.arange(400) % 2)  # 0 for half of them: classes of different sizes
     drawn = [
         retrieval_metrics(

@@ -99,3 +99,32 @@ def test_a_trial_of_a_search_is_not_looked_at_on_test_classes(runs: list[Path], 
     assert len(FinishedRun(tmp_path / "trial").splits.train)
     with pytest.raises(UserError, match="trial of a search"):
         _ = FinishedRun(tmp_path / "trial").test
+
+
+def test_predictions_are_named_without_the_images(runs: list[Path], tmp_path: Path) -> None:
+    shutil.copytree(runs[0], tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(runs[0].parents[1] / "images"), str(tmp_path / "gone")))
+    run, whole = FinishedRun(tmp_path / "run"), FinishedRun(runs[0])
+    assert run.class_names == whole.splits.train.class_names
+    embeddings = whole.embed(whole.splits.train)
+    assert torch.equal(run.loss.predict(embeddings), whole.loss.predict(embeddings))  # type: ignore[union-attr]
+    (tmp_path / "run" / "classes.json").unlink()  # as in older runs, which need the images
+    with pytest.raises(UserError, match="gone does not exist"):
+        _ = FinishedRun(tmp_path / "run").class_names
+
+
+def test_a_relative_root_is_that_of_the_folder_where_the_run_began(runs: list[Path], tmp_path: Path) -> None:
+    shutil.copytree(runs[0], tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(runs[0].parents[1] / "images"), "images"))
+    assert FinishedRun(tmp_path / "run").splits.test_images.class_names == FinishedRun(runs[0]).test.class_names
+
+
+def test_damaged_files_are_named(runs: list[Path], tmp_path: Path) -> None:
+    for name in ("metrics.json", "classes.json", "environment.json", "loss.safetensors"):
+        path = tmp_path / name
+        shutil.copytree(runs[0], path)
+        (path / name).write_bytes(b"{")
+        with pytest.raises(UserError, match=name):
+            _ = FinishedRun(path).loss, FinishedRun(path).splits

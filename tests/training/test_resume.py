@@ -213,8 +213,8 @@ def test_a_kill_between_the_last_checkpoint_and_the_files_that_follow_from_it(re
 def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted: Path) -> None:
     names = {path.name for path in uninterrupted.iterdir()}
     assert names == {
-        "recipe.yaml", "metrics.json", "history.csv", "environment.json", "checkpoints", "model.safetensors",
-        "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs", "seconds.json",
+        "recipe.yaml", "metrics.json", "history.csv", "environment.json", "classes.json", "checkpoints",
+        "model.safetensors", "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs", "seconds.json",
     }  # fmt: skip
     metrics = json.loads((uninterrupted / "metrics.json").read_text())
     assert set(metrics["test"]) == {"recall@1", "recall@2", "ndcg@2", "map@r", "r_precision"}

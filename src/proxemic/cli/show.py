@@ -43,7 +43,7 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 
 def few_classes(classes: int) -> str:
-    """What to tell whoever sees the metrics of so few classes; nothing where there are enough."""
+    """What to tell whoever sees metrics that are means over so few classes; nothing where there are enough."""
     from proxemic.metrics import FEWEST_CLASSES  # takes seconds, as it imports torch
 
     if classes >= FEWEST_CLASSES:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from proxemic.data.row_labels import RowLabels, gather_notes, number_labels
 from proxemic.data.tables import read_notes
+from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
 
@@ -92,9 +93,9 @@ def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows:
 
     columns: dict[str, Any] = {}
     if rows.paths is not None:
-        columns["path"] = list(rows.paths)
+        columns["path"] = [readable(path) for path in rows.paths]
     if rows.labels is not None and rows.class_names is not None:
-        columns["label"] = [rows.class_names[label] for label in rows.labels.tolist()]
+        columns["label"] = [readable(rows.class_names[label]) for label in rows.labels.tolist()]
     if rows.is_query is not None and rows.is_gallery is not None:
         columns |= {"is_query": rows.is_query.cpu().numpy(), "is_gallery": rows.is_gallery.cpu().numpy()}
     numbers = pyarrow.array(embeddings.reshape(-1))

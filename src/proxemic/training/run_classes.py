@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from proxemic.data import ImageSource, Splits
 from proxemic.errors import UserError
@@ -31,8 +30,8 @@ class RunClasses:
     def of(cls, source: ImageSource, splits: Splits) -> "RunClasses":
         """Those of images, and where they come from."""
         root = getattr(source, "root", None)
-        parts = (splits.train, splits.validation, splits.test)
-        return cls(root and str(Path(root).absolute()), *(None if part is None else part.class_names for part in parts))  # type: ignore[arg-type]
+        held_out = (None if part is None else part.class_names for part in (splits.validation, splits.test))
+        return cls(root and str(Path(root).absolute()), splits.train.class_names, *held_out)
 
     @classmethod
     def read(cls, path: Path) -> "RunClasses":
@@ -42,10 +41,11 @@ class RunClasses:
             UserError: If the file is damaged.
         """
         found = read_json(path)
-        parts = [found.get(name) for name in ("train", "validation", "test")]
-        if not isinstance(parts[0], list) or not all(isinstance(part, list | None) for part in parts):
+        root, train, *held_out = (found.get(name) for name in ("root", "train", "validation", "test"))
+        lists = all(isinstance(part, list | None) for part in held_out)
+        if not isinstance(root, str | None) or not isinstance(train, list) or not lists:
             raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
-        return cls(found.get("root"), *(None if part is None else tuple(map(str, part)) for part in parts))  # type: ignore[arg-type]
+        return cls(root, tuple(map(str, train)), *(part and tuple(map(str, part)) for part in held_out))
 
     def write(self, path: Path) -> None:
         """Write a JSON file, whole or not at all."""
@@ -60,8 +60,7 @@ class RunClasses:
         Returns:
             the source with the absolute root, where there still is something.
         """
-        root: Any = getattr(source, "root", None)
-        known = root is not None and self.root is not None and not Path(root).is_absolute()
-        if not known or not Path(str(self.root)).exists() or not is_dataclass(source):
+        root = getattr(source, "root", None)
+        if root is None or Path(root).is_absolute() or self.root is None or not Path(self.root).exists():
             return source
-        return replace(source, root=Path(str(self.root)))
+        return replace(source, root=Path(self.root)) if is_dataclass(source) else source

@@ -38,6 +38,11 @@ class Judged:
         """How many classes the rows are of."""
         return 0 if self.rows.labels is None else len(self.rows.labels.unique())
 
+    @property
+    def query_classes(self) -> int:
+        """How many of them ask and have something to find: what the values are means over."""
+        return len(self.metrics.labels[self.metrics.judged].unique())
+
 
 def judge_rows(name: Path | str, split: str, content: LabelledEmbeddings, config: EvaluationConfig) -> Judged:
     """Judge embeddings by their labels."""

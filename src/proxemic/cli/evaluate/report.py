@@ -11,7 +11,7 @@ from typing import Any
 from proxemic.cli.evaluate.checks import FORMATS
 from proxemic.cli.evaluate.judged import Judged
 from proxemic.cli.show import few_classes, format_table
-from proxemic.files import write_text
+from proxemic.files import readable, write_text
 from proxemic.metrics import Interval, PairedDifference, paired_differences
 
 __all__ = [
@@ -139,12 +139,12 @@ class Report:
             title += ", averages over classes"
         if len(self.judged) == 1:
             return title
-        return f"{title}\nA: {judged.name}\nB: {self.judged[1].name}"
+        return f"{title}\nA: {readable(judged.name)}\nB: {readable(self.judged[1].name)}"
 
     def _remarks(self) -> list[str]:
         judged = self.judged[0]
         left_out = judged.metrics.left_out
-        remarks = [few_classes(judged.classes)] if few_classes(judged.classes) else []
+        remarks = [few_classes(judged.query_classes)] if few_classes(judged.query_classes) else []
         if judged.trained_on or (judged.trained_on is not None and judged.split == "all"):
             of = "either model" if len(self.judged) > 1 else "the model"
             remarks.append(
@@ -163,7 +163,7 @@ def class_rows(judged: Judged) -> list[Record]:
     names = judged.rows.class_names or ()
     counts = judged.metrics.labels[judged.metrics.judged].bincount()
     rows = [
-        {"label": names[label], "queries": int(counts[label])} | metrics
+        {"label": readable(names[label]), "queries": int(counts[label])} | metrics
         for label, metrics in judged.metrics.per_class().items()
     ]
     return sorted(rows, key=lambda row: row[judged.metric])
@@ -176,7 +176,10 @@ def query_rows(judged: Judged) -> list[Record]:
     labels = judged.metrics.labels.tolist()
     values = {name: each.tolist() for name, each in judged.metrics.per_query.items()}
     found = [
-        {"query": rows.paths[asked[place]] if rows.paths else asked[place] + 1, "label": names[labels[place]]}
+        {
+            "query": readable(rows.paths[asked[place]]) if rows.paths else asked[place] + 1,
+            "label": readable(str(names[labels[place]])),
+        }
         | {name: each[place] for name, each in values.items()}
         for place in judged.metrics.judged.nonzero().squeeze(1).tolist()
     ]

@@ -1,0 +1,193 @@
+"""``proxemic evaluate`` on runs and folders that were moved, damaged or oddly named, and on classes trained on."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from command_line import Here, assert_refused
+from proxemic.cli.evaluate import targets
+from proxemic.data import read_embeddings
+from proxemic.training import RunDirectory
+from proxemic.training.embed import embed_images
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """A run that may be spoilt."""
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def evaluated(here: Here, *words: str | Path, cwd: Path | None = None) -> dict[str, Any]:
+    result = here("evaluate", *words, "--json", cwd=cwd)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def own_test(run: Path) -> dict[str, float]:
+    return json.loads((run / "metrics.json").read_text())["test"]
+
+
+def test_a_run_names_its_classes(run: Path, folder: Path) -> None:
+    content = json.loads((run / "classes.json").read_text())
+    assert content["root"] == str(folder.absolute())
+    names = [name for split in ("train", "validation", "test") for name in content[split]]
+    assert sorted(names) == sorted(path.name for path in folder.iterdir())
+    assert [len(content[split]) for split in ("train", "validation", "test")] == [5, 3, 4]
+
+
+def test_few_classes_are_said_to_be_few_beside_chance(run: Path, here: Here) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    for result in (here("train", "--resume", run), here("evaluate", run)):  # the first prints what the training found
+        assert "Few classes: 4." in result.stdout
+        line = next(line for line in result.stdout.splitlines() if "map@r" in line)
+        assert f"{100 * metrics['chance']['map@r']:.2f}" in line
+        assert "…" not in line
+    found = evaluated(here, run)
+    assert found["chance"] == metrics["chance"]
+    assert "intervals" not in found
+
+
+def test_a_relative_root_is_that_of_the_folder_where_the_run_began(
+    run: Path, copy: Path, folder: Path, here: Here
+) -> None:
+    recipe = copy / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(folder), folder.name))
+    assert evaluated(here, copy, cwd=copy)["test"] == own_test(copy)
+    assert RunDirectory(copy).locate(targets.OwnImages(Path("elsewhere"))) == targets.OwnImages(folder)
+    (copy / "metrics.json").unlink()
+    assert here("train", "--resume", copy, cwd=copy).returncode == 0  # what was left: to judge it
+    assert own_test(copy) == own_test(run)
+    (copy / "classes.json").unlink()  # an older run
+    assert_refused(here("evaluate", copy, cwd=copy), [folder.name, "does not exist"])
+    assert evaluated(here, copy, cwd=folder.parent)["test"] == own_test(copy)
+
+
+def test_images_that_were_moved_keep_their_split(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    result = here("evaluate", run, "--data.root", moved, "--json")
+    assert json.loads(result.stdout)["test"] == own_test(run)
+    assert "in another place" in result.stderr
+    # With another image they are other data.
+    shutil.copy(folder / "class 00" / "0.png", moved / "class 00" / "another.png")
+    found = evaluated(here, run, "--data.root", moved)
+    assert (found["classes"], found["classes_trained_on"]) == (12, 5)
+
+
+def test_classes_trained_on_are_judged_apart(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    classes = json.loads((run / "classes.json").read_text())
+    for name in (*classes["train"][:2], *classes["test"][:3]):
+        shutil.copytree(folder / name, tmp_path / "both" / name)
+        shutil.copytree(folder / name, tmp_path / ("seen" if name in classes["train"] else "unseen") / name)
+    found = evaluated(here, run, "--data.root", tmp_path / "both")
+    assert (found["classes"], found["classes_trained_on"]) == (5, 2)
+    for split, trained_on in (("seen", 2), ("unseen", 0)):
+        alone = evaluated(here, run, "--data.root", tmp_path / split)
+        assert alone["classes_trained_on"] == trained_on
+        assert "parts" not in alone
+        assert found["parts"][split][split] == alone["all"]
+        assert found["parts"][split]["chance"] == alone["chance"]
+    table = here("evaluate", run, run / "model.safetensors", "--data.root", tmp_path / "both").stdout
+    assert "trained on 2 of these 5 classes" in table
+    assert table.index("classes not trained on alone") < table.index("classes TRAINED ON alone")
+    csv = here("evaluate", run, "--data.root", tmp_path / "both", "--format", "csv").stdout.splitlines()
+    assert [line.split(",")[1] for line in csv if line.startswith("map@r")] == ["all", "unseen", "seen"]
+
+
+def test_a_folder_of_save_model_is_a_model(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(run / name, tmp_path)
+    found = evaluated(here, tmp_path, "--data.root", folder)
+    assert found["all"] == evaluated(here, tmp_path / "model.safetensors", "--data.root", folder)["all"]
+    assert "classes_trained_on" not in found
+    assert_refused(here("verify", tmp_path), ["--data is missing"])
+
+
+def test_the_recipe_or_a_flag_says_how_many_processes_load_images(
+    copy: Path, folder: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = copy / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("workers: 0", "workers: 3"))
+    asked: list[int] = []
+
+    def embed(*arguments: Any, workers: int, **options: Any) -> torch.Tensor:
+        asked.append(workers)
+        return embed_images(*arguments, **options)
+
+    monkeypatch.setattr(targets, "embed_images", embed)
+    evaluated(here, copy)
+    evaluated(here, copy, "--batches.workers", "2")
+    evaluated(here, copy, "--query", folder, "--gallery", folder)
+    evaluated(here, copy / "model.safetensors", "--data.root", folder, "--batches.workers", "1")
+    assert asked == [3, 2, 3, 1]
+
+
+def test_ctrl_c_is_one_sentence_with_worker_processes(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(loader: Any, *_: Any, **__: Any) -> Any:
+        yield next(iter(loader))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("proxemic.training.embed.tqdm", interrupted)
+    flags = ["--batches.workers", "1", "--evaluation.batch_size", "2"]
+    assert_refused(here("evaluate", run, *flags), ["Stopped at once"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate", "nowhere"], "does not exist"),
+        (["evaluate", "."], "holds no run and no model"),
+        (["evaluate", "unfinished"], "proxemic train --resume"),
+        (["evaluate", "file", "--out", "x.txt"], "x.txt"),
+        (["verify", "."], "holds no run and no model"),
+    ],
+)
+def test_what_is_seen_at_once_is_said_at_once(words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "unfinished").mkdir()
+    for name in ("file", "unfinished/recipe.yaml"):
+        (tmp_path / name).touch()
+    code = f"import sys\nfrom proxemic.cli import main\nmain({words})\nassert 'torch' not in sys.modules"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["environment.json", "classes.json", "recipe.yaml", "model.json", "model.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"{\xff", b"[1, 2]"])
+def test_a_damaged_file_of_a_run_is_named(name: str, content: bytes, copy: Path, here: Here) -> None:
+    (copy / name).write_bytes(content)
+    assert_refused(here("evaluate", copy), [name])
+
+
+def test_resamples_are_bounded(run: Path, here: Here) -> None:
+    assert_refused(here("evaluate", run, "--resamples", "1000000000"), ["--resamples is 1,000,000,000", "100,000"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode elsewhere")
+def test_names_that_are_not_utf8_are_written_escaped(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    root = tmp_path / "odd"
+    for place, name in enumerate(("caf\udce9", "zo\udceb", "plain")):
+        shutil.copytree(folder / f"class {place:02d}", root / name)
+    (root / "plain" / "0.png").rename(root / "plain" / "\udcff.png")
+    outs = [tmp_path / name for name in ("out.md", "classes.csv", "queries.csv", "kept.safetensors", "kept.parquet")]
+    flags = ["--data.root", root, "--out", outs[0], "--per-class", outs[1], "--per-query", outs[2]]
+    result = here("evaluate", run, *flags, "--worst", "3", "--save-embeddings", outs[3])  # printed as UTF-8, strictly
+    assert result.returncode == 0, result.stderr
+    for text in (result.stdout, outs[1].read_text(), outs[2].read_text()):
+        assert r"caf\udce9" in text
+    assert r"\udcff.png" in outs[2].read_text()
+    assert here("evaluate", run, "--data.root", root, "--save-embeddings", outs[4]).returncode == 0
+    assert "caf\udce9" in (read_embeddings(outs[3]).rows.class_names or ())
+    assert r"caf\udce9" in (read_embeddings(outs[4]).rows.class_names or ())
+
+
+def test_two_models_show_few_classes_too(run: Path, here: Here) -> None:
+    result = here("evaluate", run, run)
+    assert "Few classes: 4." in result.stdout
+    found = evaluated(here, run, run)
+    assert all(each["low"] is None and each["p_value"] == 1 for each in found["differences"].values())
