@@ -8,7 +8,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
     with processes.first_goes_ahead("images"):
         splits = recipe.load()
     model, loss = _networks(recipe, splits)
+    _check_size(recipe, model)
     # What these refuse is said before anything is written.
     _check_schedule(recipe, recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     if isinstance(loss, PairwiseLoss):
@@ -231,6 +232,20 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
         even_batches=data.even,
     )
     return _Parts(splits, task, data)
+
+
+def _check_size(recipe: Recipe, model: EmbeddingModel) -> None:
+    side = recipe.images.size
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, recipe.images.channels, side, side))
+    except (RuntimeError, ValueError, AssertionError) as error:  # whatever a layer says of too few pixels
+        why = " ".join(str(error).split()).rstrip(".")[:200]
+        raise UserError(
+            f"images.size is {side}, but {recipe.model.backbone} does not take such images: {why}."
+        ) from error
+    finally:
+        model.train()
 
 
 def _check_sharded(recipe: Recipe, loss: ProxyLoss | PairwiseLoss, processes: Processes) -> None:
@@ -309,7 +324,7 @@ def _fit(
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch, processes)
+    keeper = RunKeeper(run, recipe, judge, recipe.images.as_dict(), show.report, show.on_epoch, processes)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
     _quiet()
     with warnings.catch_warnings():
