@@ -119,7 +119,7 @@ def test_a_final_model_on_all_classes(tmp_path: Path) -> None:
     assert not source.has_test
     splits = source.load()
     assert (splits.train.num_classes, len(splits.train), splits.validation, splits.test) == (4, 12, None, None)
-    with pytest.raises(UserError, match="no test classes, .* proxemic evaluate RUN --data.root OTHER"):
+    with pytest.raises(UserError, match=r"no test classes, .* proxemic evaluate RUN --data.root OTHER"):
         _ = splits.test_images
 
 
@@ -137,7 +137,9 @@ def test_images_of_every_class_are_held_out(tmp_path: Path) -> None:
     other = OwnImages(tmp_path, test_fraction=0.25, hold_out="images", split_seed=1).load()
     assert other.test_images.pixels.paths != parts[2].pixels.paths  # type: ignore[attr-defined]
     fill(tmp_path / "few", "ab", images=3)
-    with pytest.raises(ValueError, match="2 classes in all, of 6 images, .*holds out none, as the largest class has 3"):
+    with pytest.raises(
+        ValueError, match=r"2 classes in all, of 6 images, .*holds out none, as the largest class has 3"
+    ):
         OwnImages(tmp_path / "few", hold_out="images").load()
 
 
@@ -329,7 +331,11 @@ def test_classes_in_two_splits(tmp_path: Path) -> None:
     [
         ("a", 3, "has a single class, 'a'"),
         ("abcd", 1, "4 classes with one image each"),
-        ("abc", 2, "has 3 classes in all, of 6 images, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes"),
+        (
+            "abc",
+            2,
+            "has 3 classes in all, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes",
+        ),
         ("abcde", 2, "has 5 classes in all, .*validation_fraction=0.5 of 3 classes .* change validation_fraction"),
     ],
 )

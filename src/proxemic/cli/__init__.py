@@ -58,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (UserError, ValueError, OSError) as error:
         return _fail(error, arguments)
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # of pathlib, which names the link
+            raise
+        return _fail(error, arguments)
     return 0
 
 
