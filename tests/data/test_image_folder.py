@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from proxemic.data import ImageSet, OwnImages, Splits
+from proxemic.data import ImageSet, OwnImages, Splits, tables
 from proxemic.errors import UserError
 
 
@@ -309,6 +309,19 @@ def test_malformed_parquet(tmp_path: Path) -> None:
         write_parquet(tmp_path / "t.parquet", ("path", "label"), [("a.png", 1.0), ("b.png", label)])
         with pytest.raises(ValueError, match="row 2: label is empty"):
             OwnImages(tmp_path / "t.parquet").load()
+
+
+def test_a_table_is_bounded_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "ab")
+    rows = [(f"{c}/{n}.png", c) for c in "ab" for n in range(3)]
+    monkeypatch.setattr(tables, "_MOST_ROWS", 5)
+    with pytest.raises(ValueError, match=r"t\.parquet has 6 rows, but may have 5"):
+        OwnImages(write_parquet(tmp_path / "t.parquet", ("path", "label"), rows)).load()
+    huge = tmp_path / "huge.csv"
+    with huge.open("wb") as file:
+        file.truncate(5 * 2**30)
+    with pytest.raises(ValueError, match=r"huge\.csv has 5,368,709,120 bytes, but a table may have 4,294,967,296"):
+        OwnImages(huge).load()
 
 
 def test_half_given_query_flags(tmp_path: Path) -> None:

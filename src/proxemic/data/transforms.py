@@ -55,7 +55,7 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size is {self.size}, but it must be at least 1 pixel.")
-        if not (self.resize in (None, "auto") or (isinstance(self.resize, int) and self.resize >= self.size)):
+        if self.resize not in (None, "auto") and (isinstance(self.resize, str) or self.resize < self.size):
             raise ValueError(f"resize is {self.resize!r}, but it must be auto, null or at least size={self.size}.")
         if self.channels not in (1, 3):
             raise ValueError(f"channels is {self.channels}, but it must be 1 (grey) or 3 (colour).")
