@@ -2,13 +2,19 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from command_line import proxemic, warm_proxemic
 from images import write_folder
+from proxemic.data import OwnImages
+from proxemic.training.embed import embed_images, load_embedder
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SECTION = README.partition("## Your own images")[2].partition("\n## ")[0]
@@ -17,8 +23,9 @@ SECTION = README.partition("## Your own images")[2].partition("\n## ")[0]
 def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path / "photos", classes=16, images=6, size=72)
     write_folder(tmp_path / "other-photos", classes=3, images=3, size=72)
-    commands = re.findall(r"^proxemic (.*?)(?:  #.*)?$", SECTION.partition("Omniglot")[0], re.MULTILINE)
-    assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate"]
+    lines = SECTION.partition("Omniglot")[0].replace("\\\n", " ")
+    commands = re.findall(r"^proxemic (.*?)(?:  #.*)?$", lines, re.MULTILINE)
+    assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate", "train"]
     for words in commands:
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
         command = proxemic if words.startswith("datasets") else warm_proxemic
@@ -27,10 +34,31 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     (code,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    with Image.open(tmp_path / "other-photos" / "class 00" / "0.png") as image:
-        names = {"image": image}
+    model, preprocessing = load_embedder(tmp_path / "runs" / "photos")
+    pictures = write_photographs(tmp_path / "more-photos")
+    images, _ = OwnImages(tmp_path / "more-photos").load_unsplit()
+    embedded = embed_images(model, images, preprocessing, batch_size=1)  # as training and evaluate do
+    assert len(embedded) == len(pictures)
+    for picture, expected in zip(pictures, embedded, strict=True):
+        shutil.copy(picture, "photo.jpg")
+        names: dict[str, Any] = {}
         exec(code, names)
-    assert names["embedding"].shape == (1, 128)  # type: ignore[attr-defined]
+        assert torch.equal(names["embedding"][0], expected), picture.name
+
+
+def write_photographs(root: Path) -> list[Path]:
+    """Turned, transparent and of 16 bits; what a file holds is told by its content, not by its name."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    colours = rng.integers(0, 256, (60, 90, 4), dtype=np.uint8)
+    Image.fromarray(colours[..., :3]).save(root / "a" / "turned.jpg", exif=exif)
+    Image.fromarray(colours).save(root / "a" / "transparent.png")
+    Image.fromarray(rng.integers(0, 65536, (60, 90), dtype=np.uint16)).save(root / "b" / "deep.png")
+    Image.fromarray(colours[..., 0]).save(root / "b" / "grey.png")
+    return sorted(root.rglob("*.*"))
 
 
 def test_every_file_and_recipe_that_is_named_exists() -> None:

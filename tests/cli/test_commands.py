@@ -120,7 +120,8 @@ def test_no_validation_trains_on_all_and_marks_the_results(folder: Path, tmp_pat
     assert "training: 8 classes" in result.stdout
     assert "WARNING" in result.stdout
     assert "CHOSEN ON THE TEST CLASSES" in result.stdout
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["selected_on"] == "test"
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (metrics["selected_on"], metrics["split"]) == ("test", "open-set")
 
 
 def test_datasets_check(folder: Path, tmp_path: Path, here: Here) -> None:

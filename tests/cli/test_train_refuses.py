@@ -59,6 +59,8 @@ FLAGS = {
     "metric not computed": (["--recipe", "glyphs", "--evaluation.metric", "map"], ["evaluation.metric", "map@r"]),
     "m does not divide": (["--recipe", "glyphs", "--batches.images_per_class", "3"], ["images_per_class is 3", "128"]),
     "own images without a folder": (["--recipe", "own"], ["--data.root"]),
+    "an empty folder name": (["--recipe", "own", "--data.root", ""], ["data.root is empty", "current folder"]),
+    "an empty cache": (["--recipe", "glyphs", "--cache.folder="], ["cache.folder is empty"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
     "no GPU": (["--recipe", "glyphs", "--training.accelerator", "mps"], ["accelerator is mps", "take cpu"]),
     "half precision on a CPU": (["--recipe", "glyphs", *HALF], ["16-mixed", "needs a CUDA GPU", "take bf16"]),

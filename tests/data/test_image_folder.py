@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from proxemic.data import ImageSet, OwnImages, Splits
+from proxemic.data import ImageSet, OwnImages, Splits, tables
 from proxemic.errors import UserError
 
 
@@ -119,7 +119,7 @@ def test_a_final_model_on_all_classes(tmp_path: Path) -> None:
     assert not source.has_test
     splits = source.load()
     assert (splits.train.num_classes, len(splits.train), splits.validation, splits.test) == (4, 12, None, None)
-    with pytest.raises(UserError, match="no test classes, .* proxemic evaluate RUN --data.root OTHER"):
+    with pytest.raises(UserError, match=r"no test classes, .* proxemic evaluate RUN --data.root OTHER"):
         _ = splits.test_images
 
 
@@ -137,7 +137,9 @@ def test_images_of_every_class_are_held_out(tmp_path: Path) -> None:
     other = OwnImages(tmp_path, test_fraction=0.25, hold_out="images", split_seed=1).load()
     assert other.test_images.pixels.paths != parts[2].pixels.paths  # type: ignore[attr-defined]
     fill(tmp_path / "few", "ab", images=3)
-    with pytest.raises(ValueError, match="2 classes in all, of 6 images, .*holds out none, as the largest class has 3"):
+    with pytest.raises(
+        ValueError, match=r"2 classes in all, of 6 images, .*holds out none, as the largest class has 3"
+    ):
         OwnImages(tmp_path / "few", hold_out="images").load()
 
 
@@ -309,6 +311,19 @@ def test_malformed_parquet(tmp_path: Path) -> None:
             OwnImages(tmp_path / "t.parquet").load()
 
 
+def test_a_table_is_bounded_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "ab")
+    rows = [(f"{c}/{n}.png", c) for c in "ab" for n in range(3)]
+    monkeypatch.setattr(tables, "_MOST_ROWS", 5)
+    with pytest.raises(ValueError, match=r"t\.parquet has 6 rows, but may have 5"):
+        OwnImages(write_parquet(tmp_path / "t.parquet", ("path", "label"), rows)).load()
+    huge = tmp_path / "huge.csv"
+    with huge.open("wb") as file:
+        file.truncate(5 * 2**30)
+    with pytest.raises(ValueError, match=r"huge\.csv has 5,368,709,120 bytes, but a table may have 4,294,967,296"):
+        OwnImages(huge).load()
+
+
 def test_half_given_query_flags(tmp_path: Path) -> None:
     fill(tmp_path, "abcd")
     rows = [(f"{c}/{n}.png", c, "" if n else "1", "1") for c in "abcd" for n in range(2)]
@@ -332,7 +347,7 @@ def test_classes_in_two_splits(tmp_path: Path) -> None:
         (
             "abc",
             2,
-            "has 3 classes in all, of 6 images, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes",
+            "has 3 classes in all, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes",
         ),
         ("abcde", 2, "has 5 classes in all, .*validation_fraction=0.5 of 3 classes .* change validation_fraction"),
     ],

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxemic.data import ArrayPixels, ImageSet, split_classes
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import hold_out, hold_out_images
 
 
 @given(st.integers(4, 500), st.floats(0.01, 0.99), st.integers(0, 2**40))
@@ -59,3 +61,30 @@ def test_hold_out_is_class_disjoint() -> None:
     assert (len(kept), len(held_out)) == (18, 6)
     assert not set(kept.class_names) & set(held_out.class_names)
     assert hold_out(images, 0.0, seed=3) == (images, None)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.floats(0.01, 0.99), st.integers(0, 2**40))
+def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, seed: int) -> None:
+    names = [chr(97 + label) for label, count in enumerate(counts) for _ in range(count)]
+    images = ImageSet.from_names(ArrayPixels(np.arange(len(names), dtype=np.uint8).reshape(-1, 1, 1)), names)
+    expected = [max(2, math.ceil(count * fraction - 0.5)) for count in counts]
+    expected = [held if count - held >= 2 else 0 for count, held in zip(counts, expected, strict=True)]
+    if not any(expected):
+        with pytest.raises(ValueError, match=f"of the images of each class holds out none, .* has {max(counts)} "):
+            hold_out_images(images, fraction, seed)
+        return
+    kept, held_out = hold_out_images(images, fraction, seed)
+    assert held_out is not None
+    assert kept.class_names == images.class_names
+    assert kept.labels.bincount().tolist() == [count - held for count, held in zip(counts, expected, strict=True)]
+    assert held_out.class_names == tuple(chr(97 + label) for label, held in enumerate(expected) if held)
+    assert held_out.labels.bincount().tolist() == [held for held in expected if held]
+    values = [part.pixels[index].getpixel((0, 0)) for part in (kept, held_out) for index in range(len(part))]
+    assert sorted(values) == list(range(len(images)))  # type: ignore[type-var]
+
+
+def test_no_images_are_held_out() -> None:
+    images = ImageSet.from_names(ArrayPixels(np.zeros((4, 2, 2), dtype=np.uint8)), ["a", "a", "b", "b"])
+    assert hold_out_images(images, 0.0, seed=0) == (images, None)
+    with pytest.raises(ValueError, match=r"test_fraction is 1\.0, but it must be at least 0 and below 1"):
+        hold_out_images(images, 1.0, seed=0, name="test_fraction")

@@ -57,6 +57,16 @@ def test_models_saved_before_order_and_range_were_named_read_as_before() -> None
     assert asdict(new)["channel_order"] == "bgr"
 
 
+def test_the_shorter_side_follows_the_size() -> None:
+    published = {112: 128, 224: 256, 256: 288, 64: 72, 32: 32, 1: 1}
+    assert {size: Preprocessing(size).shorter_side for size in published} == published
+    image, found = noise_image((90, 120)), Preprocessing(64)
+    assert torch.equal(found.evaluation()(image), Preprocessing(64, 72).evaluation()(image))
+    assert found.as_dict() == asdict(Preprocessing(64, 72))
+    assert Preprocessing(**json.loads(json.dumps(found.as_dict()))).shorter_side == 72
+    assert [Preprocessing(64, None).shorter_side, replace(found, size=112).shorter_side] == [None, 128]
+
+
 def test_centre_crop_after_resizing_the_shorter_side() -> None:
     image = Image.new("L", (80, 40), 0)
     image.paste(255, (20, 0, 60, 40))  # the centre square is white
@@ -143,7 +153,7 @@ def test_transforms_travel_to_spawned_workers() -> None:
     ("values", "message"),
     [
         ({"size": 0}, "size is 0"),
-        ({"size": 224, "resize": 200}, "resize is 200, but it must be null or at least size=224"),
+        ({"size": 224, "resize": 200}, "resize is 200, but it must be auto, null or at least size=224"),
         ({"channels": 1}, "mean has 3 values, but channels=1 needs 1"),
         ({"std": (0.1, 0.0, 0.1)}, "std is"),
         ({"std": (0.1,)}, "std has 1 values"),

@@ -1,6 +1,7 @@
 """The command line. This file imports nothing heavy: a command's work is imported when it is called."""
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import NoReturn
 from proxemic import __version__
 from proxemic.cli import analyze, compare, datasets, demo, evaluate, plan, reality_check, recipes, train, tune, verify
 from proxemic.errors import UserError
+from proxemic.files import readable
 
 __all__ = ["main"]
 
@@ -19,6 +21,8 @@ COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, verify
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = _Parser(
         prog="proxemic",
         description="Proxy-based deep metric learning: train an embedding, judge it on classes never seen in training.",
@@ -30,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         command.add_parser(commands)
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    for flag in flags:
+        if readable(flag) != flag:
+            parser.error(f"{readable(flag)} is not in UTF-8, as recipes are: rename the file, or give a link to it.")
     arguments, rest = parser.parse_known_args(words)
     # A class that a flag names comes before the values that other flags give it.
     rest += flags
@@ -50,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, ValueError, OSError) as error:
+        return _fail(error, arguments)
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # of pathlib, which names the link
+            raise
         return _fail(error, arguments)
     return 0
 

@@ -13,7 +13,7 @@ from proxemic.data.images import ImageSet
 from proxemic.data.npy import read_npy
 from proxemic.data.pixels import FilePixels
 from proxemic.data.row_labels import RowLabels, read_labels
-from proxemic.files import write_atomically
+from proxemic.files import readable, write_atomically
 
 __all__ = ["LabelledEmbeddings", "check_embedding_name", "read_embeddings", "write_embeddings"]
 
@@ -42,7 +42,7 @@ class LabelledEmbeddings:
     @classmethod
     def of_images(cls, embeddings: Float[Tensor, "rows dim"], images: ImageSet) -> "LabelledEmbeddings":
         """Take labels, flags and, where the images are files, their paths."""
-        paths = tuple(map(str, images.pixels.paths)) if isinstance(images.pixels, FilePixels) else None
+        paths = tuple(map(readable, images.pixels.paths)) if isinstance(images.pixels, FilePixels) else None
         rows = RowLabels(images.labels, images.class_names, paths, images.is_query, images.is_gallery)
         return cls(embeddings, rows)
 

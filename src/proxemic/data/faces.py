@@ -16,6 +16,7 @@ from proxemic.data.pixels import FilePixels
 from proxemic.data.reading import describe
 from proxemic.data.record_file import RecordIndex, RecordPixels, read_record_index
 from proxemic.data.splits import hold_out
+from proxemic.files import readable
 
 _LARGEST = 2**24  # the whole numbers up to it are float32s
 
@@ -147,12 +148,14 @@ class FaceFolders(_Faces):
                 files = sorted(entry.name for entry in entries if _is_image(entry))
             paths += [root / name / file for file in files]
             counts[name] = len(files)
-        people = tuple(name for name in names if counts[name])
+        people = tuple(readable(name) for name in names if counts[name])
         if not people:
             raise ValueError(
                 f"{root} has no images in folders of its own, one an identity: they end in {', '.join(ENDINGS)}."
             )
-        labels = torch.arange(len(people)).repeat_interleave(torch.tensor([counts[name] for name in people]))
+        labels = torch.arange(len(people)).repeat_interleave(
+            torch.tensor([count for count in counts.values() if count])
+        )
         empty = len(names) - len(people)
         notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
         return self.split(root, ImageSet(FilePixels(paths), labels, people), notes)

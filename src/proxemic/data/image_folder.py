@@ -14,6 +14,7 @@ from proxemic.data.listing import Listing, list_images, unreadable
 from proxemic.data.pixels import FilePixels
 from proxemic.data.splits import hold_out, hold_out_images
 from proxemic.data.tables import Row, SplitName
+from proxemic.files import readable
 
 _NAMED = 3  # examples a message gives before it only counts
 
@@ -211,7 +212,7 @@ def _notes(listing: Listing, failures: dict[Path, str]) -> list[str]:
     if failures:
         notes.append(f"Left out: {_unreadable_note(failures)}.")
     if listing.ignored:
-        names = [str(path) for path in listing.ignored]
+        names = [readable(path) for path in listing.ignored]
         notes.append(
             f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
             f".bmp: {_some(names)}."
@@ -228,7 +229,9 @@ def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _unreadable_note(failures: dict[Path, str]) -> str:
     images = "image" if len(failures) == 1 else "images"
-    return f"{len(failures)} unreadable {images}, {_some([f'{path} ({why})' for path, why in failures.items()])}"
+    return (
+        f"{len(failures)} unreadable {images}, {_some([f'{readable(path)} ({why})' for path, why in failures.items()])}"
+    )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -133,8 +133,8 @@ class Splits:
 
 
 NO_TEST = (
-    "These images have no test classes, so that no figure can be taken on them: judge the model on others with proxemic "
-    "evaluate RUN --data.root OTHER, or one of faces on pairs with proxemic verify RUN."
+    "These images have no test classes, so that no figure can be taken on them: judge the model on others with "
+    "proxemic evaluate RUN --data.root OTHER, or one of faces on pairs with proxemic verify RUN."
 )
 """What whoever asks for them is told."""
 

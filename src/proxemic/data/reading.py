@@ -109,10 +109,13 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     """
     name = f"picture of {len(file):,} bytes" if isinstance(file, bytes) else Path(file)
     try:
-        with _open(file) as opened, Image.open(opened) as image:
-            # Closed, it gives its pixels back before the next picture takes as many.
-            with _BUDGET.take(image.width * image.height), closing(image):
-                yield image
+        with (
+            _open(file) as opened,
+            Image.open(opened) as image,
+            _BUDGET.take(image.width * image.height),
+            closing(image),  # it gives its pixels back before the next picture takes as many
+        ):
+            yield image
     # Pillow's decoders raise whatever the parser of the format raises: OSError, SyntaxError, struct.error, ...
     except Exception as error:
         raise UnreadableImageError(name, describe(error)) from error

@@ -1,8 +1,8 @@
 """From a picture to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -27,7 +27,8 @@ class Preprocessing:
 
     Args:
         size: side of the square that the network sees, in pixels.
-        resize: the shorter side before the centre crop, at least `size`; None squeezes the whole image to the square.
+        resize: the shorter side before the centre crop, at least `size`; `auto` is 8/7 of `size`, less what exceeds a
+            multiple of 8, as 256 for 224; None squeezes the whole image to the square.
         channels: 1 for grey, 3 for colour.
         mean: per channel, in the order of `channel_order`, on the scale where white is `white`.
         std: per channel, positive, in the same order and on the same scale.
@@ -44,7 +45,7 @@ class Preprocessing:
     """
 
     size: int = 224
-    resize: int | None = 256
+    resize: int | Literal["auto"] | None = "auto"
     channels: Literal[1, 3] = 3
     mean: Sequence[float] = (0.485, 0.456, 0.406)
     std: Sequence[float] = (0.229, 0.224, 0.225)
@@ -54,8 +55,8 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size is {self.size}, but it must be at least 1 pixel.")
-        if self.resize is not None and self.resize < self.size:
-            raise ValueError(f"resize is {self.resize}, but it must be null or at least size={self.size}.")
+        if self.resize not in (None, "auto") and (isinstance(self.resize, str) or self.resize < self.size):
+            raise ValueError(f"resize is {self.resize!r}, but it must be auto, null or at least size={self.size}.")
         if self.channels not in (1, 3):
             raise ValueError(f"channels is {self.channels}, but it must be 1 (grey) or 3 (colour).")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -72,6 +73,15 @@ class Preprocessing:
             raise ValueError(f"white is {self.white}, but it must be 1 or 255.")
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
+
+    @property
+    def shorter_side(self) -> int | None:
+        """What `resize` comes to in pixels, or None where the whole image is squeezed."""
+        return max(self.size, self.size * 8 // 7 // 8 * 8) if self.resize == "auto" else self.resize
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
+        return asdict(self) | {"resize": self.shorter_side}
 
     def fit(self) -> Callable[[Picture], Image.Image]:
         """Make the first half of `evaluation`, from a picture to the square of pixels that the network sees.
@@ -164,9 +174,9 @@ class Augmentation:
 def _fit(
     preprocessing: Preprocessing, crop: type[v2.CenterCrop] | type[v2.RandomCrop] = v2.CenterCrop
 ) -> list[nn.Module]:
-    if preprocessing.resize is None:
+    if preprocessing.shorter_side is None:
         return [v2.Resize((preprocessing.size, preprocessing.size), interpolation=_BILINEAR)]
-    return [v2.Resize(preprocessing.resize, interpolation=_BILINEAR), crop(preprocessing.size)]
+    return [v2.Resize(preprocessing.shorter_side, interpolation=_BILINEAR), crop(preprocessing.size)]
 
 
 class _ToChannels(nn.Module):

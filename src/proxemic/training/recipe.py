@@ -211,7 +211,7 @@ class Recipe:
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
             )
 
-        side, resize = self.cache.shorter_side, self.images.resize or self.images.size
+        side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side is not None and side < resize:
             raise ValueError(
                 f"cache.shorter_side is {side}, but images are resized to {resize} pixels, so that they would be "

@@ -7,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +338,7 @@ def _fit(
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    keeper = RunKeeper(run, recipe, judge, asdict(recipe.images), show.report, show.on_epoch, processes, show.times)
+    keeper = RunKeeper(run, recipe, judge, recipe.images.as_dict(), show.report, show.on_epoch, processes, show.times)
     bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
