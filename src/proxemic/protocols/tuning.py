@@ -7,6 +7,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
+from proxemic.files import remove_stale_temporaries
 from proxemic.protocols.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
@@ -133,6 +134,7 @@ def resume_tuning(
     if storage is not None and masked(storage) != options.storage:
         kept = options.storage or "in its own folder"
         raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
+    remove_stale_temporaries(out)
     with going_on_with(f"proxemic tune --resume {out}"), cpu_threads(RUN_THREADS):
         if workers > 1:
             with Workers(workers) as pool:
