@@ -1,5 +1,6 @@
 """``proxemic compare``: its words, and what it says to bad ones."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,14 @@ def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: py
 
     def fail(workers, jobs, *, on_result, on_failure):
         for job in jobs:
-            on_failure(job, UserError("The loss is nan."))
+            on_failure(job, UserError(f"The loss is nan. Then continue with proxemic train --resume {job.out}."))
 
     monkeypatch.setattr(Workers, "run", fail)
+    (made / "runs" / f".seed-0.failed.{os.getpid()}.tmp").touch()
     result = here("compare", "--resume", made, "--against", "paper", "--metrics", "map@r")
     said = ["1 of 3 runs failed, the first of them glyphs-small/softmax, seed 2: The loss is nan.", "--resume"]
     assert_refused(result, said)
     assert "| `glyphs-small/softmax` | NormalizedSoftmaxLoss | **50.00 ± 0.00** | 2 of 3, 1 failed |" in result.stdout
     assert "no figures" in (made / "against-paper.md").read_text()
     assert (made / "points.png").exists()
+    assert not list(made.rglob("*.tmp"))

@@ -84,7 +84,9 @@ def test_a_search_from_begin_to_end(recipe: Path, space: Path, tmp_path: Path, h
         assert (run / "model.safetensors").exists() == (run / "checkpoints" / "last.ckpt").exists() == kept
 
     before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")}
+    (out / f".best.yaml.{os.getpid()}.tmp").touch()
     assert here(*words).returncode == 0  # nothing is left to do
+    assert not list(out.rglob("*.tmp"))
     assert {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")} == before
     assert_refused(here(*words, "--seed", "1"), ["another seed", f"--resume {out}"])
     assert_refused(here(*words, "--optim.loss_lr", "0.5"), ["another flags", "choose another --out"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+import warm
 from proxemic.errors import Interrupted, UserError
 from proxemic.protocols import pulse
 from proxemic.protocols import study as study_module
@@ -245,6 +247,49 @@ def test_two_processes_share_one_sqlite_study_exactly(tmp_path: Path) -> None:
     assert len(made) == len({line.split()[1] for line in made}) == 12
     kept = [each for each in all_trials(tmp_path) if SURPLUS not in each.user_attrs]
     assert [each.state for each in kept] == [optuna.trial.TrialState.COMPLETE] * 12
+
+
+FULL = """
+import resource, sys
+from proxemic.errors import UserError
+from proxemic.protocols.dimensions import Range
+from proxemic.protocols.search import search
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+def height(trial):
+    if trial.number == 1 and at == "objective":
+        limit(1000)
+    return -trial.parameters["x"]
+
+def told(trial):
+    if at == "between":
+        limit(1000)
+
+for at in ("objective", "between"):
+    limit(resource.RLIM_INFINITY)
+    storage = f"sqlite:///{sys.argv[1]}/{at}.db"
+    try:
+        search(height, {"x": Range(0, 1)}, storage=storage, study="s", trials=4, on_trial=told)
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(tmp_path: Path) -> None:
+    done = warm.run("-c", FULL, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for at, line in zip(("objective", "between"), done.stdout.splitlines(), strict=True):
+        storage, found = f"sqlite:///{tmp_path / at}.db", []
+        assert re.fullmatch(rf"The storage {storage} failed \(.+\): free some space, .* goes on\.", line)
+
+        def lower(trial: Trial, found: list[int] = found) -> float:
+            found.append(trial.number)
+            return -trial.parameters["x"]
+
+        search(lower, {"x": Range(0, 1)}, storage=storage, study="s", trials=4)
+        assert found == [1, 2, 3]
 
 
 def test_a_killed_process_is_found_dead_and_its_trial_made_again(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ class HISTLoss(ProxyLoss):
     Hypergraph-Induced Semantic Tuplet Loss, CVPR 2022.
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
-    Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts of
-    a batch do not add up to that of the whole, which `proxemic.training.accumulation.embed_in_parts` makes.
+    Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
+    of a batch do not add up to that of the whole, which `proxemic.training.accumulation.embed_in_parts` makes.
 
     Args:
         num_classes: Classes C ≥ 2.

@@ -1,5 +1,6 @@
 """Losses × seeds × data sets: a training run each, kept once it is finished, and tables and plots of what there is."""
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
+from proxemic.files import remove_stale_temporaries
 from proxemic.locks import alone_in
 from proxemic.protocols.comparison_directory import Cell, Comparison, computed_metrics
 from proxemic.protocols.comparison_entries import Entry, find_names, read_entry
@@ -133,8 +135,9 @@ def _begun(out: Path) -> Comparison | None:
         raise UserError(f"{out} is a file, but --out needs a folder: choose another name.")
     if (out / "comparison.json").exists():
         return Comparison.read(out)
-    # A call that was killed at once may have left recipes.
-    if out.exists() and any(path.name not in ("recipes", ".lock") for path in out.iterdir()):
+    # A call that was killed at once may have left recipes, and half a file.
+    begun = ("recipes", ".lock")
+    if out.exists() and any(path.name not in begun and path.suffix != ".tmp" for path in out.iterdir()):
         raise UserError(f"{out} holds something else than a comparison: choose a new or an empty folder for --out.")
     return None
 
@@ -146,6 +149,7 @@ def finish_comparison(
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     with alone_in(comparison.path):
+        remove_stale_temporaries(comparison.path)
         _check_kept(comparison)
         _finish(comparison, workers, report)
     return comparison
@@ -200,8 +204,10 @@ class _Watch:
 
     def fail(self, job: Job, error: Exception) -> None:
         cell = self.cells[job.out]
-        cell.fail(str(error))
-        self._tell(f"{cell} FAILED: {error}")
+        # How the comparison goes on is said at its end; the run by itself would have other threads.
+        reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
+        cell.fail(reason)
+        self._tell(f"{cell} FAILED: {reason}")
 
     def _tell(self, line: str) -> None:
         write_tables(self.comparison)

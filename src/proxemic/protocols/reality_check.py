@@ -10,8 +10,8 @@ from pathlib import Path
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
-from proxemic.files import write_json
-from proxemic.locks import alone_in
+from proxemic.files import remove_stale_temporaries, write_json
+from proxemic.locks import LOCK, alone_in
 from proxemic.protocols.cross_validation import CrossValidation, FoldFailed, plan_folds
 from proxemic.protocols.jobs import Workers, going_on_with
 from proxemic.protocols.joint_space import JointSpace
@@ -93,6 +93,7 @@ def check_reality(
     )
     results: dict[str, Repeats] = {}
     with alone_in(out), going_on_with(f"proxemic reality-check --resume {out}"), Workers(workers) as pool:
+        remove_stale_temporaries(out)
         for recipe, plan in plans.items():
             validation = CrossValidation(plan, out / _slug(recipe), pool, folds=check.folds, metric=check.metric)
             space = JointSpace.of(validation.base, check.flags)
@@ -170,7 +171,9 @@ def _begin(check: RealityCheck, out: Path) -> None:
     if file.exists():
         if json.loads(file.read_text(encoding="utf-8")) != content:
             raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
-    elif out.exists() and (not out.is_dir() or any(path.name != ".lock" for path in out.iterdir())):
+    elif out.exists() and not (
+        out.is_dir() and all(path.suffix == ".tmp" or path.name == LOCK for path in out.iterdir())
+    ):
         raise UserError(f"{out} holds something else: give a new folder, or that of a reality check to go on with.")
     else:
         write_json(file, content)

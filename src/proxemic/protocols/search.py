@@ -25,6 +25,7 @@ from proxemic.protocols.study import (
     put_back,
     quiet,
     slot_of,
+    storage_at_work,
 )
 from proxemic.protocols.trials import Finished, Trial, TrialFailed, best_of, finished, finished_trials
 
@@ -81,7 +82,8 @@ def search(
         The best trial.
 
     Raises:
-        UserError: If the storage cannot be opened, the study is of another search, or no trial works, of 5 or of all.
+        UserError: If the storage cannot be opened or fails, as on a full disk, the study is of another search, or no
+            trial works, of 5 or of all.
         Interrupted: After Ctrl-C; the trial under way is taken up by the next call.
         ValueError: If ``trials`` is below 1.
 
@@ -102,16 +104,16 @@ def search(
     plan = grid_points(dimensions) if sampler == "grid" else [_inside(first or {}, dimensions)]
     total = (trials or 50) if sampler != "grid" else min(trials or len(plan), len(plan))
     patience = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=pruner_warmup)
-    shared = open_study(storage, study, patience if pruner == "median" else None)
     known = {"search": {name: repr(each) for name, each in dimensions.items()}, "trials": total, "seed": seed}
-    agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
-    shared.sampler = PlannedSampler(plan, sampler, seed, total)
     try:
-        with quiet():
+        with storage_at_work(storage), quiet():
+            shared = open_study(storage, study, patience if pruner == "median" else None)
+            agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
+            shared.sampler = PlannedSampler(plan, sampler, seed, total)
             _share(shared, objective, dimensions, total, on_trial, learns_from_complete=sampler == "gp")
+            done = finished_trials(shared)
     except KeyboardInterrupt:
         raise Interrupted("Stopped: the same call goes on with the search.") from None
-    done = finished_trials(shared)
     best = best_of(done)
     if best is None:
         raise UserError(f"None of the {len(done)} trials worked; the last: {done[-1].failure or 'pruned'}")

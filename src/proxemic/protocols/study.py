@@ -35,6 +35,7 @@ __all__ = [
     "put_back",
     "quiet",
     "slot_of",
+    "storage_at_work",
 ]
 
 CONTINUES = "continues"
@@ -93,6 +94,34 @@ def masked(url: str) -> str:
     """
     url = re.sub(r"(//[^:/@]*:)[^/?]+@", r"\1***@", url)
     return re.sub(r"(?i)([?&](?:password|passwd|pwd)=)[^&#]*", r"\1***", url)
+
+
+@contextlib.contextmanager
+def storage_at_work(url: str) -> Iterator[None]:
+    """While a study is read and written: what its storage fails with, above all a full disk, is told as such.
+
+    Raises:
+        UserError: In place of what Optuna raises then, which may be that it should not have come so far.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = _storage_failure(error)
+        if reason is None:
+            raise
+        raise UserError(
+            f"The storage {masked(url)} failed ({reason[:200]}): free some space, or check its folder or server; the "
+            "same command goes on."
+        ) from error
+
+
+def _storage_failure(error: BaseException | None) -> str | None:
+    """What the database said, of an error that came of it."""
+    if error is not None and type(error).__module__.partition(".")[0] in ("sqlalchemy", "redis"):
+        return " ".join(str(getattr(error, "orig", None) or error).split())
+    return None if error is None else _storage_failure(error.__cause__ or error.__context__)
 
 
 @contextlib.contextmanager
@@ -204,12 +233,20 @@ def _started(pid: int) -> str | None:
     return ""
 
 
+class _Storage(RDBStorage):
+    """One whose thread of heartbeats does not end in a traceback: a beat that is missed does no harm."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        with contextlib.suppress(Exception):
+            super().record_heartbeat(trial_id)
+
+
 def _open_storage(url: str) -> BaseStorage:
     for attempt in range(50):
         try:
             if url.startswith(("redis://", "rediss://")):
                 return JournalStorage(JournalRedisBackend(url))
-            storage = RDBStorage(
+            storage = _Storage(
                 url,
                 engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
                 heartbeat_interval=int(HEARTBEAT),

@@ -7,11 +7,12 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import extra
+from proxemic.files import remove_stale_temporaries
 from proxemic.protocols.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.planned_sampler import Sampler
 from proxemic.protocols.search import Pruner
 from proxemic.protocols.spaces import default_space, hold, load_space, read_stages
-from proxemic.protocols.study import check_storage, masked
+from proxemic.protocols.study import check_storage, masked, storage_at_work
 from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning_search import TuningSearch
 from proxemic.protocols.tuning_stages import budgets, check_stages
@@ -133,20 +134,24 @@ def resume_tuning(
     if storage is not None and masked(storage) != options.storage:
         kept = options.storage or "in its own folder"
         raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
+    remove_stale_temporaries(out)
     with going_on_with(f"proxemic tune --resume {out}"), cpu_threads(RUN_THREADS):
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_work, out, storage)
         its = TuningSearch(directory, options, storage or directory.storage, report)
-        its.make_trials()
-        best = its.finish()
+        with storage_at_work(its.storage):
+            its.make_trials()
+            best = its.finish()
         return TuningResult(directory.best_recipe, best.value or 0.0, best.parameters)
 
 
 def _work(out: Path, storage: str | None) -> None:
     directory = TuningDirectory(out)
     options = directory.read()
-    TuningSearch(directory, options, storage or directory.storage, _print_line).make_trials()
+    its = TuningSearch(directory, options, storage or directory.storage, _print_line)
+    with storage_at_work(its.storage):
+        its.make_trials()
 
 
 def _print_line(line: str) -> None:
