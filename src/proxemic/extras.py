@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["extra"]
+__all__ = ["extra", "how_to_install"]
 
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
     """Imports in this block belong to ``proxemic[name]``: a missing one says what to install.
 
-    >>> with extra("train"):
+    >>> with extra("train"):  # doctest: +ELLIPSIS
     ...     import a_package_that_is_not_there
     Traceback (most recent call last):
         ...
-    ModuleNotFoundError: a_package_that_is_not_there is not installed: install it with pip install 'proxemic[train]'.
+    ModuleNotFoundError: a_package_that_is_not_there is not installed: install it with pip install '...[train]'.
     """
     try:
         yield
@@ -22,5 +23,11 @@ def extra(name: str) -> Iterator[None]:
         if error.name is None or error.name.startswith("proxemic"):
             raise
         missing = error.name.partition(".")[0]
-        message = f"{missing} is not installed: install it with pip install 'proxemic[{name}]'."
+        message = f"{missing} is not installed: install it with {how_to_install(name)}."
         raise ModuleNotFoundError(message, name=missing) from error
+
+
+def how_to_install(name: str) -> str:
+    """The command that installs an extra: from the checkout that this file lies in, or else by the package's name."""
+    checkout = Path(__file__).parents[2]
+    return f"pip install '{checkout if (checkout / 'pyproject.toml').is_file() else 'proxemic'}[{name}]'"

@@ -12,6 +12,8 @@ from PIL import Image
 import warm
 from command_line import ENVIRONMENT, Here, assert_refused
 from images import write_recipe
+from proxemic import extras
+from proxemic.extras import how_to_install
 from proxemic.losses import ProxyAnchorLoss
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import read_recipe
@@ -67,7 +69,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
         [sys.executable, "-m", "proxemic.cli", "train", "--recipe", "glyphs"],
         capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
-    assert_refused(result, ["lightning is not installed", "pip install 'proxemic[train]'"])
+    assert_refused(result, ["lightning is not installed", "pip install '", "[train]'"])
 
 
 @pytest.mark.parametrize(
@@ -77,19 +79,26 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
 def test_a_missing_extra_is_one_sentence_for_python_too(module: str, missing: str) -> None:
     result = without(missing, f"import proxemic.{module}")
     last = result.stderr.splitlines()[-1]
-    assert last == f"ModuleNotFoundError: {missing} is not installed: install it with pip install 'proxemic[train]'."
+    assert last == f"ModuleNotFoundError: {missing} is not installed: install it with {how_to_install('train')}."
 
 
 def test_pair_losses_without_their_extra_are_one_sentence() -> None:
     words = ["train", "--recipe", "glyphs-small/multi-similarity"]
     result = without("pytorch_metric_learning", f"from proxemic.cli import main; sys.exit(main({words}))")
-    assert_refused(result, ["pytorch_metric_learning is not installed", "pip install 'proxemic[pairs]'"])
+    assert_refused(result, ["pytorch_metric_learning is not installed", how_to_install("pairs")])
     program = (
         "import torch; from proxemic.losses import PairwiseLoss, ProxyAnchorLoss; ProxyAnchorLoss(5, 6)\n"
         "PairwiseLoss(5, 6, loss=torch.nn.Identity())"
     )
     result = without("pytorch_metric_learning", program)
-    assert result.stderr.splitlines()[-1].endswith("install it with pip install 'proxemic[pairs]'.")
+    assert result.stderr.splitlines()[-1].endswith(f"install it with {how_to_install('pairs')}.")
+
+
+def test_what_is_said_to_install_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = Path(__file__).parents[2]
+    assert how_to_install("train") == f"pip install '{checkout}[train]'"
+    monkeypatch.setattr(extras, "__file__", "/usr/lib/python3/site-packages/proxemic/extras.py")
+    assert how_to_install("train") == "pip install 'proxemic[train]'"
 
 
 def test_every_recipe_is_listed_and_they_are_read_and_shown_in_full(here: Here) -> None:

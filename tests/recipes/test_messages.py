@@ -25,21 +25,20 @@ CASES = {
     "optim: {loss_lr: null}": "optim.loss_lr is null, but must be a number.",
     "optm: {lr: 1}": "There is no key optm: did you mean optim?",
     "optim: {lrr: 1}": "There is no key optim.lrr: did you mean optim.lr?",
-    "optim: {schedule: StepLr}": "There is no optim.schedule StepLr: did you mean torch.optim.lr_scheduler.StepLR?",
-    "optim: {schedule: torch.optim.lr_scheduler.StepLR}": "The key optim.schedule.step_size is missing: StepLR needs it,"
-    " in the recipe or as --optim.schedule.step_size.",
-    "loss: torch.optim.Adam": "loss is torch.optim.Adam, which cannot stand there: give a class derived from ProxyLoss",
+    "optim: {schedule: StepLr}": "no optim.schedule StepLr: did you mean torch.optim.lr_scheduler.StepLR?",
+    "optim: {schedule: torch.optim.lr_scheduler.StepLR}": "The key optim.schedule.step_size is missing: StepLR needs"
+    " it, in the recipe or as --optim.schedule.step_size.",
+    "loss: torch.optim.Adam": "is torch.optim.Adam, which cannot stand there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyLoss": "loss is proxemic.losses.ProxyLoss, which is abstract: it cannot stand there",
     "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
     "loss: nowhere.Loss": "loss is nowhere.Loss, but no module nowhere is found: install its package",
     "loss: proxemic.nowhere.Loss": "loss is proxemic.nowhere.Loss, but proxemic has no module nowhere.",
-    "training: {callbacks: [{alpha: 3}]}": "training.callbacks has no class_path, which says of which class",
+    "training: {callbacks: [{alpha: 3}]}": "training.callbacks has no class_path, which",
     ANCHOR % "alpa: 3": "There is no key loss.alpa: did you mean loss.alpha?",
     ANCHOR % "alpha: big": "loss.alpha is big, but must be a number.",
     ANCHOR % "init: kaiming_norm": "did you mean proxemic.losses.initialization.kaiming_normal?",
-    ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "loss.regularizers is proxemic.losses.MeanProxyNorm, but must"
-    " be a list, each a Module.",
-    "training: {callbacks: proxemic.training.DistanceToProxy}": "but must be null or a list, each a Callback.",
+    ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "MeanProxyNorm, but must be a list, each a Module.",
+    "training: {callbacks: proxemic.training.DistanceToProxy}": "must be null or a list, each a Callback.",
     "training: {loggers: [lightning.pytorch.loggers.CSVLoger]}": "has no CSVLoger: did you mean CSVLogger?",
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,8 @@ def test_reading_makes_nothing(left: Path, monkeypatch: pytest.MonkeyPatch) -> N
     import proxemic.data
 
     made = []
-    for kind in (CSVLogger, proxemic.data.Glyphs):
+    kinds: list[Any] = [CSVLogger, proxemic.data.Glyphs]
+    for kind in kinds:
         spied = functools.wraps(kind.__init__)(lambda self, **_: made.append(self))
         monkeypatch.setattr(kind, "__init__", spied)
     path = write("training: {loggers: [{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: .}}]}")

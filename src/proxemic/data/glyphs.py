@@ -17,6 +17,7 @@ from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
+from proxemic.extras import how_to_install
 from proxemic.files import write_atomically
 
 FACES = tuple(
@@ -130,7 +131,7 @@ def _font_files() -> list[Path]:
     try:
         import matplotlib
     except ImportError as error:
-        raise ValueError("Glyphs needs matplotlib's fonts: pip install 'proxemic[train]'.") from error
+        raise ValueError(f"Glyphs needs matplotlib's fonts: {how_to_install('train')}.") from error
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     files = [folder / f"{face}.ttf" for face in FACES]
     missing = [file.name for file in files if not file.is_file()]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from proxemic.extras import how_to_install
+
 SplitName = Literal["train", "validation", "test"]
 SPLITS: dict[str, SplitName] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
@@ -116,7 +118,7 @@ def _read_parquet(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> 
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ValueError(f"{table} needs pyarrow to be read: pip install 'proxemic[train]'.") from error
+        raise ValueError(f"{table} needs pyarrow to be read: {how_to_install('train')}.") from error
     try:
         with pyarrow.parquet.ParquetFile(table) as file:
             if file.metadata.num_rows > _MOST_ROWS:  # which compressed are few bytes

@@ -155,7 +155,9 @@ def parameters(made: type) -> dict[str, Parameter]:
                 # What its bases need, a class may give them itself.
                 required = base is made and each.default is each.empty
                 known = _type(base, each)
-                found[name] = Parameter(Union[known, None] if each.default is None else known, required)
+                # Of any kind of type, to which | may not apply.
+                known = Union[known, None] if each.default is None else known  # noqa: UP007
+                found[name] = Parameter(known, required)
         if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             break
     return found

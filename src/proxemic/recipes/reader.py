@@ -212,11 +212,11 @@ def _parse(
 def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     refused: list[UserError | ValueError] = []
 
-    def make(kind: type, *given: Any, **arguments: Any) -> Any:
+    def make(class_type: type[Any], *given: Any, **arguments: Any) -> Any:
         try:
-            return kind(*given, **arguments)
+            return class_type(*given, **arguments)
         except ImportError as error:
-            refused.append(UserError(f"{kind.__name__} cannot be made: {_missing_package(error)}"))
+            refused.append(UserError(f"{class_type.__name__} cannot be made: {_missing_package(error)}"))
             raise
         except ValueError as error:
             refused.append(error)
