@@ -242,7 +242,7 @@ def test_a_pack_that_cannot_be_judged(run: Path, here: Here, tmp_path: Path, con
         (["--distance", "manhattan"], ["manhattan", "euclidean"]),
         (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),
         (["--data.root", "x"], ["--data.root is not known here"]),
-        (["--workers", "-1"], ["--workers is -1"]),
+        (["--workers", "-1"], ["workers is -1"]),
     ],
 )
 def test_wrong_words(run: Path, here: Here, words: list[str], said: list[str]) -> None:
