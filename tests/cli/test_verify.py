@@ -26,6 +26,7 @@ from proxemic.protocols.jobs import Job, run_job
 from proxemic.protocols.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.training.face_embedding import embed_faces
 
 RECIPE = """\
 data: {{class_path: proxemic.data.RecordFaces, init_args: {{root: {root}}}}}
@@ -113,6 +114,19 @@ def test_the_figures_are_those_of_the_definition(
         assert found["sets"][name]["std"] == pytest.approx(std)
     assert found["sets"]["lfw"]["accuracy"] > 0.65, "200 pairs by chance: 0.5 ± 0.035"
     assert found["sets"]["cfp_fp"]["pairs"] == 111
+
+
+def test_processes_that_load_images(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def embed(*arguments: Any, workers: int, **options: Any) -> torch.Tensor:
+        asked.append(workers)
+        return embed_faces(*arguments, **options)
+
+    monkeypatch.setattr("proxemic.cli.verification_report.embed_faces", embed)
+    for words in ((), ("--workers", "2")):
+        assert here("verify", run, "--sets", "lfw", *words).returncode == 0
+    assert asked == [0, 2]
 
 
 def test_settings_change_the_figures(run: Path, faces: Path) -> None:
@@ -228,6 +242,7 @@ def test_a_pack_that_cannot_be_judged(run: Path, here: Here, tmp_path: Path, con
         (["--distance", "manhattan"], ["manhattan", "euclidean"]),
         (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),
         (["--data.root", "x"], ["--data.root is not known here"]),
+        (["--workers", "-1"], ["workers is -1"]),
     ],
 )
 def test_wrong_words(run: Path, here: Here, words: list[str], said: list[str]) -> None:

@@ -82,6 +82,7 @@ def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path, i
     from proxemic.errors import UserError
     from proxemic.recipes.reader import read_evaluation
     from proxemic.training import EvaluationConfig, RunDirectory
+    from proxemic.training.recipe import BatchConfig
 
     target, folder = arguments.target, arguments.data
     config, workers = EvaluationConfig(), 0
@@ -91,9 +92,8 @@ def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path, i
         data = RunDirectory(target).locate(recipe.data)
         if folder is None and isinstance(data, RecordFaces | FaceFolders):
             folder = data.root
-    workers = workers if arguments.workers is None else arguments.workers
-    if workers < 0:
-        raise UserError(f"--workers is {workers}, but must be 0 or more processes.")
+    if arguments.workers is not None:
+        workers = BatchConfig(workers=arguments.workers).workers  # which checks it
     if folder is None:
         raise UserError("--data is missing: give the folder of the sets, which holds lfw.bin, cfp_fp.bin and so on.")
     if not folder.is_dir():

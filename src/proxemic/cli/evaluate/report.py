@@ -98,8 +98,8 @@ class Report:
             none = Interval(math.nan, math.nan, math.nan)
             found = [(name, value, self.intervals.get(name, none)) for name, value in first.items()]
             return [
-                {"metric": name, "split": split, "value": value, "low": each.low, "high": each.high}
-                | {"chance": first.chance[name]}
+                {"metric": name, "split": split, "value": value, "chance": first.chance[name]}
+                | {"low": each.low, "high": each.high}
                 for name, value, each in found
             ]
         second = self.judged[1].metrics

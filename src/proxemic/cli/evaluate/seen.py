@@ -1,4 +1,4 @@
-"""Which classes a model was trained on, and whether images are those of its run in another place."""
+"""Which classes a model was trained on, and whether images may be those of its run in another place."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ def judge_apart(
 
 
 def find_moved(source: OwnImages, run: RunDirectory) -> Splits | None:
-    """The splits of a run, if these are its images in another place: the same files of the same classes.
+    """The splits of a run, if these may be its images in another place: its classes, with as many images of each.
 
     Raises:
         ValueError: If there are no images.

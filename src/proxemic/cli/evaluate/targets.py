@@ -179,8 +179,11 @@ def _choose(
     images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
-    notes = [f"The images are those of {targets[0]} in another place: its test classes are judged."] if moved else []
-    return images, split, (*splits.notes, *notes)
+    note = (
+        f"The images are taken for those of {targets[0]} in another place, as they have its classes with as many "
+        "images of each: its test classes are judged. If they are others, give --split all."
+    )
+    return images, split, (*splits.notes, note) if moved else splits.notes
 
 
 def _place(source: OwnImages) -> Path | None:
