@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 Transform = Callable[[Image.Image], Tensor]
+OwnTransform = nn.Module | Callable[..., Any]
 
 _BILINEAR = v2.InterpolationMode.BILINEAR
 
@@ -110,10 +111,11 @@ class Augmentation:
         hue: largest turn either way, as a part of the circle of hues, 0 to 0.5.
         grey: probability of an image without colour.
         erase: probability that a random rectangle, of 2 to 33 % of the area, is set to the mean colour.
-        before_crop: modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image, for the whole
-            image, grey or RGB as `Preprocessing.channels` says; they must draw from torch's generator alone, too.
+        before_crop: functions or modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image,
+            for the whole image, grey or RGB as `Preprocessing.channels` says; they must draw from torch's generator
+            alone, too.
         after_crop: likewise, for the square, which must keep its size.
-        on_tensor: modules for the normalised tensor `[channels, size, size]`, which must keep its shape.
+        on_tensor: likewise, for the normalised tensor `[channels, size, size]`, which must keep its shape.
 
     Raises:
         ValueError: a value is out of its range, or two fields exclude each other.
@@ -141,9 +143,9 @@ class Augmentation:
     hue: float = 0.0
     grey: float = 0.0
     erase: float = 0.0
-    before_crop: list[nn.Module] | None = None
-    after_crop: list[nn.Module] | None = None
-    on_tensor: list[nn.Module] | None = None
+    before_crop: list[OwnTransform] | None = None
+    after_crop: list[OwnTransform] | None = None
+    on_tensor: list[OwnTransform] | None = None
 
     def __post_init__(self) -> None:
         crop = self.random_resized_crop
@@ -182,7 +184,7 @@ class Augmentation:
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
-        steps: list[nn.Module] = [_ToChannels(preprocessing.channels), *(self.before_crop or [])]
+        steps: list[Callable[..., Any]] = [_ToChannels(preprocessing.channels), *(self.before_crop or [])]
         if self.random_resized_crop is None:
             steps += _fit(preprocessing, v2.RandomCrop if self.random_crop else v2.CenterCrop)
         else:

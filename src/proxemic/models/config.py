@@ -88,8 +88,8 @@ class ModelConfig:
                 f"pooling is {self.pooling!r} but {self.backbone!r} pools by a layer of its own; take avg, which "
                 "leaves its output as it is"
             )
-        if self.image_size is not None and self.image_size < 1:
-            raise ValueError(f"image_size is {self.image_size} but must be at least 1 pixel")
+        if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
+            raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
         if self.own is not None and self.pretrained:
             raise ValueError(
                 f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "

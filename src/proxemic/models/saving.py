@@ -122,7 +122,7 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, di
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
-        config = {**found["config"]} | _own(found["config"].get("backbone"), backbone)
+        config: dict[str, Any] = {**found["config"]} | _own(found["config"].get("backbone"), backbone)
         return ModelConfig(**config), dict(found["preprocessing"]), str(found["sha256"])
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
