@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.cli.evaluate import check_places
     from proxemic.cli.evaluate.report import check_names
     from proxemic.cli.verification_report import Verification
+    from proxemic.recipes.reader import own_backbone
     from proxemic.training.embed import load_embedder, pick_device
 
     # What can be refused is refused before the work.
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     config, folder = _settings(arguments)
     check_places([arguments.out], [arguments.target, folder])
     pairs = _read_sets(arguments.sets, folder)
-    model, preprocessing = load_embedder(arguments.target)
+    model, preprocessing = load_embedder(arguments.target, own_backbone(arguments.target))
     found = Verification(
         str(arguments.target), str(folder), arguments.distance or config.distance, not arguments.no_flip
     )

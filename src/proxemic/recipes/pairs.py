@@ -24,13 +24,14 @@ PLACES = {
 
 
 def make_inside(config: Namespace) -> Namespace:
-    """A copy of a recipe's configuration in which the classes inside the pair loss and its miner are made.
+    """A copy of a recipe's configuration in which the classes inside a loss of PML and its miner are made.
 
     Raises:
         UserError: If one of them is not there or refuses its arguments.
     """
     made = config.clone()
-    for key in PLACES:
+    outright = str(made.get("loss.class_path", "")).startswith("pytorch_metric_learning.")
+    for key in ("loss",) if outright else PLACES:
         arguments = made.get(f"{key.replace('.', '.init_args.')}.init_args", None) or Namespace()
         for name, value in arguments.items(branches=True, nested=False):
             arguments[name] = _make(f"{key}.{name}", value)

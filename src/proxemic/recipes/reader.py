@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import proxemic.data
 import proxemic.losses
-from proxemic.data import ImageSource
+from proxemic.data import Batches, ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.recipes import resolve_extended
+from proxemic.recipes.filling import FILLED_IN, make, parameters
 from proxemic.recipes.pairs import PLACES, make_inside
 from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
 from proxemic.training.phases import SecondPhase
@@ -30,7 +32,7 @@ with extra("train"):
     import yaml
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-__all__ = ["Evaluation", "ReadRecipe", "read_evaluation", "read_evaluation_config", "read_recipe"]
+__all__ = ["Evaluation", "ReadRecipe", "own_backbone", "read_evaluation", "read_evaluation_config", "read_recipe"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def _recipe_parser() -> ArgumentParser:
     parser.add_class_arguments(Recipe, skip={"second_phase"})  # its keys are those of the recipe itself
     # The network takes what the transforms make: one place to say it.
     parser.link_arguments("images.channels", "model.in_channels")
+    parser.link_arguments("images.size", "model.image_size")
     return parser
 
 
@@ -141,6 +144,36 @@ def read_evaluation_config(path: Path | None, flags: Sequence[str] = ()) -> Eval
     return _instantiate(parser, _parse(parser, content, str(path), flags))["evaluation"]
 
 
+def own_backbone(path: Path) -> type[nn.Module] | None:
+    """The class of a run's own backbone, which its recipe names; None where it names none, or there is no recipe.
+
+    Args:
+        path: The directory of a run or another model, or its `model.safetensors`.
+
+    Raises:
+        UserError: If the class is not there.
+    """
+    recipe = (path if path.is_dir() else path.parent) / "recipe.yaml"
+    model = _content(recipe).get("model") if recipe.is_file() else None
+    backbone = model.get("backbone") if isinstance(model, Mapping) else None
+    if "." not in str(backbone):
+        return None
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(_ModelAlone)
+    found = _instantiate(parser, _parse(parser, {"model": {"backbone": backbone}}, str(recipe), ()))["model"].backbone
+    return found if isinstance(found, type) else None
+
+
+@dataclass(frozen=True)
+class _Backbone:
+    backbone: type[nn.Module] | str
+
+
+@dataclass(frozen=True)
+class _ModelAlone:
+    model: _Backbone
+
+
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What a file holds, laid over the recipe that it extends."""
     content = _read(path)
@@ -176,10 +209,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _parse(parser: ArgumentParser, content: dict[str, Any], where: str, flags: Sequence[str]) -> Namespace:
     kept = _without_replaced(content, flags)
+    place = f"{where}: " if kept == content else ""
+    kept, flags = _with_paths(kept, flags)
     try:
         base = parser.parse_object(kept) if kept else None
     except (ArgumentError, TypeError) as error:
-        place = f"{where}: " if kept == content else ""
         raise UserError(f"{place}{_explain(str(error), kept, flags)}") from error
     if base is not None and not flags:
         return base
@@ -190,7 +224,27 @@ def _parse(parser: ArgumentParser, content: dict[str, Any], where: str, flags: S
 
 
 def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
-    return parser.instantiate(config).as_dict()
+    return parser.instantiate(config, instantiators=[(make, nn.Module, True), (make, Batches, True)]).as_dict()
+
+
+def _with_paths(content: dict[str, Any], flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """With the import path of a loss of this package that is given by its name: PML has some of the same names."""
+
+    def path(name: Any) -> Any:
+        return f"proxemic.losses.{name}" if name in proxemic.losses.__all__ else name
+
+    loss = content.get("loss")
+    if isinstance(loss, str):
+        content = content | {"loss": path(loss)}
+    elif isinstance(loss, Mapping) and "class_path" in loss:
+        content = content | {"loss": {**loss, "class_path": path(loss["class_path"])}}
+    found: list[str] = []
+    for before, flag in pairwise(["", *flags]):
+        name, given, value = flag.partition("=")
+        if given and name in ("--loss", "--loss.class_path"):
+            flag = f"{name}={path(value)}"
+        found.append(path(flag) if before in ("--loss", "--loss.class_path") else flag)
+    return content, found
 
 
 def _without_replaced(content: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]:
@@ -335,15 +389,8 @@ def _is_choice(thing: object, bases: tuple[type, ...]) -> bool:
 def _arguments(path: str) -> list[str]:
     """Names that a recipe may give to a class; what is filled in by the program is left out."""
     module, _, name = path.rpartition(".")
-    left_out = {"self", "args", "kwargs", "num_classes", "embedding_size", "params", "optimizer"}
-    names: list[str] = []
-    for base in inspect.getmro(getattr(importlib.import_module(module), name)):
-        parameters = inspect.signature(base.__init__).parameters
-        names += [each for each in parameters if each not in left_out and each not in names]
-        # A class with **kwargs hands them to the next.
-        if all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
-            break
-    return names
+    left_out = {"self", "args", "kwargs", "params", "optimizer", *FILLED_IN}
+    return [each for each in parameters(getattr(importlib.import_module(module), name)) if each not in left_out]
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -23,7 +23,7 @@ from proxemic.data import (
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
 from proxemic.models import is_model
-from proxemic.recipes.reader import read_evaluation, read_evaluation_config
+from proxemic.recipes.reader import own_backbone, read_evaluation, read_evaluation_config
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder
 from proxemic.training.run import fingerprint
@@ -124,7 +124,7 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     judged = []
     for path in targets:
-        model, preprocessing = load_embedder(path)
+        model, preprocessing = load_embedder(path, own_backbone(path))
         embeddings = embed_images(model.to(device), images, preprocessing, batch_size=config.batch_size)
         content = LabelledEmbeddings.of_images(embeddings, images)
         if arguments.save_embeddings is not None:
@@ -136,7 +136,9 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
 
 def _judged(path: Path, split: str, content: LabelledEmbeddings, config: EvaluationConfig) -> Judged:
     metrics = evaluate_embeddings(content.embeddings, content.rows, config)
-    return Judged(str(path), split, content.rows, metrics, config.metric)
+    # A metric of one's own has no value for each class.
+    metric = config.metric if config.metric in metrics.per_query else "map@r"
+    return Judged(str(path), split, content.rows, metrics, metric)
 
 
 def _images(
