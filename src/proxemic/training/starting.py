@@ -36,7 +36,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, images
             "differ), so its proxies do not fit: give both the same data."
         )
     try:
-        model.load_state_dict(load_model(run.path)[0].state_dict())
+        model.load_state_dict(load_model(run.path, model.config.own)[0].state_dict())
     except RuntimeError as error:
         raise _misfit(run, "model", error) from error
     load_loss(run, loss)

@@ -26,6 +26,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.files import write_json, write_text
 from proxemic.locks import alone_in
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
+from proxemic.losses.own import Loss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.batch_norm import JoinedBatchNorm
 from proxemic.training.checkpoint_io import AtomicCheckpointIO
@@ -34,6 +35,7 @@ from proxemic.training.embed import embed_images, evaluate_embeddings, pick_devi
 from proxemic.training.keeper import RunKeeper
 from proxemic.training.measures import EpochMeasure, Snapshots
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.own_metrics import check_own_metrics
 from proxemic.training.phases import Phase
 from proxemic.training.pictures import draw_curves, draw_gallery
 from proxemic.training.processes import Processes, ProcessesOfLightning, keep_sigterm
@@ -205,6 +207,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
     model, loss = _networks(recipe, splits)
     # What these refuse is said before anything is written.
     _check_schedule(recipe, recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
+    check_own_metrics(recipe.evaluation)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
@@ -233,10 +236,10 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes) -> _Parts:
     return _Parts(splits, task, data)
 
 
-def _check_sharded(recipe: Recipe, loss: ProxyLoss | PairwiseLoss, processes: Processes) -> None:
+def _check_sharded(recipe: Recipe, loss: Loss, processes: Processes) -> None:
     if not isinstance(loss, ProxyLoss) or isinstance(loss, HISTLoss):
         raise UserError(
-            f"proxies is sharded, but {type(loss).__name__} "
+            f"proxies is sharded, but {loss_name(loss)} "
             + ("needs those of the whole batch" if isinstance(loss, HISTLoss) else "has none")
             + ": set it to replicated."
         )
@@ -261,15 +264,15 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     if second is None:
         return None
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
-        loss = second.loss(splits.train.num_classes, recipe.model.embedding_size)
+        loss = make_loss(second.loss, splits.train.num_classes, recipe.model.embedding_size)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
 
 
-def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss | PairwiseLoss]:
+def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model)
-    return model, recipe.loss(splits.train.num_classes, recipe.model.embedding_size)
+    return model, make_loss(recipe.loss, splits.train.num_classes, recipe.model.embedding_size)
 
 
 def _held_out(recipe: Recipe, splits: Splits) -> tuple[ImageSet | None, str]:
@@ -425,7 +428,7 @@ def _finish(
 
 
 def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory) -> dict[str, Any]:
-    model, _ = load_model(run.path)
+    model, _ = load_model(run.path, recipe.model.own)
     device = pick_device(recipe.training.accelerator)
 
     def judge(network: EmbeddingModel, description: str) -> tuple[torch.Tensor, Any]:
