@@ -21,6 +21,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PML = "pytorch_metric_learning"
 PAIRS = ["--recipe", "glyphs-small/multi-similarity"]
 CONTRASTIVE = ["--loss.loss", f"{PML}.losses.ContrastiveLoss"]
+SUPCON = ["--loss", f"{PML}.losses.SupConLoss"]
 HALF = ["--training.precision", "16-mixed", "--training.accelerator", "cpu"]
 FLAGS = {
     "unknown recipe": (["--recipe", "glyps"], ["glyps", "did you mean glyphs"]),
@@ -207,6 +208,13 @@ def test_what_a_kill_left_before_a_run_had_begun_is_no_run(tmp_path: Path) -> No
         (["--batches.images_per_class", "1"], ["8/1 = 8 classes a batch", "5 training classes"]),
         (["--proxies", "sharded", "--optim.optimizer", "torch.optim.Adafactor"], ["Adafactor", "proxies: replicated"]),
         (["--optim.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"], ["ReduceLROnPlateau", "mode to max"]),
+        ([*SUPCON, "--proxies", "sharded"], ["SupConLoss has none", "replicated"]),
+        (
+            [*SUPCON, "--training.callbacks", "[proxemic.training.DistanceToProxy]"],
+            ["the loss, SupConLoss, has no prox"],
+        ),
+        (["--model.backbone_args", "{dept: 2}"], ["'convnet' takes none"]),
+        (["--model.backbone", "torch.nn.Flatten", "--model.backbone_args.axis=1"], ["torch.nn", "Flatten", "'axis'"]),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_written(

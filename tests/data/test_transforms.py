@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 from proxemic.data import Augmentation, Preprocessing
 
@@ -102,17 +105,55 @@ def test_no_augmentation_is_evaluation() -> None:
         Augmentation(scale=(0.5, 1.5)),
         Augmentation(shear=30.0),
         Augmentation(noise=0.1),
+        Augmentation(rand_augment=(2, 9)),
+        Augmentation(trivial_augment=True),
+        Augmentation(brightness=0.4),
+        Augmentation(contrast=0.4),
+        Augmentation(saturation=0.4),
+        Augmentation(hue=0.1),
+        Augmentation(grey=0.5),
+        Augmentation(erase=0.5),
+        Augmentation(before_crop=[v2.RandomVerticalFlip()]),
+        Augmentation(after_crop=[v2.RandomVerticalFlip()]),
+        Augmentation(on_tensor=[v2.RandomVerticalFlip()]),
     ],
 )
 def test_every_augmentation_acts_and_draws_from_torch_alone(augmentation: Augmentation) -> None:
-    transform = augmentation.training(replace(GREY, resize=40))
+    transform = augmentation.training(Preprocessing(32, 40))
     image = noise_image()
     torch.manual_seed(0)
-    first = transform(image)
-    second = transform(image)
+    found = [transform(image) for _ in range(8)]
     torch.manual_seed(0)
-    assert torch.equal(first, transform(image))
-    assert not torch.equal(first, second)
+    assert all(torch.equal(each, transform(image)) for each in found)
+    assert not all(torch.equal(each, found[0]) for each in found)
+    assert augmentation.training(replace(GREY, resize=40))(image).shape == (1, 32, 32)
+
+
+class Note(nn.Module):
+    """Notes what comes by, and leaves it as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def forward(self, image: Any) -> Any:
+        self.seen.append(image.copy() if isinstance(image, Image.Image) else image)
+        return image
+
+
+def test_own_transforms_come_where_they_are_named() -> None:
+    before, after, on_tensor = Note(), Note(), Note()
+    own: dict[str, Any] = {"before_crop": [before], "after_crop": [after], "on_tensor": [on_tensor]}
+    preprocessing = Preprocessing(32, 40)
+    found = Augmentation(horizontal_flip=1.0, grey=1.0, erase=1.0, **own).training(preprocessing)(noise_image())
+    assert (before.seen[0].size, before.seen[0].mode) == ((50, 40), "RGB")
+    image: Any = noise_image()
+    mirrored = functional.horizontal_flip(functional.center_crop(functional.resize(image, [40]), [32]))
+    np.testing.assert_array_equal(np.asarray(after.seen[0]), np.asarray(functional.rgb_to_grayscale(mirrored, 3)))
+    assert torch.equal(on_tensor.seen[0], found)
+    untouched = replace(preprocessing, resize=None).evaluation()(after.seen[0])
+    assert ((found == untouched) | (found == 0)).all()
+    assert 0.02 < (found != untouched).float().mean() < 0.4
 
 
 def test_a_random_crop_is_a_part_of_the_resized_image() -> None:
@@ -178,6 +219,11 @@ def test_preprocessing_refuses(values: dict[str, Any], message: str) -> None:
         ({"shear": 90.0}, "shear"),
         ({"noise": -0.1}, "noise"),
         ({"noise": float("nan")}, "noise"),
+        ({"brightness": -0.1}, "brightness is -0.1"),
+        ({"hue": 0.6}, "hue is 0.6, but it must be from 0 to 0.5"),
+        ({"erase": 2.0}, "erase"),
+        ({"rand_augment": (2, 31)}, "rand_augment is"),
+        ({"rand_augment": (2, 9), "trivial_augment": True}, "drop one"),
     ],
 )
 def test_augmentation_refuses(values: dict[str, Any], message: str) -> None:

@@ -42,6 +42,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ),
         ("sampled, sharded", [SIZES, *GATHERED, ["all_reduce", [BATCH + 2]]], [SCATTERED]),
         ("pairs", [SIZES, *GATHERED], []),
+        ("own", [SIZES, *GATHERED], []),
     ],
 )
 def test_a_step_gathers_once_scatters_once_and_reduces_a_few_floats_a_sample(
@@ -58,6 +59,12 @@ def test_sharded_and_sampled_is_the_weighted_definition_on_the_rows_drawn(steps:
         for value, embeddings, proxies, drawn in found["sampled and sharded"].values():
             assert max(value, embeddings, proxies) <= 1e-5
             assert drawn == (12, 11)[rank]  # 7 + ⌈0.3 · 14⌉ of 21 classes, 7 + ⌈0.3 · 13⌉ of 20
+
+
+def test_a_module_of_one_s_own_has_the_joined_batch(steps: list[dict[str, Any]]) -> None:
+    for found in steps:
+        assert found["own"]["own"] == found["own"]["pairs"]
+        assert any(found["own"]["own"][1:])
 
 
 def test_copies_of_sampled_proxies_stay_alike(steps: list[dict[str, Any]]) -> None:

@@ -27,6 +27,7 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
 
     from measure import Moved  # type: ignore[import-not-found]
     from proxemic.losses import MeanProxyNorm, NormalizedSoftmaxLoss, PairwiseLoss, ProxyAnchorLoss
+    from proxemic.losses.own import OwnLoss
 
     made: dict[str, tuple[nn.Module, dict[str, bool]]] = {
         "data-wise": (NormalizedSoftmaxLoss(CLASSES, DIM), {"sharded": True}),
@@ -37,6 +38,7 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
         "sampled": (ProxyAnchorLoss(CLASSES, DIM, sample_rate=0.01), {}),
         "sampled, sharded": (ProxyAnchorLoss(CLASSES, DIM, sample_rate=0.01), {"sharded": True}),
         "pairs": (PairwiseLoss(CLASSES, DIM, loss=ContrastiveLoss()), {}),
+        "own": (OwnLoss(CLASSES, DIM, ContrastiveLoss()), {}),
     }
     found = {}
     for name, (loss, layout) in made.items():
@@ -110,6 +112,26 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
+def own(rank: int) -> dict[str, list[float]]:
+    """The value and the gradient of a module of one's own, and of its like among the losses of this package."""
+    from pytorch_metric_learning.losses import MultiSimilarityLoss
+
+    from proxemic.losses import PairwiseLoss
+    from proxemic.losses.own import OwnLoss
+
+    found = {}
+    for name, loss in {
+        "own": OwnLoss(CLASSES, DIM, MultiSimilarityLoss()),
+        "pairs": PairwiseLoss(CLASSES, DIM, loss=MultiSimilarityLoss()),
+    }.items():
+        loss.distribute()
+        x, y = batch(rank)
+        value = loss(x, y)
+        (gradient,) = torch.autograd.grad(value, x)
+        found[name] = [value.item(), *gradient.flatten().tolist()]
+    return found
+
+
 def training(rank: int) -> dict[str, Any]:
     """Some steps with sampled classes: the processes' copies of the proxies stay alike."""
     from proxemic.losses import NormalizedSoftmaxLoss
@@ -159,6 +181,7 @@ if __name__ == "__main__":
         {
             "collectives": collectives(rank),
             "sampled and sharded": sampled_and_sharded(rank),
+            "own": own(rank),
             "training": training(rank),
             "awkward": awkward(rank),
         }

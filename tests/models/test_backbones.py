@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -50,6 +51,33 @@ def test_channels_last_maps_are_turned() -> None:
     with torch.device("meta"):
         backbone = timm_backbone("swin_tiny_patch4_window7_224").eval()
         assert backbone(torch.zeros(1, 3, 224, 224)).shape == (1, 768, 7, 7)
+
+
+def test_a_transformer_takes_images_of_another_size_and_its_weights_are_resampled(tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    small: dict[str, Any] = {"depth": 1}
+    source: Any = timm.create_model(name, **small)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    backbone = timm_backbone(name, image_size=32, arguments=small, weights=tmp_path / "w.safetensors").eval()
+    assert backbone(torch.zeros(1, 3, 32, 32)).shape == (1, 192, 4, 1)
+    assert torch.equal(backbone.network.get_parameter("patch_embed.proj.weight"), source.patch_embed.proj.weight)
+    same: Any = timm_backbone(name, image_size=224, arguments=small).network
+    assert same.get_parameter("pos_embed").shape == source.pos_embed.shape
+    assert timm_backbone("test_resnet", image_size=64)(torch.zeros(1, 3, 64, 64)).shape[2:] == (2, 2)
+
+
+def test_arguments_reach_timm_and_those_that_are_said_elsewhere_are_refused() -> None:
+    arguments = {"img_size": 32, "depth": 1, "class_token": False, "global_pool": "avg"}
+    with pytest.raises(ValueError, match="backbone_args has global_pool, which is not for it to say"):
+        timm_backbone("vit_tiny_patch16_224", arguments=arguments)
+    del arguments["global_pool"]
+    network: Any = timm_backbone("vit_tiny_patch16_224", image_size=64, arguments=arguments).network
+    assert network.patch_embed.img_size == (32, 32)
+    with pytest.raises(ValueError, match=r"'test_vit' cannot be made with .*'depht'"):
+        timm_backbone("test_vit", arguments={"depht": 2})
+    for name in ("checkpoint_path", "pretrained", "in_chans", "features_only"):
+        with pytest.raises(ValueError, match=f"backbone_args has {name}, which is not for it to say"):
+            timm_backbone("test_vit", arguments={name: "x"})
 
 
 def test_unknown_name_suggests_the_nearest() -> None:

@@ -2,7 +2,9 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -10,10 +12,13 @@ from pytorch_metric_learning import distances, losses, miners
 from torch import nn
 
 import proxemic.losses
+from proxemic.data import ArrayPixels, ClassBalancedBatches, ImageSet
 from proxemic.errors import UserError
-from proxemic.losses import MaxPooling, MeanProxyNorm, PairwiseLoss, ProxyLoss
+from proxemic.losses import CosFaceLoss, MaxPooling, MeanProxyNorm, PairwiseLoss, ProxyLoss
+from proxemic.losses.own import OwnLoss, make_loss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.training.data_module import TrainingData
 
 RECIPE = "glyphs-small/multi-similarity"
 
@@ -153,6 +158,64 @@ def test_functions_of_the_warping_papers_table_3_by_flag() -> None:
     flags = ["--loss", "WarpedSoftmaxLoss", "--loss.f1=torch.sqrt", "--loss.f2=torch.square"]
     loss = read_recipe(find_recipe("glyphs-small"), flags).recipe.loss(5, 6)
     assert loss(torch.randn(3, 6), torch.tensor([0, 1, 4])).isfinite()
+
+
+class Own(nn.Module):
+    def __init__(self, embedding_size: int, *, scale: float = 1.0) -> None:
+        super().__init__()
+        self.embedding_size, self.scale = embedding_size, scale
+
+
+def test_modules_as_losses_take_what_they_have_parameters_for(tmp_path: Path) -> None:
+    flags = ["--loss", "pytorch_metric_learning.losses.SupConLoss", "--loss.temperature", "0.3"]
+    flags += ["--loss.distance", '{"class_path": "pytorch_metric_learning.distances.DotProductSimilarity"}']
+    again = tmp_path / "recipe.yaml"
+    again.write_text(read_recipe(find_recipe("glyphs-small"), flags).yaml)
+    theirs = made(again)
+    assert isinstance(theirs, losses.SupConLoss)
+    assert theirs.temperature == 0.3
+    assert isinstance(theirs.distance, distances.DotProductSimilarity)
+    assert made(again, "--loss", "pytorch_metric_learning.losses.ProxyAnchorLoss").proxies.shape == (5, 6)
+    ours = made(find_recipe("glyphs-small"), "--loss", f"{__name__}.Own", "--loss.scale=2")
+    assert (type(ours), ours.embedding_size, ours.scale) == (Own, 6, 2.0)
+    # PML has a class of this name, too.
+    for flags in (["--loss", "CosFaceLoss"], ["--loss=CosFaceLoss"], ["--loss.class_path", "CosFaceLoss"]):
+        assert isinstance(make_loss(read_recipe(again, flags).recipe.loss, 5, 6), CosFaceLoss)
+
+
+def made(recipe: Path, *flags: str) -> Any:
+    """The user's module inside the loss."""
+    loss = make_loss(read_recipe(recipe, flags).recipe.loss, 5, 6)
+    assert isinstance(loss, OwnLoss)
+    return loss.loss
+
+
+def test_batches_of_a_class_take_what_they_have_parameters_for() -> None:
+    flags = ["--batches.sampler", "proxemic.data.ClassBalancedBatches", "--batches.sampler.classes_per_batch", "3"]
+    flags += ["--batches.sampler.images_per_class=2", "--seed=3"]
+    pixels = ArrayPixels(np.zeros((24, 32, 32), np.uint8))
+    images = ImageSet.from_names(pixels, [f"class {number % 4}" for number in range(24)])
+    data = TrainingData(images, read_recipe(find_recipe("glyphs-small"), flags).recipe, world=2)
+    assert isinstance(order := data.batches.batches, ClassBalancedBatches)
+    assert [len(batch) for batch in order] == [6, 6, 6, 6]
+    assert order.seed == 3
+    assert not data.even  # as nobody knows
+    with pytest.raises(ValueError, match=r"images_per_class and batches\.sampler are both given"):
+        read_recipe(find_recipe("glyphs-small"), ["--batches.images_per_class=2", "--batches.sampler=RandomBatches"])
+
+
+def test_what_a_backbone_s_arguments_name_is_not_made(tmp_path: Path) -> None:
+    recipe = tmp_path / "hostile.yaml"
+    argument = {"class_path": "pathlib.Path.touch", "init_args": {"self": "hostile"}}
+    content = yaml.safe_load(find_recipe("glyphs-small").read_text())
+    content["model"] = {"backbone": "test_vit", "backbone_args": {"depth": argument}}
+    recipe.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="backbone_args"):
+        read_recipe(recipe)
+    for path in ("os.getcwd", "torch.optim.SGD"):
+        assert read_recipe(find_recipe("glyphs-small"), ["--model.backbone", path]).recipe.model.backbone == path
+    tagged = read_recipe(find_recipe("glyphs-small"), ["--model.backbone", "resnet18.a1_in1k", "--images.size=48"])
+    assert (tagged.recipe.model.own, tagged.recipe.model.image_size) == (None, 48)
 
 
 def test_an_optimiser_that_a_flag_names_has_its_own_defaults() -> None:

@@ -13,7 +13,17 @@ from proxemic.training.embed import embed_images, evaluate_embeddings, share_of
 from proxemic.training.module import TrainingDiverged
 
 PREPROCESSING = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
-CONFIG = EvaluationConfig(recall_at=(1, 2), ndcg_at=(3,), batch_size=16)
+
+
+class Ramp(nn.Module):
+    """Depends on the order of the rows."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        assert len(embeddings) == len(labels)
+        return {"ramp": torch.arange(len(embeddings)).double() @ embeddings.double().sum(1)}
+
+
+CONFIG = EvaluationConfig(recall_at=(1, 2), ndcg_at=(3,), batch_size=16, own_metrics=[Ramp()])
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
@@ -73,9 +83,10 @@ def test_a_users_module_is_judged_after_the_epoch(images: ImageSet, flags: bool)
     found = evaluate_embeddings(embed_images(module, images, PREPROCESSING, batch_size=16), images, CONFIG)
     assert judge.latest is not None
     assert judge.latest == found
+    assert "ramp" in found
     assert (judge.latest.queries, judge.latest.left_out) == (found.queries, 0)
     logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
-    assert logged == {f"validation/{name}": pytest.approx(value, abs=1e-7) for name, value in found.items()}
+    assert logged == {f"validation/{name}": pytest.approx(value, rel=1e-6, abs=1e-7) for name, value in found.items()}
 
 
 def test_judging_leaves_the_training_as_it_is(images: ImageSet) -> None:

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from proxemic.losses import NormalizedSoftmaxLoss, PairwiseLoss, ProxyLoss, ProxyNCAPlusPlusLoss
+from proxemic.losses import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.checks import check_positive
+from proxemic.losses.own import Loss, loss_name
 
 __all__ = ["GapBounds", "class_directions", "class_minimizers", "gap_bounds", "softmax_form", "squared_gaps"]
 
@@ -142,7 +143,7 @@ def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
     )
 
 
-def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes dim"], float]:
+def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
     """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy a class.
 
     ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``; its scoring has that scale.
@@ -157,7 +158,7 @@ def softmax_form(loss: ProxyLoss | PairwiseLoss) -> tuple[Float[Tensor, "classes
     if not fits or loss.proxies_per_class > 1:
         several = f" with {loss.proxies_per_class} proxies a class" if fits else ""
         raise ValueError(
-            f"the loss is {type(loss).__name__}{several}, but the gap is that of a softmax of cosines with one proxy a "
+            f"the loss is {loss_name(loss)}{several}, but the gap is that of a softmax of cosines with one proxy a "
             "class: NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
         )
     return loss.proxies.detach()[:, 0], loss.scoring.scale

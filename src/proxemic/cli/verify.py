@@ -55,12 +55,13 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     check_target(arguments.target, ("a run directory", "a model.safetensors"))
 
     from proxemic.cli.verification_report import Verification
+    from proxemic.recipes.reader import own_backbone
     from proxemic.training.embed import load_embedder, pick_device
 
     config, folder, workers = _settings(arguments)
     check_places([arguments.out], [arguments.target, folder])
     pairs = _read_sets(arguments.sets, folder)
-    model, preprocessing = load_embedder(arguments.target)
+    model, preprocessing = load_embedder(arguments.target, own_backbone(arguments.target))
     found = Verification(
         str(arguments.target), str(folder), arguments.distance or config.distance, not arguments.no_flip
     )

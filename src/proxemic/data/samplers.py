@@ -5,6 +5,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -44,6 +45,17 @@ class Batches(Sampler[list[int]], ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class MakesBatches(Protocol):
+    """Makes the batches of a run.
+
+    A recipe may name any class of `Batches` here: these are filled in where its constructor has parameters of these
+    names.
+    """
+
+    def __call__(self, labels: Int64[Tensor, " images"], num_images: int, batch_size: int, seed: int) -> Batches: ...
 
 
 class RandomBatches(Batches):

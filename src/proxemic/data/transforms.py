@@ -13,6 +13,7 @@ from torchvision.transforms.v2 import functional
 from proxemic.data.reading import Picture, read_image
 
 Transform = Callable[[Picture], Tensor]
+OwnTransform = nn.Module | Callable[..., Any]
 
 _BILINEAR = v2.InterpolationMode.BILINEAR
 
@@ -100,6 +101,10 @@ class Preprocessing:
 class Augmentation:
     """What training images go through besides; every field at its default does nothing.
 
+    What is asked for happens in this order: `before_crop`; the crop, as large as the network sees; the mirror image;
+    rotation, shift, zoom and shear in one; `rand_augment` or `trivial_augment`; brightness, contrast, saturation and
+    hue, in random order; grey; `after_crop`; noise and the normalisation of `Preprocessing`; `erase`; `on_tensor`.
+
     Args:
         random_resized_crop: smallest and largest part of the image's area to crop and resize to the square, in
             (0, 1]; its sides differ by a factor of up to 4/3. None takes the crop that evaluation takes.
@@ -110,9 +115,22 @@ class Augmentation:
         scale: smallest and largest zoom factor; None for none.
         shear: largest horizontal shear either way, in degrees, 0 to below 90.
         noise: standard deviation of Gaussian noise on each pixel, as a part of white.
+        rand_augment: number of operations and their magnitude, 0 to 30, of RandAugment (Cubuk et al., 2020), as [2, 9].
+        trivial_augment: one random operation of random strength (TrivialAugment, Müller and Hutter, 2021).
+        brightness: largest change either way, as a part, 0 or more: 0.4 draws a factor from 0.6 to 1.4.
+        contrast: likewise.
+        saturation: likewise.
+        hue: largest turn either way, as a part of the circle of hues, 0 to 0.5.
+        grey: probability of an image without colour.
+        erase: probability that a random rectangle, of 2 to 33 % of the area, is set to the mean colour.
+        before_crop: functions or modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image,
+            for the whole image, grey or RGB as `Preprocessing.channels` says; they must draw from torch's generator
+            alone, too.
+        after_crop: likewise, for the square, which must keep its size.
+        on_tensor: likewise, for the normalised tensor `[channels, size, size]`, which must keep its shape.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: a value is out of its range, or two fields exclude each other.
 
     Example:
         >>> augmentation = Augmentation(random_resized_crop=(0.2, 1.0), horizontal_flip=0.5)
@@ -129,6 +147,17 @@ class Augmentation:
     scale: tuple[float, float] | None = None
     shear: float = 0.0
     noise: float = 0.0
+    rand_augment: tuple[int, int] | None = None
+    trivial_augment: bool = False
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    grey: float = 0.0
+    erase: float = 0.0
+    before_crop: list[OwnTransform] | None = None
+    after_crop: list[OwnTransform] | None = None
+    on_tensor: list[OwnTransform] | None = None
 
     def __post_init__(self) -> None:
         crop = self.random_resized_crop
@@ -140,13 +169,24 @@ class Augmentation:
             raise ValueError("random_resized_crop and random_crop are both set, but images are cropped once: drop one.")
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"scale is {self.scale}, but it must be two ascending factors above 0.")
-        for name, most in (("horizontal_flip", 1), ("degrees", 180), ("translate", 1)):
+        bounds = {"horizontal_flip": 1, "degrees": 180, "translate": 1, "hue": 0.5, "grey": 1, "erase": 1}
+        for name, most in bounds.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} is {getattr(self, name)}, but it must be from 0 to {most}.")
         if not 0 <= self.shear < 90:
             raise ValueError(f"shear is {self.shear}, but it must be at least 0 and below 90 degrees.")
-        if not self.noise >= 0:
-            raise ValueError(f"noise is {self.noise}, but it must be at least 0.")
+        for name in ("noise", "brightness", "contrast", "saturation"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 0.")
+        if self.rand_augment is not None and not (self.rand_augment[0] >= 1 and 0 <= self.rand_augment[1] <= 30):
+            raise ValueError(
+                f"rand_augment is {self.rand_augment}, but it must be a number of operations from 1 and a magnitude "
+                "from 0 to 30, as [2, 9]."
+            )
+        if self.rand_augment is not None and self.trivial_augment:
+            raise ValueError(
+                "rand_augment and trivial_augment are both set, but one takes the other's place: drop one."
+            )
 
     def training(self, preprocessing: Preprocessing) -> Transform:
         """Make the random transform; it draws from torch's generator alone.
@@ -156,7 +196,7 @@ class Augmentation:
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
-        steps: list[nn.Module] = [_ToChannels(preprocessing.channels)]
+        steps: list[Callable[..., Any]] = [_ToChannels(preprocessing.channels), *(self.before_crop or [])]
         if self.random_resized_crop is None:
             steps += _fit(preprocessing, v2.RandomCrop if self.random_crop else v2.CenterCrop)
         else:
@@ -168,7 +208,18 @@ class Augmentation:
             shift = (self.translate, self.translate) if self.translate else None
             turn, shear = (-self.degrees, self.degrees), self.shear or None
             steps.append(v2.RandomAffine(turn, shift, self.scale, shear, interpolation=_BILINEAR))
-        return v2.Compose([*steps, _ToTensor(preprocessing, self.noise)])
+        if self.rand_augment is not None:
+            steps.append(v2.RandAugment(*self.rand_augment, interpolation=_BILINEAR))
+        if self.trivial_augment:
+            steps.append(v2.TrivialAugmentWide(interpolation=_BILINEAR))
+        if self.brightness or self.contrast or self.saturation or self.hue:
+            steps.append(v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue))
+        if self.grey > 0:
+            steps.append(v2.RandomGrayscale(self.grey))
+        steps += [*(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
+        if self.erase > 0:
+            steps.append(v2.RandomErasing(self.erase))
+        return v2.Compose([*steps, *(self.on_tensor or [])])
 
 
 def _fit(

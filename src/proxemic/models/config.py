@@ -1,10 +1,15 @@
 """What an embedding network is made from, as plain data."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from typing import Literal, get_args
+
+from torch import nn
 
 from proxemic.models.iresnet import IRESNETS
 
+# Not Any: a parser would make what a recipe names there.
+Scalar = bool | int | float | str | None
 Pooling = Literal["avg", "max", "avg+max", "gem"]
 Head = Literal["linear", "linear+layer_norm", "none"]
 
@@ -17,7 +22,10 @@ class ModelConfig:
 
     Args:
         backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; `iresnet18`, 34, 50, 100
-            or 200 for faces of 112 pixels, which goes with head `none` and 512 dimensions; or the name of a timm model.
+            or 200 for faces of 112 pixels, which goes with head `none` and 512 dimensions; the name of a timm model; or
+            a class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
+            feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
+            parameter `in_channels` of its constructor is filled in.
         embedding_size: dimensions of the embedding, 1 to 1,048,576.
         pooling: of the backbone's feature map; `avg` for an IResNet, which leaves one place.
         layer_norm: normalise the pooled features, without trained weights, before the last layer.
@@ -31,6 +39,9 @@ class ModelConfig:
         head: after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
             embedding_size must be the backbone's number of features.
         freeze_batch_norm: keep the statistics and weights of the backbone's batch norm as they are, also in training.
+        backbone_args: arguments of the timm model, as `drop_path_rate`, or of your own class; plain values and lists.
+        image_size: side of the images in pixels; a recipe takes it from `images.size`. Of timm's networks, those that
+            are made for one size, as vision transformers, are made for this one; `None` leaves them at theirs.
 
     Raises:
         ValueError: where an argument is out of its range.
@@ -39,7 +50,7 @@ class ModelConfig:
     'gem'
     """
 
-    backbone: str = "convnet"
+    backbone: type[nn.Module] | str = "convnet"
     embedding_size: int = 128
     pooling: Pooling = "avg"
     layer_norm: bool = False
@@ -50,6 +61,8 @@ class ModelConfig:
     width: int = 32
     head: Head = "linear"
     freeze_batch_norm: bool = False
+    backbone_args: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
+    image_size: int | None = None
 
     def __post_init__(self) -> None:
         for name, largest in (("embedding_size", LARGEST_EMBEDDING), ("width", LARGEST_WIDTH)):
@@ -81,3 +94,28 @@ class ModelConfig:
                 f"pooling is {self.pooling!r} but {self.backbone!r} pools by a layer of its own; take avg, which "
                 "leaves its output as it is"
             )
+        if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
+            raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
+        if self.own is not None and self.pretrained:
+            raise ValueError(
+                f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "
+                "a file as weights"
+            )
+        if self.backbone_args and self.own is None and self.backbone in ("convnet", "bn_inception", *IRESNETS):
+            raise ValueError(f"backbone_args are given but {self.backbone!r} takes none; leave them out")
+        try:
+            json.dumps({**self.backbone_args}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"backbone_args must map names to plain values, which model.json can hold: {error}"
+            ) from error
+
+    @property
+    def own(self) -> type[nn.Module] | None:
+        """The user's own class of backbone; `None` for a name."""
+        return self.backbone if isinstance(self.backbone, type) else None
+
+    @property
+    def backbone_name(self) -> str:
+        """The name of the backbone, or the import path of its class."""
+        return f"{self.own.__module__}.{self.own.__qualname__}" if self.own else str(self.backbone)

@@ -13,6 +13,7 @@ from proxemic.models.bn_inception import BNInception
 from proxemic.models.bn_inception_weights import bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
+from proxemic.models.own_backbone import OwnBackbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
@@ -38,7 +39,9 @@ class EmbeddingModel(nn.Module):
     torch.Size([2, 16])
     """
 
-    def __init__(self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone) -> None:
+    def __init__(
+        self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone | OwnBackbone
+    ) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
@@ -74,7 +77,7 @@ def _last_layers(config: ModelConfig, features: int) -> list[nn.Module]:
         if config.embedding_size != features:
             raise ValueError(
                 f"embedding_size is {config.embedding_size} but without a head it must be {features}, the features of "
-                f"{config.backbone}; set it so, or take head 'linear'"
+                f"{config.backbone_name}; set it so, or take head 'linear'"
             )
         return []
     linear = nn.Linear(features, config.embedding_size)
@@ -100,7 +103,9 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         load_embedding_model(model, file, config.backbone)
         model.config = config
         return model
-    if config.backbone == "convnet":
+    if config.own is not None:
+        backbone = OwnBackbone.build(config, config.own)
+    elif config.backbone == "convnet":
         backbone = ConvNet(config.in_channels, config.width)
         if file is not None:
             load_weights_file(backbone, file, "convnet")
@@ -108,13 +113,15 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         backbone = bn_inception_backbone(
             pretrained=config.pretrained, in_channels=config.in_channels, weights=config.weights
         )
-    elif config.backbone in IRESNETS:
-        backbone = iresnet_backbone(config.backbone, in_channels=config.in_channels, weights=config.weights)
+    elif config.backbone_name in IRESNETS:
+        backbone = iresnet_backbone(config.backbone_name, in_channels=config.in_channels, weights=config.weights)
     else:
         backbone = timm_backbone(
-            config.backbone,
+            config.backbone_name,
             pretrained=config.pretrained,
             in_channels=config.in_channels,
             weights=config.weights,
+            image_size=config.image_size,
+            arguments=config.backbone_args,
         )
     return EmbeddingModel(config, backbone)

@@ -12,7 +12,9 @@ import safetensors
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
+from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.models.config import ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
@@ -48,9 +50,10 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         if parameter.dtype != torch.float32:
             raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
     weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
+    own = {"backbone": {"class_path": model.config.backbone_name}} if model.config.own else {}
     description = {
         "format": FORMAT,
-        "config": asdict(model.config),
+        "config": asdict(model.config) | own,
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "libraries": {name: found for name in ("proxemic", "torch", "timm") if (found := _version(name))},
@@ -79,22 +82,25 @@ def is_model(path: Path) -> bool:
     return "embeddings" not in kinds and sum(kind.startswith(("F", "BF")) for kind in kinds.values()) > 1
 
 
-def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
+def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, dict[str, Any]]:
     """Load what `save_model` wrote, on the CPU and in evaluation mode, without the network.
 
     Args:
         path: the directory, or its `model.safetensors`.
+        backbone: the class of the backbone, where it is none of this package or of timm; it is made with the arguments
+            that `model.json` holds. What only the file names is never imported.
 
     Returns:
         the model and its preprocessing.
 
     Raises:
         ValueError: where a file is missing, malformed, or not of this model.
+        UserError: where the model needs the class of its backbone, or is given one that it does not need.
         ImportError: for a timm backbone without timm.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)
-    config, preprocessing, checksum = _read(description_file)
+    config, preprocessing, checksum = _read(description_file, backbone)
     plain = replace(config, pretrained=False, weights=None)
     try:
         _check_shapes(read_shapes(weights_file), plain, weights_file)
@@ -109,7 +115,7 @@ def load_model(path: str | Path) -> tuple[EmbeddingModel, dict[str, Any]]:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         message = " ".join(str(error).split())[:200]
-        raise ValueError(f"{weights_file} does not fit {config.backbone}: {message}") from error
+        raise ValueError(f"{weights_file} does not fit {config.backbone_name}: {message}") from error
     model.config = config
     return model.eval(), preprocessing
 
@@ -131,16 +137,32 @@ def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Pat
         )
 
 
-def _read(file: Path) -> tuple[ModelConfig, dict[str, Any], str]:
+def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, dict[str, Any], str]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
-        return ModelConfig(**found["config"]), dict(found["preprocessing"]), str(found["sha256"])
+        config: dict[str, Any] = {**found["config"]} | _own(found["config"].get("backbone"), backbone)
+        return ModelConfig(**config), dict(found["preprocessing"]), str(found["sha256"])
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
-    except (OSError, TypeError, ValueError) as error:
+    except (AttributeError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
+
+
+def _own(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:
+    if not isinstance(named, Mapping):
+        if given is not None:
+            raise UserError(f"backbone is {given.__name__} but the backbone of this model is {named}; leave it out")
+        return {}
+    if given is None:
+        path = str(named.get("class_path"))
+        raise UserError(
+            f"The backbone of this model is of the class {path}, which is not imported because a file names it: judge "
+            f"the run that it is of, or import the class and pass it, load_model(path, "
+            f"backbone={path.rpartition('.')[2]})."
+        )
+    return {"backbone": given}
 
 
 def _version(package: str) -> str | None:

@@ -1,6 +1,9 @@
 """Any network of timm as a backbone, with pretrained weights from its cache, the network or a local file."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +52,13 @@ class TimmBackbone(nn.Module):
 
 
 def timm_backbone(
-    name: str, *, pretrained: bool = False, in_channels: int = 3, weights: str | Path | None = None
+    name: str,
+    *,
+    pretrained: bool = False,
+    in_channels: int = 3,
+    weights: str | Path | None = None,
+    image_size: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> TimmBackbone:
     """Build a timm network as a backbone.
 
@@ -58,9 +67,13 @@ def timm_backbone(
         pretrained: load timm's weights, from the Hugging Face cache or else from the network.
         in_channels: of the images; pretrained first layers are adapted by timm.
         weights: a `.safetensors` file with timm's weights for this model, in place of `pretrained`.
+        image_size: side of the images, for networks that are made for one size, as vision transformers; pretrained
+            position embeddings are resampled to it. `None` leaves them at theirs; other networks take any.
+        arguments: others of the model, as `drop_path_rate`; `img_size` goes before `image_size`.
 
     Raises:
-        ValueError: for a name that timm does not have, or a file that does not fit.
+        ValueError: for a name that timm does not have, arguments that the model does not take, or a file that does not
+            fit.
         UserError: where pretrained weights cannot be had; it says what to fetch and where to put it.
         ImportError: without timm.
 
@@ -79,22 +92,30 @@ def timm_backbone(
             f"backbone is {name!r} but must be 'convnet', 'bn_inception', 'iresnet18' to 'iresnet200' or a timm model; "
             f"did you mean {' or '.join(near)}?"
         )
+    arguments = dict(arguments or {})
+    # These say which weights are loaded, and what the network gives.
+    ours = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}
+    if refused := sorted(ours & {*arguments}):
+        raise ValueError(f"backbone_args has {refused[0]}, which is not for it to say; leave it out")
+    configuration = timm.get_pretrained_cfg(name)
+    fixed = configuration.input_size[-1] if configuration and configuration.fixed_input_size else None
+    if image_size is not None and fixed is not None and image_size != fixed:
+        arguments = {"img_size": image_size, **arguments}
     file = _local_file(weights) if weights is not None else None
     if file is None and pretrained:
-        file = _pretrained_file(name, timm.get_pretrained_cfg(name))
-    if file is None:
-        return TimmBackbone(_create(name, in_channels))
-    return TimmBackbone(_create_from(file, name, in_channels))
+        file = _pretrained_file(name, configuration)
+    create = partial(_create, name, in_channels, arguments)
+    return TimmBackbone(create() if file is None else _create_from(file, name, create))
 
 
-def _create_from(file: Path, name: str, in_channels: int) -> nn.Module:
+def _create_from(file: Path, name: str, create: Callable[..., nn.Module]) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
-            network = _create(name, in_channels, {"file": str(file), "custom_load": False})
+            network = create({"file": str(file), "custom_load": False})
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(f"weights in {file} do not fit {name}: {' '.join(str(error).split())[:200]}") from error
     # timm only logs what a file lacks; what the same random state makes again was not in the file.
-    fresh = dict(_create(name, in_channels).named_parameters())
+    fresh = dict(create().named_parameters())
     lacking = [
         key
         for key, value in network.named_parameters()
@@ -105,7 +126,9 @@ def _create_from(file: Path, name: str, in_channels: int) -> nn.Module:
     return network
 
 
-def _create(name: str, in_channels: int, overlay: dict[str, Any] | None = None) -> nn.Module:
+def _create(
+    name: str, in_channels: int, arguments: Mapping[str, Any], overlay: dict[str, Any] | None = None
+) -> nn.Module:
     import timm
 
     try:
@@ -116,7 +139,12 @@ def _create(name: str, in_channels: int, overlay: dict[str, Any] | None = None) 
             num_classes=0,
             global_pool="",
             in_chans=in_channels,
+            **arguments,
         )
+    except TypeError as error:
+        if not arguments:
+            raise
+        raise ValueError(f"backbone {name!r} cannot be made with {dict(arguments)}: {error}") from error
     except AssertionError as error:
         raise ValueError(f"backbone {name!r} cannot be used, as its pooling cannot be removed: {error}") from error
 

@@ -180,7 +180,7 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     device = pick_device(recipe.training.accelerator)
     parts = []
     for run in runs:
-        model, preprocessing = load_embedder(run)
+        model, preprocessing = load_embedder(run, recipe.model.own)
         found = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
         parts.append(normalize(found, dim=1))
     return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

@@ -16,7 +16,7 @@ from torch import Tensor
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
 from proxemic.files import read_json
-from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.own import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training.embed import embed_images, pick_device
@@ -145,7 +145,7 @@ class FinishedRun(Run):
         return self.splits.train.class_names if classes is None else classes.train
 
     @cached_property
-    def loss(self) -> ProxyLoss | PairwiseLoss:
+    def loss(self) -> Loss:
         """The loss of the phase that the chosen epoch was in, with the chosen weights."""
         run = RunDirectory(self.path)
         recipe = self.recipe.from_its_first_phase()
@@ -153,21 +153,22 @@ class FinishedRun(Run):
         second, phase = recipe.second_phase, recipe
         if second is not None and self.metrics["epoch"] > recipe.training.epochs - second.epochs:
             phase = second
-        loss = phase.loss(self._num_classes, recipe.model.embedding_size)
+        loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
         load_loss(run, loss)
         return loss
 
-    def untrained_loss(self) -> ProxyLoss | PairwiseLoss:
+    def untrained_loss(self) -> Loss:
         """The loss of the first phase as the recipe's seed draws it, also where the run began with another's."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
             build_model(self.recipe.model)  # draws first, as when the run was begun
-            return self.recipe.from_its_first_phase().loss(self._num_classes, self.recipe.model.embedding_size)
+            first = self.recipe.from_its_first_phase()
+            return make_loss(first.loss, self._num_classes, first.model.embedding_size)
 
     @cached_property
     def model(self) -> EmbeddingModel:
         """The network of the chosen epoch, in evaluation mode."""
-        return load_model(self.path)[0].eval()
+        return load_model(self.path, self.recipe.model.own)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
         """Embed images as the run judges them, on the best device there is."""

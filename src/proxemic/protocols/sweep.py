@@ -9,6 +9,7 @@ import torch
 from proxemic.errors import UserError
 from proxemic.extras import extra
 from proxemic.files import write_text
+from proxemic.losses.own import make_loss
 from proxemic.protocols.compare import finish_comparison, plan_comparison
 from proxemic.protocols.comparison_directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison_entries import find_names, read_entry
@@ -104,7 +105,7 @@ def _try_losses(recipe: Recipe) -> None:
     with torch.random.fork_rng(devices=[]):
         for phase in (recipe, recipe.second_phase):
             if phase is not None:
-                phase.loss(4, recipe.model.embedding_size)
+                make_loss(phase.loss, 4, recipe.model.embedding_size)
 
 
 def run_sweep(

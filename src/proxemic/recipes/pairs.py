@@ -21,13 +21,14 @@ PAIRS = ("loss.loss", "loss.miner")
 
 
 def make_inside(config: Namespace) -> Namespace:
-    """A copy of a recipe's configuration in which the classes inside the pair loss and its miner are made.
+    """A copy of a recipe's configuration in which the classes inside a loss of PML and its miner are made.
 
     Raises:
         UserError: If one of them is not there or refuses its arguments.
     """
     made = config.clone()
-    for key in PAIRS:
+    outright = str(made.get("loss.class_path", "")).startswith(PACKAGE)
+    for key in ("loss",) if outright else PAIRS:
         arguments = made.get(f"{key.replace('.', '.init_args.')}.init_args", None) or Namespace()
         for name, value in arguments.items(branches=True, nested=False):
             arguments[name] = _make(f"{key}.{name}", value)

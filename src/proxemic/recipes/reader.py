@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
+from torch import nn
 
 from proxemic.data import ImageSource
 from proxemic.errors import UserError
@@ -16,7 +17,7 @@ from proxemic.recipes import resolve_extended
 from proxemic.recipes.checking import Check, is_section
 from proxemic.recipes.flags import apply_flags, read_flags
 from proxemic.recipes.pairs import make_inside
-from proxemic.recipes.places import arms
+from proxemic.recipes.places import arms, parameters
 from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
 from proxemic.recipes.values import shown
 from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
@@ -26,7 +27,15 @@ from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 with extra("train"):
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-__all__ = ["Evaluation", "ReadRecipe", "read_evaluation", "read_evaluation_config", "read_recipe", "read_yaml"]
+__all__ = [
+    "Evaluation",
+    "ReadRecipe",
+    "own_backbone",
+    "read_evaluation",
+    "read_evaluation_config",
+    "read_recipe",
+    "read_yaml",
+]
 
 MAX_EXTENDED = 20
 
@@ -126,7 +135,7 @@ def _recipe_parser() -> ArgumentParser:
     return parser
 
 
-_LINKS = {"images.channels": "model.in_channels"}
+_LINKS = {"images.channels": "model.in_channels", "images.size": "model.image_size"}
 
 
 def _spelt_out(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
@@ -175,6 +184,37 @@ class _EvaluationAlone:
     evaluation: EvaluationConfig
 
 
+def own_backbone(path: Path) -> type[nn.Module] | None:
+    """The class of a run's own backbone, which its recipe names; None where it names none, or there is no recipe.
+
+    Args:
+        path: The directory of a run or another model, or its `model.safetensors`.
+
+    Raises:
+        UserError: If the class is not there.
+    """
+    recipe = (path if path.is_dir() else path.parent) / "recipe.yaml"
+    model = _content(recipe).get("model") if recipe.is_file() else None
+    backbone = model.get("backbone") if isinstance(model, Mapping) else None
+    if "." not in str(backbone):
+        return None
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(_ModelAlone)
+    config = _parse(parser, _ModelAlone, {"model": {"backbone": backbone}}, str(recipe), (), False)
+    found = _instantiate(parser, config)["model"].backbone
+    return found if isinstance(found, type) else None
+
+
+@dataclass(frozen=True)
+class _Backbone:
+    backbone: type[nn.Module] | str
+
+
+@dataclass(frozen=True)
+class _ModelAlone:
+    model: _Backbone
+
+
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What a file holds, laid over the recipe that it extends."""
     content = read_yaml(path)
@@ -213,6 +253,8 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     refused: list[UserError | ValueError] = []
 
     def make(class_type: type[Any], *given: Any, **arguments: Any) -> Any:
+        taken = parameters(class_type)
+        arguments = {name: each for name, each in arguments.items() if name in taken or name not in _FILLED_IN}
         try:
             return class_type(*given, **arguments)
         except ImportError as error:
@@ -227,6 +269,10 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     except ValueError as error:
         # What a class in a list says, the parser tells with all that it tried besides.
         raise refused[0] if refused else error  # noqa: B904
+
+
+_FILLED_IN = {"num_classes", "embedding_size", "num_images", "labels", "batch_size", "seed"}
+"""What the program gives to losses and batches, where their classes take it."""
 
 
 def _missing_package(error: ImportError) -> str:

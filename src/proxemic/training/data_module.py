@@ -33,7 +33,10 @@ class TrainingData(LightningDataModule):
         super().__init__()
         self.images, self.recipe = images, recipe
         batches, seed = recipe.batches, recipe.seed
-        if batches.images_per_class is None:
+        if batches.sampler is not None:
+            order = batches.sampler(labels=images.labels, num_images=len(images), batch_size=batches.size, seed=seed)
+            size = batches.size
+        elif batches.images_per_class is None:
             order = RandomBatches(len(images), batches.size, seed=seed)
             size = order.batch_size
         else:
@@ -58,7 +61,7 @@ class TrainingData(LightningDataModule):
                 "lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
-        self.even = size % world == 0
+        self.even = size % world == 0 and batches.sampler is None
 
     def train_dataloader(self) -> DataLoader:
         # A resumed run starts in its own epoch, after the batches it has seen: Lightning iterates the loader at once.

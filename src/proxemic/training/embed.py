@@ -14,22 +14,32 @@ from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RowLabels
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import leave_signals
+from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import split_roles
+from proxemic.training.retrieval_metric import gather_rows, split_roles
 
-__all__ = ["embed_images", "evaluate_embeddings", "load_embedder", "metric_settings", "pick_device", "share_of"]
+__all__ = [
+    "embed_images",
+    "evaluate_embeddings",
+    "join_shares",
+    "load_embedder",
+    "metric_settings",
+    "pick_device",
+    "share_of",
+]
 
 
-def load_embedder(path: Path) -> tuple[EmbeddingModel, Preprocessing]:
+def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
     """Load the model of a run, and what its images go through, on the CPU and in evaluation mode.
 
     Args:
         path: The directory of the run, or its `model.safetensors`.
+        backbone: As in `load_model`.
 
     Raises:
         ValueError: Where a file is missing, malformed, or not of this model.
     """
-    model, found = load_model(path)
+    model, found = load_model(path, backbone)
     try:
         return model, Preprocessing(**found)
     except (TypeError, ValueError) as error:
@@ -105,6 +115,16 @@ def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor
     return torch.cat([torch.empty(0, dtype=torch.int64), *_batches(count, batch_size)[rank::world]])
 
 
+def join_shares(
+    share: Float[Tensor, "share dim"], count: int, batch_size: int, world: int
+) -> Float[Tensor, "images dim"]:
+    """The embeddings of all images, in order, from those that each of the processes made, of `share_of`."""
+    if world == 1:
+        return share
+    shares = [share_of(count, batch_size, rank, world) for rank in range(world)]
+    return torch.cat(gather_rows(share))[torch.cat(shares).argsort()]
+
+
 def _batches(count: int, batch_size: int) -> list[Int64[Tensor, " batch"]]:
     return list(torch.arange(count).split(batch_size))
 
@@ -124,9 +144,11 @@ def evaluate_embeddings(
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
-    return retrieval_metrics(
+    found = retrieval_metrics(
         **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery), **metric_settings(config)
     )
+    found.update(compute_own_metrics(config, embeddings, rows.labels))
+    return found
 
 
 def metric_settings(config: EvaluationConfig) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from torch import Tensor
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
-from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses import ProxyLoss
+from proxemic.losses.own import Loss, loss_name
 from proxemic.losses.similarity import Cosine, unit
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import embed_images, share_of
+from proxemic.training.embed import embed_images, join_shares
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.retrieval_metric import gather_rows
 
 __all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots", "as_compared"]
 
@@ -43,7 +43,7 @@ class EpochMeasure(Callback, ABC):
         self.latest: dict[str, float] = {}
 
     @abstractmethod
-    def check(self, loss: ProxyLoss | PairwiseLoss) -> None:
+    def check(self, loss: Loss) -> None:
         """Raise `UserError` if the loss has no such values; asked of the losses of both phases, before all work."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class ProxyGap(EpochMeasure):
 
     names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
 
-    def check(self, loss: ProxyLoss | PairwiseLoss) -> None:
+    def check(self, loss: Loss) -> None:
         try:
             softmax_form(loss)
         except ValueError as error:
@@ -101,10 +101,10 @@ class DistanceToProxy(EpochMeasure):
 
     names = ("avg_dtp",)
 
-    def check(self, loss: ProxyLoss | PairwiseLoss) -> None:
+    def check(self, loss: Loss) -> None:
         if not isinstance(loss, ProxyLoss):
             raise UserError(
-                f"DistanceToProxy is among training.callbacks, but the loss, {type(loss).__name__}, has no proxies: "
+                f"DistanceToProxy is among training.callbacks, but the loss, {loss_name(loss)}, has no proxies: "
                 "leave it out, or take a proxy loss."
             )
 
@@ -167,7 +167,7 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 
 
 def as_compared(
-    loss: ProxyLoss | PairwiseLoss, embeddings: Float[Tensor, "images dim"]
+    loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
     """Embeddings and proxies as the loss compares them: of unit length where it is of cosines; None: no proxies."""
     if not isinstance(loss, ProxyLoss):
@@ -204,7 +204,4 @@ def _embed(task: EmbeddingTask, data: TrainingData) -> Float[Tensor, "images dim
         rank=rank,
         world=world,
     )
-    if world == 1:
-        return mine
-    shares = [share_of(len(data.images), size, each, world) for each in range(world)]
-    return torch.cat(gather_rows(mine))[torch.cat(shares).argsort()]
+    return join_shares(mine, len(data.images), size, world)

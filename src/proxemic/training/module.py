@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
-from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses import ProxyLoss
+from proxemic.losses.own import Loss
 from proxemic.losses.row_steps import is_stepped_by_rows
 from proxemic.models import EmbeddingModel
 from proxemic.training.accumulation import embed_in_parts
@@ -56,7 +57,7 @@ class EmbeddingTask(LightningModule):
     def __init__(
         self,
         model: EmbeddingModel,
-        loss: ProxyLoss | PairwiseLoss,
+        loss: Loss,
         optim: Optimization,
         seed: int,
         *,

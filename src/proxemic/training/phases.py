@@ -1,6 +1,5 @@
 """Two phases: other hyper-parameters of loss and optimiser from some epoch on, the weights carried over."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.own import Loss, MakesLoss
 from proxemic.losses.row_steps import is_stepped_by_rows
 from proxemic.training.optim import Optimization
 
@@ -34,7 +33,7 @@ class SecondPhase:
     """
 
     epochs: int
-    loss: Callable[[int, int], ProxyLoss | PairwiseLoss]
+    loss: MakesLoss
     optim: Optimization
 
     def __post_init__(self) -> None:
@@ -53,7 +52,7 @@ class Phase:
     """
 
     begins: int
-    loss: ProxyLoss | PairwiseLoss
+    loss: Loss
     optim: Optimization
 
 

@@ -1,19 +1,23 @@
 """A recipe: every value that a training run depends on, typed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
+from torch import nn
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits
+from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
-from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.own import MakesLoss
 from proxemic.models import ModelConfig
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import SecondPhase
+
+Metric = nn.Module | Callable[..., Mapping[str, float]]
 
 __all__ = ["BatchConfig", "EvaluationConfig", "Recipe", "TrainingConfig"]
 
@@ -32,15 +36,19 @@ class BatchConfig:
         parts: The network takes the batch in this many parts, of which it keeps nothing until their gradients are
             made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
             pass. Batch norm sees the parts.
+        sampler: Any `proxemic.data.Batches`, also a class of your own, in place of ``images_per_class``; of ``labels``,
+            ``num_images``, ``batch_size`` and ``seed``, what its constructor takes is filled in.
 
     Raises:
-        ValueError: If a count is not allowed, or ``size`` is no multiple of ``images_per_class``.
+        ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
+            besides.
     """
 
     size: int = 128
     images_per_class: int | None = None
     workers: int = 0
     parts: int = 1
+    sampler: MakesBatches | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.parts <= max(self.size, 1):
@@ -59,6 +67,10 @@ class BatchConfig:
             raise ValueError(
                 f"batches.images_per_class is {each}, but must divide batches.size, which is {self.size}: "
                 "a batch is made of size/images_per_class classes."
+            )
+        if each is not None and self.sampler is not None:
+            raise ValueError(
+                "batches.images_per_class and batches.sampler are both given: leave one of them out (null)."
             )
 
 
@@ -125,6 +137,9 @@ class EvaluationConfig:
             match papers that do; results are marked), or nothing: the ``last`` epoch.
         untrained: Also judge the network as it was before training, on the test classes, for comparison.
         batch_size: Images a batch when embedding.
+        own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
+            to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
+            better.
 
     Raises:
         ValueError: If ``metric`` is not among those computed, or a number is below 1.
@@ -141,23 +156,28 @@ class EvaluationConfig:
     select_on: Literal["validation", "test", "last"] = "validation"
     untrained: bool = True
     batch_size: int = 256
+    own_metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"evaluation.batch_size is {self.batch_size}, but must be at least 1.")
+        if self.metric not in self.names and not self.own_metrics:  # whose names are known once they are computed
+            raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(self.names)}.")
+        if any(k < 1 for ks in (self.recall_at, self.precision_at, self.map_at, self.ndcg_at) for k in ks):
+            raise ValueError(
+                "evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more."
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """Of the metrics of retrieval that may choose the epoch."""
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
             "map": self.map_at,
             "ndcg": self.ndcg_at,
         }
-        names = ["map@r", "r_precision", *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
-        if self.metric not in names:
-            raise ValueError(f"evaluation.metric is {self.metric!r}, but these are computed: {', '.join(names)}.")
-        if any(k < 1 for ks in at.values() for k in ks):
-            raise ValueError(
-                "evaluation's recall_at, precision_at, map_at and ndcg_at count neighbours: use 1 or more."
-            )
+        return ["map@r", "r_precision", *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
 
 
 @dataclass(frozen=True)
@@ -167,7 +187,8 @@ class Recipe:
     Args:
         data: Where images come from and how classes are split.
         model: The embedding network.
-        loss: Any proxy loss, or `PairwiseLoss`; the number of classes and the embedding size are filled in.
+        loss: Any proxy loss, `PairwiseLoss`, or a module of your own from embeddings and labels to a scalar; the number
+            of classes and the embedding size are filled in where it takes them.
         optim: How the weights are moved.
         cache: Whether images are decoded and shrunk once, for all epochs and runs.
         images: What every image goes through.
@@ -187,7 +208,7 @@ class Recipe:
 
     data: ImageSource
     model: ModelConfig
-    loss: Callable[[int, int], ProxyLoss | PairwiseLoss]
+    loss: MakesLoss
     optim: Optimization
     cache: CacheConfig = field(default_factory=CacheConfig)
     images: Preprocessing = field(default_factory=Preprocessing)

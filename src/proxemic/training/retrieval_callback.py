@@ -6,8 +6,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.metrics import RetrievalMetrics
-from proxemic.training.embed import embed_images, metric_settings, share_of
+from proxemic.training.embed import embed_images, join_shares, metric_settings, share_of
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
 from proxemic.training.retrieval_metric import RetrievalMetric
 
@@ -97,6 +98,9 @@ class RetrievalCallback(Callback):
         )
         metric.compute()
         assert metric.latest is not None
+        if self.evaluation.own_metrics:
+            everything = join_shares(embeddings, len(self.images), size, world)
+            metric.latest.update(compute_own_metrics(self.evaluation, everything, self.images.labels))
         return metric.latest
 
 

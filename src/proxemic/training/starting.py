@@ -43,7 +43,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     same = _are_images_of(run, splits)
     names = list(splits.train.class_names) if same else trained_classes(run)
     try:
-        model.load_state_dict(load_model(run.path)[0].state_dict())
+        model.load_state_dict(load_model(run.path, model.config.own)[0].state_dict())
     except RuntimeError as error:
         raise UserError(
             f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "

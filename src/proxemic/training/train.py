@@ -26,6 +26,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_json, write_text
 from proxemic.locks import alone_in
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
+from proxemic.losses.own import Loss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.batch_norm import JoinedBatchNorm
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
@@ -37,6 +38,7 @@ from proxemic.training.keeper import RunKeeper
 from proxemic.training.logs import run_loggers
 from proxemic.training.measures import EpochMeasure, Snapshots
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.own_metrics import check_own_metrics
 from proxemic.training.phases import Phase
 from proxemic.training.pictures import draw_curves, draw_gallery
 from proxemic.training.processes import Processes, ProcessesOfLightning, keep_sigterm
@@ -218,6 +220,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
     # What these refuse is said before anything is written.
     schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]
     _check_schedule(recipe, schedule)
+    check_own_metrics(recipe.evaluation)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     second = _second_phase(recipe, model, splits)
@@ -244,10 +247,10 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
     return _Parts(splits, task, data, schedule)
 
 
-def _check_sharded(recipe: Recipe, loss: ProxyLoss | PairwiseLoss, processes: Processes) -> None:
+def _check_sharded(recipe: Recipe, loss: Loss, processes: Processes) -> None:
     if not isinstance(loss, ProxyLoss) or isinstance(loss, HISTLoss):
         raise UserError(
-            f"proxies is sharded, but {type(loss).__name__} "
+            f"proxies is sharded, but {loss_name(loss)} "
             + ("needs those of the whole batch" if isinstance(loss, HISTLoss) else "has none")
             + ": set it to replicated."
         )
@@ -272,15 +275,15 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     if second is None:
         return None
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
-        loss = second.loss(splits.train.num_classes, recipe.model.embedding_size)
+        loss = make_loss(second.loss, splits.train.num_classes, recipe.model.embedding_size)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
 
 
-def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, ProxyLoss | PairwiseLoss]:
+def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model)
-    return model, recipe.loss(splits.train.num_classes, recipe.model.embedding_size)
+    return model, make_loss(recipe.loss, splits.train.num_classes, recipe.model.embedding_size)
 
 
 @torch.no_grad()
@@ -475,7 +478,7 @@ class _SideBySide(nn.ModuleList):
 
 
 def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, show: _Show) -> dict[str, Any]:
-    networks = {"test": load_model(run.path)[0]}
+    networks = {"test": load_model(run.path, recipe.model.own)[0]}
     if recipe.evaluation.untrained:
         networks["untrained"] = _networks(recipe, splits)[0]
     with show.times.of("test"):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxemic.losses import PairwiseLoss, ProxyLoss
+    from proxemic.losses.own import Loss
     from proxemic.protocols.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
@@ -146,9 +146,7 @@ def _check_fits(member: "FinishedRun") -> None:
         raise UserError(f"{member.path}: {error}") from None
 
 
-def _measure(
-    loss: "ProxyLoss | PairwiseLoss", images: "FinishedRun | None"
-) -> tuple[dict[str, float], dict[str, list[float]]]:
+def _measure(loss: "Loss", images: "FinishedRun | None") -> tuple[dict[str, float], dict[str, list[float]]]:
     """The means over classes, and the values of each class; where its training images lie only if they are given."""
     from dataclasses import asdict
 

@@ -99,13 +99,14 @@ def _of_run(path: Path, label: int) -> "tuple[str, dict[str, Landscape], float]"
     from proxemic.analysis.landscape import pushes_off_proxies
     from proxemic.errors import UserError
     from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
+    from proxemic.losses.own import loss_name
     from proxemic.protocols.finished import FinishedRun
 
     trained = FinishedRun(path)
     loss, name = trained.loss, str(label)
     if not isinstance(loss, (EuclideanSoftmaxLoss, WarpedSoftmaxLoss)) or loss.proxies_per_class > 1:
         raise UserError(
-            f"{path} was trained with {type(loss).__name__}, but landscapes are of EuclideanSoftmaxLoss and "
+            f"{path} was trained with {loss_name(loss)}, but landscapes are of EuclideanSoftmaxLoss and "
             "WarpedSoftmaxLoss with one proxy a class: give such a run."
         )
     if not 0 <= label < loss.num_classes:

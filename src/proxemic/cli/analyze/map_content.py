@@ -10,6 +10,7 @@ from torch import Tensor
 from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
+from proxemic.losses.own import loss_name
 from proxemic.losses.similarity import unit
 from proxemic.metrics.exact import Distance
 from proxemic.protocols.finished import FinishedRun
@@ -76,7 +77,7 @@ def load_map(path: Path, split: str, num_classes: int, *, proxies: bool, seed: i
     stars, labels = embeddings[:0], torch.empty(0, dtype=torch.int64)
     loss = run.loss
     if proxies and not isinstance(loss, ProxyLoss):
-        notes.append(f"{type(loss).__name__} has no proxies: the map is drawn without.")
+        notes.append(f"{loss_name(loss)} has no proxies: the map is drawn without.")
     elif proxies and isinstance(loss, ProxyLoss):
         total, per_class, names = loss.num_classes, loss.proxies_per_class, run.splits.train.class_names
         classes = classes if split == "train" else _choose(total, num_classes, seed)

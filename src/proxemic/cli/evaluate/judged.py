@@ -47,4 +47,6 @@ class Judged:
 def judge_rows(name: Path | str, split: str, content: LabelledEmbeddings, config: EvaluationConfig) -> Judged:
     """Judge embeddings by their labels."""
     metrics = evaluate_embeddings(content.embeddings, content.rows, config)
-    return Judged(str(name), split, content.rows, metrics, config.metric)
+    # A metric of one's own has no value per class.
+    metric = config.metric if config.metric in metrics.per_query else "map@r"
+    return Judged(str(name), split, content.rows, metrics, metric)

@@ -25,7 +25,7 @@ from proxemic.data import (
 )
 from proxemic.errors import UserError
 from proxemic.models import is_model
-from proxemic.recipes.reader import read_evaluation, read_evaluation_config
+from proxemic.recipes.reader import own_backbone, read_evaluation, read_evaluation_config
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder
 from proxemic.training.run import fingerprint
@@ -105,7 +105,7 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     judged = []
     for path in targets:
-        model, preprocessing = load_embedder(path)
+        model, preprocessing = load_embedder(path, own_backbone(path))
         embeddings = embed_images(
             model.to(device), task.images, preprocessing, batch_size=task.config.batch_size, workers=task.workers
         )

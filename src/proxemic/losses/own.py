@@ -1,0 +1,87 @@
+"""Any module ``loss(embeddings, labels)`` as a loss that is trained like those of this package."""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from proxemic.distributed.gather import share_first
+from proxemic.distributed.spread import Spread, make_spread
+from proxemic.losses.checks import check_embeddings, check_labels
+from proxemic.losses.pairwise import PairwiseLoss
+from proxemic.losses.proxy_loss import ProxyLoss
+
+__all__ = ["Loss", "MakesLoss", "OwnLoss", "loss_name", "make_loss"]
+
+
+class OwnLoss(nn.Module):
+    """A user's module, given float32 embeddings and int64 labels of the batch of all processes.
+
+    Args:
+        num_classes: Classes C, for the check of the labels.
+        embedding_size: Dimension D of the embeddings.
+        loss: From embeddings ``[B, D]`` and labels ``[B]`` to a tensor of one value.
+
+    >>> loss = OwnLoss(3, 2, nn.CrossEntropyLoss())
+    >>> loss(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))
+    tensor(0.6931)
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, loss: nn.Module) -> None:
+        super().__init__()
+        self.num_classes, self.embedding_size, self.loss = num_classes, embedding_size, loss
+        self._spread: Spread | None = None
+
+    def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
+        """From now on the loss is that of the joined batch of all processes; see `PairwiseLoss.distribute`."""
+        self._spread = make_spread(self._spread, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._spread.group)
+
+    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
+        """The loss of a batch, a scalar.
+
+        Raises:
+            ValueError: If a shape, a dtype or a label is not allowed, or the module gives anything but one value.
+        """
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
+        check_labels(labels, len(embeddings), self.num_classes)
+        labels = labels.long()
+        with torch.autocast(embeddings.device.type, enabled=False):
+            x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+            if self._spread is not None:
+                _, x, labels = self._spread.gather(x, labels)
+            value = self.loss(x, labels)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            came = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"The loss {loss_name(self)} gives {came}, but must give a tensor of one value.")
+        return value.reshape(())
+
+
+Loss = ProxyLoss | PairwiseLoss | OwnLoss
+
+
+@runtime_checkable
+class MakesLoss(Protocol):
+    """Makes a loss for a number of classes and a dimension of embeddings.
+
+    A recipe may name any module here: these two are filled in where its constructor has parameters of these names.
+    """
+
+    def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
+
+
+def make_loss(make: MakesLoss, num_classes: int, embedding_size: int) -> Loss:
+    """The loss that a recipe asks for.
+
+    >>> type(make_loss(lambda num_classes, embedding_size: nn.CrossEntropyLoss(), 3, 2)).__name__
+    'OwnLoss'
+    """
+    loss = make(num_classes=num_classes, embedding_size=embedding_size)
+    return loss if isinstance(loss, ProxyLoss | PairwiseLoss) else OwnLoss(num_classes, embedding_size, loss)
+
+
+def loss_name(loss: nn.Module) -> str:
+    """The name of the class of a loss; of a user's, that of the user's class."""
+    return type(loss.loss if isinstance(loss, OwnLoss) else loss).__name__

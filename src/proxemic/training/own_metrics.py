@@ -1,0 +1,61 @@
+"""Metrics of the user's own, beside those of retrieval."""
+
+from collections.abc import Mapping
+from numbers import Real
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from proxemic.errors import UserError
+from proxemic.training.recipe import EvaluationConfig
+
+__all__ = ["check_own_metrics", "compute_own_metrics"]
+
+_OTHERS = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds")
+"""What else a row of the history holds."""
+
+
+@torch.no_grad()
+def compute_own_metrics(
+    config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
+) -> dict[str, float]:
+    """The values of all ``own_metrics``; what they draw at random depends on nothing and changes nothing else.
+
+    Raises:
+        UserError: If one gives anything but names of its own and numbers.
+    """
+    found: dict[str, float] = {}
+    for metric in config.own_metrics or []:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            values = metric(embeddings, labels)
+        name = getattr(metric, "__name__", type(metric).__name__)
+        if not isinstance(values, Mapping):
+            raise UserError(
+                f"evaluation.own_metrics has {name}, which gives {type(values).__name__}, but must give a mapping of "
+                "names to numbers."
+            )
+        for key, value in values.items():
+            if not isinstance(key, str) or key in {*found, *config.names, *_OTHERS}:
+                raise UserError(
+                    f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
+                    "no other metric has."
+                )
+            if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
+                raise UserError(f"evaluation.own_metrics has {name}, whose {key} is {value!r}, but must be a number.")
+            found[key] = float(value)
+    return found
+
+
+def check_own_metrics(config: EvaluationConfig) -> None:
+    """Compute them of a few random embeddings: better refused now than after an epoch.
+
+    Raises:
+        UserError: As `compute_own_metrics`, and if ``metric`` is not among those computed.
+    """
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.nn.functional.normalize(torch.randn(64, 16, generator=generator))
+    names = [*config.names, *compute_own_metrics(config, embeddings, torch.arange(64) // 8)]
+    if config.metric not in names:
+        raise UserError(f"evaluation.metric is {config.metric!r}, but these are computed: {', '.join(names)}.")

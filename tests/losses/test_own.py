@@ -1,0 +1,62 @@
+"""Modules of the user's own as losses."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from proxemic.losses import ProxyAnchorLoss
+from proxemic.losses.own import OwnLoss, loss_name, make_loss
+
+
+class Pull(nn.Module):
+    """Notes what it is given."""
+
+    def __init__(self, gives: Any = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.gives = gives
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Any:
+        self.seen = embeddings, labels
+        return self.weight * embeddings.square().mean() if self.gives is None else self.gives
+
+
+def test_the_module_has_float32_embeddings_and_int64_labels_and_all_are_trained() -> None:
+    loss = OwnLoss(3, 2, own := Pull())
+    x = torch.randn(4, 2, dtype=torch.float16, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = loss(x, torch.tensor([0, 1, 2, 0], dtype=torch.int32))
+    value.backward()
+    assert (value.dtype, value.shape) == (torch.float32, ())
+    assert [each.dtype for each in own.seen] == [torch.float32, torch.int64]
+    assert x.grad is not None
+    assert own.weight.grad is not None
+    again = OwnLoss(3, 2, Pull())
+    again.load_state_dict({"loss.weight": torch.tensor([5.0])})
+    assert again.get_parameter("loss.weight").item() == 5
+
+
+@pytest.mark.parametrize(
+    ("gives", "came"), [((torch.zeros(1), 1), "tuple"), (torch.zeros(4), r"a tensor of shape \[4\]"), (0.0, "float")]
+)
+def test_anything_but_one_value_is_refused(gives: Any, came: str) -> None:
+    with pytest.raises(ValueError, match=f"The loss Pull gives {came}, but must give a tensor of one value"):
+        OwnLoss(3, 2, Pull(gives))(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))
+
+
+def test_a_batch_that_no_loss_takes_is_refused() -> None:
+    loss = OwnLoss(3, 2, Pull())
+    with pytest.raises(ValueError, match="labels hold 3, but num_classes=3"):
+        loss(torch.randn(4, 2), torch.tensor([0, 1, 3, 0]))
+    with pytest.raises(ValueError, match=r"embeddings have shape \[4, 3\]"):
+        loss(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
+
+
+def test_losses_of_this_package_stay_themselves() -> None:
+    assert isinstance(loss := make_loss(ProxyAnchorLoss, 3, 2), ProxyAnchorLoss)
+    assert loss_name(loss) == "ProxyAnchorLoss"
+    own = make_loss(lambda num_classes, embedding_size: nn.Linear(embedding_size, num_classes), 3, 2)
+    assert loss_name(own) == "Linear"
+    assert own.state_dict()["loss.weight"].shape == (3, 2)
