@@ -152,7 +152,9 @@ class Check:
 
     def _find(self, path: str, place: Place, key: str) -> object:
         if "." not in path:
-            found = [each for base in place.bases for each in _derived(base) if each.__name__ == path]
+            beside = [vars(import_module(_BESIDE[key])).get(path)] if key in _BESIDE else []
+            known = (each for base in place.bases for each in _derived(base))
+            found = [*filter(None, beside), *(each for each in known if each.__name__ == path)]
             if not found or not place.takes(found[0]):
                 raise self._no_such(path, place, key)
             return found[0]

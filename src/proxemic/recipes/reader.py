@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import nn
 
+import proxemic.losses
 from proxemic.data import ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import extra
@@ -237,7 +238,7 @@ def _parse(
     parser: ArgumentParser, made: type, content: dict[str, Any], where: str, flags: Sequence[str], own_code: bool
 ) -> Namespace:
     given = read_flags(flags)
-    content = apply_flags(content, given)
+    content = _with_full_name(apply_flags(content, given))
     check = Check(where, [key for key, _ in given], _LINKS.values(), own_code=own_code)
     check.section(content, made)
     for key, value in given:
@@ -247,6 +248,16 @@ def _parse(
         return parser.parse_object(content, env=False)
     except (ArgumentError, TypeError) as error:
         raise UserError(check.misfit() or f"{where}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _with_full_name(content: dict[str, Any]) -> dict[str, Any]:
+    """With the import path of a loss of this package that is given by its name, which other packages may have, too."""
+    loss = content.get("loss")
+    name = loss.get("class_path") if isinstance(loss, Mapping) else loss
+    if not isinstance(name, str) or name not in proxemic.losses.__all__:
+        return content
+    full = f"proxemic.losses.{name}"
+    return content | {"loss": {**loss, "class_path": full} if isinstance(loss, Mapping) else full}
 
 
 def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
