@@ -213,7 +213,8 @@ def test_what_a_backbone_s_arguments_name_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="backbone_args"):
         read_recipe(recipe)
     for path in ("os.getcwd", "torch.optim.SGD"):
-        assert read_recipe(find_recipe("glyphs-small"), ["--model.backbone", path]).recipe.model.backbone == path
+        with pytest.raises(UserError, match=r"cannot stand there: give a class derived from nn\.Module"):
+            read_recipe(find_recipe("glyphs-small"), ["--model.backbone", path])
     tagged = read_recipe(find_recipe("glyphs-small"), ["--model.backbone", "resnet18.a1_in1k", "--images.size=48"])
     assert (tagged.recipe.model.own, tagged.recipe.model.image_size) == (None, 48)
 

@@ -55,9 +55,12 @@ def few_classes(classes: int) -> str:
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
-    """Print metrics in percent, a row a metric."""
+    """Print metrics in percent, one row per metric; a column without a metric, as chance may be, is empty there."""
     metrics = next(iter(columns.values()))
-    rows = [[metric, *(f"{100 * column[metric]:.2f}" for column in columns.values())] for metric in metrics]
+    rows = [
+        [metric, *(f"{100 * column[metric]:.2f}" if metric in column else "" for column in columns.values())]
+        for metric in metrics
+    ]
     print(title)
     print(format_table(["metric", *columns], rows))
 

@@ -98,7 +98,7 @@ class Report:
             none = Interval(math.nan, math.nan, math.nan)
             found = [(name, value, self.intervals.get(name, none)) for name, value in first.items()]
             return [
-                {"metric": name, "split": split, "value": value, "chance": first.chance[name]}
+                {"metric": name, "split": split, "value": value, "chance": first.chance.get(name, math.nan)}
                 | {"low": each.low, "high": each.high}
                 for name, value, each in found
             ]
@@ -244,7 +244,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.2f}"
+    return "–" if math.isnan(value) else f"{100 * value:.2f}"
 
 
 def _bounds(row: Record) -> str:
