@@ -1,5 +1,7 @@
 """Embeddings and proxies of any length that float32 holds: a finite loss has finite gradients, on every path."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -62,7 +64,9 @@ def test_losses_and_gradients_are_finite(case: str, chunk: int | None, proxies: 
 
 @pytest.mark.parametrize("loss", [NormalizedSoftmaxLoss, ProxyAnchorLoss])
 @pytest.mark.parametrize("chunk", [2, None])
-def test_cosines_keep_their_digits_at_lengths_down_to_the_shortest(loss: type[ProxyLoss], chunk: int | None) -> None:
+def test_cosines_keep_their_digits_at_lengths_down_to_the_shortest(
+    loss: Callable[..., ProxyLoss], chunk: int | None
+) -> None:
     torch.manual_seed(0)
     regularizers = (MeanProxyNorm(0.5), CenterRegularizer(0.2))
     module = loss(5, 7, proxies_per_class=2, regularizers=regularizers, chunk_size=chunk, init=torch.nn.init.normal_)

@@ -267,8 +267,8 @@ def told(trial):
     if at == "between":
         limit(1000)
 
-for at in ("objective", "between"):
-    limit(resource.RLIM_INFINITY)
+for at in ("objective", "between", "beginning"):
+    limit(1000 if at == "beginning" else resource.RLIM_INFINITY)
     storage = f"sqlite:///{sys.argv[1]}/{at}.db"
     try:
         search(height, {"x": Range(0, 1)}, storage=storage, study="s", trials=4, on_trial=told)
@@ -280,7 +280,7 @@ for at in ("objective", "between"):
 def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(tmp_path: Path) -> None:
     done = warm.run("-c", FULL, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    for at, line in zip(("objective", "between"), done.stdout.splitlines(), strict=True):
+    for at, line in zip(("objective", "between", "beginning"), done.stdout.splitlines(), strict=True):
         storage, found = f"sqlite:///{tmp_path / at}.db", []
         assert re.fullmatch(rf"The storage {storage} failed \(.+\): free some space, .* goes on\.", line)
 
@@ -289,7 +289,7 @@ def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(tmp_pat
             return -trial.parameters["x"]
 
         search(lower, {"x": Range(0, 1)}, storage=storage, study="s", trials=4)
-        assert found == [1, 2, 3]
+        assert found == [0, 1, 2, 3][at != "beginning" :]
 
 
 def test_a_killed_process_is_found_dead_and_its_trial_made_again(tmp_path: Path) -> None:

@@ -111,10 +111,14 @@ def storage_at_work(url: str) -> Iterator[None]:
         reason = _storage_failure(error)
         if reason is None:
             raise
-        raise UserError(
-            f"The storage {masked(url)} failed ({reason[:200]}): free some space, or check its folder or server; the "
-            "same command goes on."
-        ) from error
+        raise _failed(url, reason) from error
+
+
+def _failed(url: str, reason: str) -> UserError:
+    return UserError(
+        f"The storage {masked(url)} failed ({reason[:200]}): free some space, or check its folder or server; the same "
+        "command goes on."
+    )
 
 
 def _storage_failure(error: BaseException | None) -> str | None:
@@ -260,6 +264,8 @@ def _open_storage(url: str) -> BaseStorage:
                 time.sleep(0.1)
                 continue
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
+            if re.search("disk|readonly", reason):  # what SQLite says of one that is full or may not be written
+                raise _failed(url, reason) from error
             raise UserError(
                 f"The storage {masked(url)} cannot be opened ({reason[:200]}): give an Optuna storage URL, such as "
                 "sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
