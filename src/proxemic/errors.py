@@ -1,6 +1,6 @@
 """Failures that a user can act on: one sentence each, shown without a traceback by the command line."""
 
-__all__ = ["Interrupted", "UserError"]
+__all__ = ["Interrupted", "OutOfMemory", "UserError"]
 
 
 class UserError(Exception):
@@ -9,3 +9,7 @@ class UserError(Exception):
 
 class Interrupted(UserError):
     """The user stopped the work; the message says how to take it up again."""
+
+
+class OutOfMemory(UserError):
+    """The work needs more memory than there is; the message says which settings need less."""

@@ -10,7 +10,7 @@ import torch
 
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
-from proxemic.errors import UserError
+from proxemic.errors import OutOfMemory, UserError
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import RunDirectory, train
 from proxemic.training.failures import explained
@@ -50,7 +50,7 @@ def test_too_little_memory_names_what_to_lower(
 
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddingTask, "training_step", fail)
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(OutOfMemory) as caught:
             run(read, tmp_path / "run")
     said = str(caught.value)
     for words in ("batches.parts, which is 1", "batches.size, which is 8", f"in {tmp_path}", "proxemic train --resume"):

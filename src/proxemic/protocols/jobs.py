@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import Interrupted, OutOfMemory, UserError
 from proxemic.protocols.same_recipe import same_recipe
 
 __all__ = ["RUN_THREADS", "Job", "Workers", "check_stopped", "going_on_with", "run_job"]
@@ -276,8 +276,6 @@ def _stop_worker(number: int, frame: object) -> None:
 
 def _logged(job: Job) -> dict[str, Any]:
     """Run a job with its output in a file, as several write at a time."""
-    import torch
-
     global _stopped
     job.out.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -292,9 +290,8 @@ def _logged(job: Job) -> dict[str, Any]:
     except Interrupted:
         _stopped = True
         raise
-    except torch.OutOfMemoryError as error:
-        # One run's, in a comparison of many: the others may fit.
-        raise UserError("The accelerator is out of memory: take smaller batches, or fewer --workers.") from error
+    except OutOfMemory as error:
+        raise OutOfMemory(f"With fewer --workers a run has more memory. {error}") from error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -20,7 +20,6 @@ from proxemic.protocols.tuning_directory import TuningDirectory
 from proxemic.recipes.reader import read_recipe
 
 with extra("train"):
-    import torch
     import yaml
 
 __all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "fingerprint", "stage_values"]
@@ -149,13 +148,14 @@ class StageSearch:
             result = self._train(run, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
         except Interrupted:
             raise
-        except (ValueError, torch.OutOfMemoryError) as error:
+        except ValueError as error:
             raise TrialFailed(" ".join(str(error).split())) from error
         except UserError as error:
             if type(error) is UserError:  # not of the hyper-parameters: a full disk, say
                 raise
             # The checkpoint of which it speaks is not kept.
-            raise TrialFailed(re.sub(r"; (the last good|there is no) checkpoint.*", ".", str(error))) from error
+            said = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
+            raise TrialFailed(said) from error
         return result["validation"][self.metric]
 
     def weights(self, best: Finished) -> Path:

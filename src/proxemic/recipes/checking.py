@@ -97,7 +97,7 @@ class Check:
                 self.value(each, elements(annotation), key)
         elif isinstance(inside, str) and place and not _is_text(inside, annotation):
             self._check_made(inside, {}, {}, place, key)
-        elif isinstance(inside, str) and not is_plain(annotation) and _PATH.fullmatch(inside):
+        elif isinstance(inside, str) and not (place or is_plain(annotation)) and _PATH.fullmatch(inside):
             wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
             raise self._error(key, f"{key} is {shown(inside)}, but {wanted}")
         elif inside is None and place and not {type(None), Inside} & {*arms(annotation)}:

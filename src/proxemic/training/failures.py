@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 
 import proxemic
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import Interrupted, OutOfMemory, UserError
 from proxemic.training.keeper import RunKeeper
 from proxemic.training.module import TrainingDiverged
 from proxemic.training.recipe import Recipe
@@ -27,7 +27,8 @@ def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
     """Say in one sentence what was wrong: too little memory, a lost process, another's checkpoint, the user's own code.
 
     Raises:
-        UserError: In place of the error that it explains.
+        UserError: In place of the error that it explains; `OutOfMemory` for want of memory.
+        ValueError: In place of one from the user's own code, which may be about a value of the recipe.
     """
     try:
         yield
@@ -37,7 +38,8 @@ def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
         found = explanation(error, recipe, run)
         if found is None:
             raise
-        raise UserError(f"{found}.") from error
+        kind = OutOfMemory if _is_no_memory(error) else ValueError if isinstance(error, ValueError) else UserError
+        raise kind(f"{found}.") from error
 
 
 @contextmanager
@@ -52,15 +54,14 @@ def to_be_continued(run: RunDirectory) -> Iterator[None]:
     except (Interrupted, TrainingDiverged):
         raise
     except (UserError, OSError) as error:
-        raise UserError(f"{f'{error}'.rstrip('.')}. Then continue with proxemic train --resume {run.path}.") from error
+        kind = type(error) if isinstance(error, UserError) else UserError
+        raise kind(f"{f'{error}'.rstrip('.')}. Then continue with proxemic train --resume {run.path}.") from error
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
     """What `explained` says of an error, without a full stop; None where it has nothing to say."""
     message = " ".join(str(error).split())
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(words in message for words in _NO_MEMORY)
-    ):
+    if _is_no_memory(error):
         return _no_memory(message, recipe, run)
     if own := _own_code(error):
         return f"{own} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
@@ -77,6 +78,12 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
             "recipe, of this run, or begin anew with another --out"
         )
     return None
+
+
+def _is_no_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
