@@ -20,7 +20,11 @@ COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be."""
+    """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be.
+
+    Raises:
+        SystemExit: As argparse; of code 1 where a check was done and has found images that cannot be read.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = _Parser(
