@@ -61,27 +61,26 @@ def test_names_that_are_not_utf_8(tmp_path: Path, here: Here) -> None:
     report = json.loads(here("datasets", "check", root, "--json").stdout)
     json.dumps(report, ensure_ascii=False).encode()
 
+    run = tmp_path / "run"
     recipe = write_recipe(tmp_path / "tiny.yaml", Path("given by a flag"))
-    trained = here("train", "--recipe", recipe, "--data.root", root, "--out", tmp_path / "run", *ONE)
+    trained = here("train", "--recipe", recipe, "--data.root", root, "--out", run, *ONE)
     assert trained.returncode == 0, trained.stderr
     assert "cut\\udcff.png" in trained.stdout
-    assert (tmp_path / "run" / "gallery.png").exists()
+    assert (run / "gallery.png").exists()
 
-    files = [tmp_path / name for name in ("embeddings.parquet", "queries.csv", "classes.csv", "report.json")]
-    flags = [
-        word
-        for pair in zip(("--save-embeddings", "--per-query", "--per-class", "--out"), files, strict=True)
-        for word in pair
-    ]
-    judged = here("evaluate", tmp_path / "run", "--split", "all", *flags, "--worst", "24")
+    queries = tmp_path / os.fsdecode(b"queries\xfc.csv")
+    files = ("--save-embeddings", tmp_path / "all.parquet", "--per-query", queries, "--out", tmp_path / "report.json")
+    judged = here("evaluate", run, "--split", "all", *files, "--worst", "24")
     assert judged.returncode == 0, judged.stderr
     assert "Zo\\udceb" in judged.stdout
-    assert "Zo\\udceb" in files[1].read_text(encoding="utf-8")
+    assert "Zo\\udceb" in queries.read_text(encoding="utf-8")
 
     root = root.rename(tmp_path / os.fsdecode(b"caf\xe9"))
     assert "caf\\udce9: 24 images" in here("datasets", "check", root).stdout
     refused = here("train", "--recipe", recipe, "--data.root", root)
-    assert_refused(refused, ["caf\\udce9 is not in UTF-8, as recipes are"])
+    assert_refused(refused, ["caf\\udce9 is not in UTF-8: give another name"])
+    strange_run = tmp_path / os.fsdecode(b"run\xfd")
+    assert_refused(here("train", "--recipe", recipe, "--out", strange_run), ["run\\udcfd is not in UTF-8"])
 
 
 def test_links_that_lead_back_to_themselves(tiny: Path, tmp_path: Path, here: Here) -> None:

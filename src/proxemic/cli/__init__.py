@@ -20,7 +20,11 @@ COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be."""
+    """Run a command; 0 when it is done, 2 with one sentence on standard error when it cannot be.
+
+    Raises:
+        SystemExit: As argparse; of code 1 where a check was done and has found images that cannot be read.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = _Parser(
@@ -34,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         command.add_parser(commands)
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
-    for flag in flags:
-        if readable(flag) != flag:
-            parser.error(f"{readable(flag)} is not in UTF-8, as recipes are: rename the file, or give a link to it.")
     arguments, rest = parser.parse_known_args(words)
+    # Recipes are text, and libraries that write files into a run take no other names.
+    for word in (*flags, str(getattr(arguments, "out", ""))):
+        if readable(word) != word:
+            parser.error(f"{readable(word)} is not in UTF-8: give another name, or a link with one.")
     # A class that a flag names comes before the values that other flags give it.
     rest += flags
     if rest and not arguments.takes_flags:

@@ -446,7 +446,9 @@ def _finish(
     validation = {name: value for name, value in best.items() if name not in other}
     result = {} if splits.test is None or not look_at_test else _test(recipe, splits.test, splits, run, show)
     result |= {"epoch": int(best["epoch"]), "selected_on": selected_on, "seed": recipe.seed}
-    result |= {"split": _split(splits), "train_classes": splits.train.num_classes, "train_images": len(splits.train)}
+    if look_at_test:
+        train = splits.train
+        result |= {"split": _split(splits), "train_classes": train.num_classes, "train_images": len(train)}
     if selected_on == "validation":
         result["validation"] = validation
     if measured:

@@ -24,6 +24,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     check = actions.add_parser(
         "check",
         help="count images and classes; find missing or unreadable files, lone images and exact duplicates",
+        epilog="The exit code is 1 where images of a folder or a table cannot be read: the report names them.",
     )
     check.add_argument(
         "path", metavar="PATH|NAME", help="a folder of class folders, a CSV or Parquet table, or a data set's name"
