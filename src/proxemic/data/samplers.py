@@ -54,7 +54,7 @@ class MakesBatches(Protocol):
     names.
     """
 
-    def __call__(self, labels: Int64[Tensor, " images"], num_images: int, batch_size: int, seed: int) -> Batches: ...
+    def __call__(self, labels: Tensor, num_images: int, batch_size: int, seed: int) -> Batches: ...
 
 
 class RandomBatches(Batches):
