@@ -37,9 +37,13 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, a row a metric."""
     metrics = next(iter(columns.values()))
-    rows = [[metric, *(f"{100 * column[metric]:.2f}" for column in columns.values())] for metric in metrics]
+    rows = [[metric, *(_percent(column.get(metric)) for column in columns.values())] for metric in metrics]
     print(title)
     print(format_table(["metric", *columns], rows))
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"  # metrics of one's own have no chance level
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
