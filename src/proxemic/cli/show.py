@@ -57,12 +57,13 @@ def few_classes(classes: int) -> str:
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, one row per metric; a column without a metric, as chance may be, is empty there."""
     metrics = next(iter(columns.values()))
-    rows = [
-        [metric, *(f"{100 * column[metric]:.2f}" if metric in column else "" for column in columns.values())]
-        for metric in metrics
-    ]
+    rows = [[metric, *(_percent(column.get(metric)) for column in columns.values())] for metric in metrics]
     print(title)
     print(format_table(["metric", *columns], rows))
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"  # metrics of one's own have no chance level
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Sampler
 
@@ -55,7 +55,7 @@ class MakesBatches(Protocol):
     names.
     """
 
-    def __call__(self, labels: Int64[Tensor, " images"], num_images: int, batch_size: int, seed: int) -> Batches: ...
+    def __call__(self, labels: Tensor, num_images: int, batch_size: int, seed: int) -> Batches: ...
 
 
 class RandomBatches(Batches):
