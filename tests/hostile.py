@@ -50,6 +50,7 @@ def hostile_recipes(left: Path) -> dict[str, str]:
     warped = "class_path: proxemic.losses.WarpedSoftmaxLoss, init_args"
     pairs = "class_path: proxemic.losses.PairwiseLoss, init_args"
     pair = "class_path: pytorch_metric_learning.losses.ContrastiveLoss, init_args"
+    dated = f"{{class_path: os.system, init_args: {{command: touch {left}, when: 2020-99-99}}}}"
     reached = "pytorch_metric_learning.utils.common_functions.os.system"
     logger = "class_path: lightning.pytorch.loggers.CSVLogger, init_args"
     return {
@@ -73,9 +74,12 @@ def hostile_recipes(left: Path) -> dict[str, str]:
         "f2 by name": f"loss: {{{warped}: {{alpha: 1, k1: 1, k2: 1, f2: torch.hub.load}}}}",
         "distance in a pair loss": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {command}}}}}}}}}",
         "distance through an import": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {reached}}}}}}}}}",
+        "distance as a text with no date": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: '{dated}'}}}}}}}}",
         "callback": f"training: {{callbacks: [{command}]}}",
         "function in a callback": "training: {callbacks: [{class_path: lightning.pytorch.callbacks.LambdaCallback, "
         "init_args: {on_fit_start: os.remove}}]}",
+        "further keyword": "training: {callbacks: [{class_path: lightning.pytorch.callbacks.LambdaCallback, "
+        "dict_kwargs: {on_fit_start: torch.hub.load}}]}",
         "logger": f"training: {{loggers: [{command}]}}",
         "argument of a logger": f"training: {{loggers: [{{{logger}: {{save_dir: {command}}}}}]}}",
         "a number": f"seed: {command}",

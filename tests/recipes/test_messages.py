@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
@@ -73,6 +74,12 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
 )
 def test_of_a_flag(flags: list[str], sentence: str) -> None:
     assert refusal(find_recipe("glyphs-small"), *flags).startswith(sentence)
+
+
+def test_a_text_may_look_like_anything() -> None:
+    for folder in ("my: folder", "{photos}", "os.system", "[2020]", "2020-01-01", "null folder"):
+        read = read_recipe(find_recipe("own"), ["--data.root", folder])
+        assert yaml.safe_load(read.yaml)["data"]["init_args"]["root"] == folder
 
 
 def test_of_a_recipe_that_lacks_a_key(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import proxemic.losses
 from proxemic.errors import UserError
 from proxemic.recipes.importing import find_object, is_there, may_name
 from proxemic.recipes.pairs import PACKAGE
-from proxemic.recipes.places import Inside, Place, arms, elements, is_plain, parameters, place_of
+from proxemic.recipes.places import Inside, Place, arms, elements, is_plain, is_text, parameters, place_of
 from proxemic.recipes.values import as_yaml, fits, said, shown
 
 __all__ = ["Check", "is_section"]
@@ -87,7 +87,8 @@ class Check:
                 self.section(value, sections[0], key)
             return
         place = place_of(key, annotation)
-        inside = as_yaml(value) if isinstance(value, str) else value  # as the parser does
+        # As the parser does, unless nothing but a text is allowed.
+        inside = as_yaml(value) if isinstance(value, str) and not is_text(annotation) else value
         if isinstance(inside, Mapping):
             self._check_mapping(inside, annotation, place, key)
         elif isinstance(inside, list | tuple):
@@ -95,9 +96,9 @@ class Check:
                 raise self._error(key, f"{key} is {shown(value)}, but is a single one: give {place}")
             for each in inside:
                 self.value(each, elements(annotation), key)
-        elif isinstance(inside, str) and place and not _is_text(inside, annotation):
+        elif isinstance(inside, str) and place and not _names_nothing(inside, annotation):
             self._check_made(inside, {}, {}, place, key)
-        elif isinstance(inside, str) and not (place or is_plain(annotation)) and _PATH.fullmatch(inside):
+        elif isinstance(inside, str) and not place and not is_plain(annotation) and _PATH.fullmatch(inside):
             wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
             raise self._error(key, f"{key} is {shown(inside)}, but {wanted}")
         elif inside is None and place and not {type(None), Inside} & {*arms(annotation)}:
@@ -139,8 +140,8 @@ class Check:
             if arguments or others:
                 raise self._error(key, f"{key} is {path}, which takes no arguments here: give its import path alone")
             return
-        known = dict([*parameters(thing).items()][place.filled :])
-        known = {name: each for name, each in known.items() if name not in place.filled_names}
+        every = parameters(thing)
+        known = {name: each for name, each in [*every.items()][place.filled :] if name not in place.filled_names}
         self._check_names(key, arguments, known)
         for name, each in known.items():
             if name in arguments:
@@ -148,6 +149,8 @@ class Check:
             elif each.required:
                 raise self._missing(thing, name, each.annotation, key)
         for name, each in others.items():
+            if name in every or not str(name).isidentifier():  # it would be taken for the argument, unchecked
+                raise self._error(key, f"{key}.{name} is no further keyword of {thing.__name__}: put it into init_args")
             self.value(each, Any, f"{key}.{name}")
 
     def _find(self, path: str, place: Place, key: str) -> object:
@@ -243,8 +246,8 @@ def _derived(base: type) -> Iterable[type]:
     return found
 
 
-def _is_text(text: str, annotation: Any) -> bool:
-    """Whether a text names nothing although a class could stand there."""
+def _names_nothing(text: str, annotation: Any) -> bool:
+    """Whether a text names nothing that can be imported, although a class could stand there."""
     named = _PATH.fullmatch(text) and is_there(text.partition(".")[0])
     return not named and any(is_plain(arm) and fits(text, arm) for arm in arms(annotation))
 

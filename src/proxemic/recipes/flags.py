@@ -68,6 +68,6 @@ def _replaced(content: Any, value: str) -> Any:
     is_made = isinstance(content, Mapping) and "class_path" in content
     if isinstance(changes, str) and is_made:
         changes = {"class_path": changes}
-    if not isinstance(changes, Mapping):
+    if not (isinstance(changes, Mapping) and isinstance(content, Mapping)):
         return value if changes is not None else None
     return merge(content, changes)

@@ -60,8 +60,7 @@ def is_there(name: str) -> bool:
 
 def is_own(name: str) -> bool:
     """Whether a module that is imported is the user's own: neither of Python nor installed as a package is."""
-    module = sys.modules[name]
-    file = getattr(module, "__file__", None)
+    file = getattr(sys.modules.get(name), "__file__", None)
     if name.partition(".")[0] in (*sys.stdlib_module_names, "proxemic") or file is None:
         return False
     installed = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}

@@ -28,6 +28,7 @@ __all__ = [
     "elements",
     "is_container",
     "is_plain",
+    "is_text",
     "parameters",
     "place_of",
 ]
@@ -131,6 +132,14 @@ def elements(annotation: Any) -> Any:
     inner = [each for arm in arms(annotation) if is_container(get_origin(arm) or arm) for each in get_args(arm)]
     inner = [each for each in inner if each is not Ellipsis]
     return Union[tuple(inner)] if inner else Any  # noqa: UP007 - of as many as there are
+
+
+def is_text(annotation: Any) -> bool:
+    """Whether a text is allowed, and nothing that the parser would find in one but a number, true, false or null."""
+    scalars = [
+        arm in (str, Path, int, float, bool, type(None)) or get_origin(arm) is Literal for arm in arms(annotation)
+    ]
+    return all(scalars) and not {str, Path}.isdisjoint(arms(annotation))
 
 
 def is_plain(annotation: Any) -> bool:

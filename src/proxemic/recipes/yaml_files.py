@@ -20,7 +20,18 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
 MAX_VALUES = 100_000
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml, where there is one, is ten times faster
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml, where there is one, is ten times faster
+
+
+class _Loader(_Safe):
+    """Takes dates for texts, as the parser of recipes does: what one of them reads, the other must read, too."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
+        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+        for first, known in _Safe.yaml_implicit_resolvers.items()
+    }
+
+
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
