@@ -77,6 +77,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path, here: Here) -> None:
 
     root = root.rename(tmp_path / os.fsdecode(b"caf\xe9"))
     assert "caf\\udce9: 24 images" in here("datasets", "check", root).stdout
+    assert "caf\\udce9" in here("datasets", "list", "--root", root.name, cwd=tmp_path).stdout
     refused = here("train", "--recipe", recipe, "--data.root", root)
     assert_refused(refused, ["caf\\udce9 is not in UTF-8: give another name"])
     strange_run = tmp_path / os.fsdecode(b"run\xfd")
@@ -88,7 +89,7 @@ def test_links_that_lead_back_to_themselves(tiny: Path, tmp_path: Path, here: He
     for words in (
         ("datasets", "check", tmp_path / "loop"),
         ("train", "--recipe", tiny, "--data.root", tmp_path / "loop", "--out", tmp_path / "run"),
-        ("evaluate", "model.safetensors", "--out", tmp_path / "loop"),
+        ("evaluate", "run", "--query", tmp_path / "loop", "--gallery", tmp_path, "--out", tmp_path / "report.json"),
     ):
         assert_refused(here(*words), [str(tmp_path / "loop")])
     root = write_folder(tmp_path / "photographs", classes=4, images=2)
