@@ -14,7 +14,7 @@ from torch import nn
 from images import write_folder, write_recipe
 from proxemic import losses
 from proxemic.errors import UserError
-from proxemic.losses import MeanProxyNorm, PairwiseLoss, ProxyLoss
+from proxemic.losses import MeanProxyNorm, ProxyLoss
 from proxemic.protocols.dimensions import Choices, Factor, Range, read_dimension
 from proxemic.protocols.spaces import (
     Stage,
@@ -218,7 +218,7 @@ def test_the_mean_proxy_norm_is_searched_where_the_recipe_has_it(recipe: Path) -
     assert "loss.regularizers.weight" not in load_space("NormalizedSoftmaxLoss")[-1]["search"]
     assert recipe_value(content, "loss.regularizers.weight") == 0.5
     loss = read_recipe(recipe, (*flags, "--loss.regularizers.weight=0.25")).recipe.loss(5, 8)
-    assert not isinstance(loss, PairwiseLoss)
+    assert isinstance(loss, ProxyLoss)
     (regularizer,) = loss.regularizers
     assert isinstance(regularizer, MeanProxyNorm)
     assert regularizer.weight == 0.25

@@ -32,6 +32,7 @@ from proxemic.data import (
     StanfordOnlineProducts,
 )
 from proxemic.losses import PairwiseLoss
+from proxemic.losses.own import make_loss
 from proxemic.models import bn_inception, build_model, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.reader import ReadRecipe, read_recipe
@@ -82,7 +83,7 @@ def test_backbones_start_from_the_weights_of_the_papers_and_only_marked_recipes_
         assert (list(recipe.images.mean), list(recipe.images.std)) == ([104, 117, 128], [1, 1, 1])
     else:
         assert recipe.model.backbone == "resnet50.tv_in1k"
-        assert timm.is_model_pretrained(recipe.model.backbone)
+        assert timm.is_model_pretrained(recipe.model.backbone_name)
         assert (recipe.images.channel_order, recipe.images.white) == ("rgb", 1)
     marked = name.endswith(("on-test", "large-crop"))
     assert (recipe.evaluation.select_on == "test") == marked
@@ -187,7 +188,7 @@ def shrunk(recipe: Recipe, place: dict[str, Any]) -> Recipe:
     each = None if each is None else min(each, 4)
     resize = None if recipe.images.resize is None else 36
     second = recipe.second_phase
-    size = 112 if recipe.model.backbone.startswith("iresnet") else 32  # an IResNet takes no other
+    size = 112 if recipe.model.backbone_name.startswith("iresnet") else 32  # an IResNet takes no other
     return replace(
         recipe,
         data=replace(recipe.data, **place),  # type: ignore[type-var]
@@ -255,9 +256,9 @@ def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], n
     splits = recipe.data.load()
     torch.manual_seed(recipe.seed)
     classes, size = splits.train.num_classes, recipe.model.embedding_size
-    model, loss = build_model(recipe.model), recipe.loss(classes, size)
+    model, loss = build_model(recipe.model), make_loss(recipe.loss, classes, size)
     second = recipe.second_phase
-    phase = None if second is None else Phase(1, second.loss(classes, size), second.optim)
+    phase = None if second is None else Phase(1, make_loss(second.loss, classes, size), second.optim)
     task = EmbeddingTask(
         model, loss, recipe.optim, recipe.seed, warmup_epochs=recipe.training.warmup_epochs, second=phase
     )

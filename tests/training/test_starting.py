@@ -100,8 +100,8 @@ def test_without_the_names_of_classes_other_images_are_refused(earlier: Path, tm
     other = Splits(renamed(splits.train, tuple("abcde")), None, None)
     for content, words in (
         (None, "does not say which classes .* by --model.weights .*model.safetensors"),
-        ("{", "classes.json is damaged"),
-        ('{"train": [1]}', "classes.json is damaged .*no list of names"),
+        ("{", "classes.json cannot be read"),
+        ('{"train": 1}', "classes.json is damaged .*names no training classes"),
     ):
         if content is None:
             (run / "classes.json").unlink()

@@ -100,7 +100,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     file = None if config.weights is None else Path(config.weights).expanduser()
     if file is not None and holds_embedding_model(file):
         model = build_model(replace(config, weights=None))
-        load_embedding_model(model, file, config.backbone)
+        load_embedding_model(model, file, config.backbone_name)
         model.config = config
         return model
     if config.own is not None:

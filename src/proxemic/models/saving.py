@@ -132,7 +132,7 @@ def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Pat
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"{file} does not fit {config.backbone}: {name} has shape {found.get(name, 'none')} but must have "
+            f"{file} does not fit {config.backbone_name}: {name} has shape {found.get(name, 'none')} but must have "
             f"{needed.get(name, 'none')} ({len(wrong)} such tensors)"
         )
 

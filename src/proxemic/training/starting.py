@@ -1,6 +1,5 @@
 """Begin with the weights of an earlier run, of the same classes or of others."""
 
-import json
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +12,7 @@ from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.run import RunDirectory, fingerprint
 
-__all__ = ["load_loss", "start_from", "trained_classes"]
+__all__ = ["load_loss", "start_from"]
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
@@ -40,8 +39,8 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
     theirs = _read_loss(run)
-    same = _are_images_of(run, splits)
-    names = list(splits.train.class_names) if same else trained_classes(run)
+    same = run.has_images(fingerprint(splits))
+    names = splits.train.class_names if same else _trained_classes(run)
     try:
         model.load_state_dict(load_model(run.path, model.config.own)[0].state_dict())
     except RuntimeError as error:
@@ -60,25 +59,15 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
 
 
-def trained_classes(run: RunDirectory) -> list[str]:
-    """Give the names of the classes that a run was trained on, in the order of its proxies, from ``classes.json``.
-
-    Raises:
-        UserError: If the file is not there, as in runs of earlier versions, or is damaged.
-    """
-    path = run.path / "classes.json"
-    try:
-        names = json.loads(path.read_text(encoding="utf-8"))["train"]
-    except FileNotFoundError:
+def _trained_classes(run: RunDirectory) -> Sequence[str]:
+    """The names of the classes that a run was trained on, in the order of its proxies."""
+    classes = run.read_classes()
+    if classes is None:
         raise UserError(
             f"The images are not those of {run.path}, and the run does not say which classes its proxies belong to "
-            f"(there is no {path}): begin with its network alone, by --model.weights {run.model}."
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}): put a copy in its place.") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path} is damaged (train is no list of names): put a copy in its place.")
-    return names
+            f"(there is no {run.classes}): begin with its network alone, by --model.weights {run.model}."
+        )
+    return classes.train
 
 
 def load_loss(run: RunDirectory, loss: nn.Module) -> None:
@@ -99,14 +88,6 @@ def _read_loss(run: RunDirectory) -> dict[str, Tensor]:
         return load_file(run.loss)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{run.loss} is not readable as safetensors ({error}): put a copy in its place.") from error
-
-
-def _are_images_of(run: RunDirectory, splits: Splits) -> bool:
-    try:
-        run.check_images(fingerprint(splits))
-    except UserError:
-        return False
-    return True
 
 
 @torch.no_grad()

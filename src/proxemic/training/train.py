@@ -296,7 +296,7 @@ def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory
         if explanation(error, recipe, run):
             raise
         raise UserError(
-            f"images.size is {size}, but the network ({recipe.model.backbone}) cannot take images of {size} by {size} "
+            f"images.size is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by {size} "
             f"pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
         ) from error
     finally:
