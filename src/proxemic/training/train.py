@@ -296,8 +296,8 @@ def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory
         if explanation(error, recipe, run):
             raise
         raise UserError(
-            f"images.size is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by {size} "
-            f"pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
+            f"images.size is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by "
+            f"{size} pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
         ) from error
     finally:
         for part, mode in modes:
