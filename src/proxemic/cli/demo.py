@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import train
 
-    read = read_recipe(find_recipe("glyphs"), flags)
+    read = read_recipe(find_recipe("glyphs"), flags, own_code=True)
     out = arguments.out or default_out("demo")
     print_metrics(train(read.recipe, read.yaml, out, began=began))
     print(NEXT.format(run=out))
