@@ -2,6 +2,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock, Timeout
 from PIL import Image
 
 from proxemic.data import (
@@ -20,6 +22,7 @@ from proxemic.data import (
     Preprocessing,
     UnreadableImageError,
     read_image,
+    reading,
 )
 from proxemic.data.reading import _Budget, examine
 
@@ -229,3 +232,15 @@ def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest
     assert len(taken) >= 12
     read_image(paths[0])
     assert budget.free == 300
+
+
+def test_huge_pictures_are_decoded_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_HUGE", 200)
+    monkeypatch.setattr(reading, "_HUGE_LOCK", tmp_path / "lock")
+    for height, waits in ((10, False), (11, True)):
+        Image.new("RGB", (20, height)).save(tmp_path / "picture.png")
+        another = FileLock(tmp_path / "lock", timeout=0, is_singleton=False)
+        with reading.open_image(tmp_path / "picture.png"), pytest.raises(Timeout) if waits else nullcontext(), another:
+            pass
+        with another:  # it is let go of
+            pass

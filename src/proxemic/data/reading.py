@@ -3,6 +3,7 @@
 import io
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,7 +12,11 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image
 
+from proxemic.extras import extra
 from proxemic.files import readable
+
+with extra("train"):
+    from filelock import FileLock
 
 Picture = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """What `read_image` takes."""
@@ -30,6 +35,8 @@ _TURNS = {
 }
 _ON_THE_SIDE = (5, 6, 7, 8)
 _PIXELS_AT_ONCE = 180_000_000  # one picture of the largest size that Pillow opens
+_HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
+_HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-pictures.lock"
 
 
 class UnreadableImageError(ValueError):
@@ -99,7 +106,8 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     """Open a file, or the content of one, whose pixels are not yet decoded.
 
     While the context is entered, the picture counts among those that the threads of the process hold at once: the next
-    one waits where they have too many pixels together, however many threads there are.
+    one waits where they have too many pixels together, however many threads there are. Pictures of more than 90 million
+    pixels are decoded one after the other, however many processes there are.
 
     Args:
         file: the path, or the content.
@@ -113,6 +121,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
             _open(file) as opened,
             Image.open(opened) as image,
             _BUDGET.take(image.width * image.height),
+            _alone(image.width * image.height),
             closing(image),  # it gives its pixels back before the next picture takes as many
         ):
             yield image
@@ -203,6 +212,16 @@ def _flatten(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", opaque.size, "white")
         return Image.alpha_composite(white, opaque).convert(mode)
     return image.convert(mode)
+
+
+@contextmanager
+def _alone(pixels: int) -> Iterator[None]:
+    """Keep the user's other processes from huge pictures, as long as this one has one in hand; a killed one lets go."""
+    if pixels <= _HUGE:
+        yield
+        return
+    with FileLock(_HUGE_LOCK, is_singleton=False):
+        yield
 
 
 class _Budget:

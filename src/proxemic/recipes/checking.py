@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import proxemic.losses
@@ -86,6 +87,8 @@ class Check:
             if value is not None or type(None) not in arms(annotation):
                 self.section(value, sections[0], key)
             return
+        if value == "" and Path in arms(annotation):  # a shell variable that is not set: not the current folder
+            raise self._error(key, f"{key} is empty: give a path, or . for the current folder")
         place = place_of(key, annotation)
         # As the parser does, unless nothing but a text is allowed.
         inside = as_yaml(value) if isinstance(value, str) and not is_text(annotation) else value
