@@ -69,5 +69,5 @@ def _replaced(content: Any, value: str) -> Any:
     if isinstance(changes, str) and is_made:
         changes = {"class_path": changes}
     if not (isinstance(changes, Mapping) and isinstance(content, Mapping)):
-        return value if changes is not None else None
+        return None if changes is None and value else value
     return merge(content, changes)
