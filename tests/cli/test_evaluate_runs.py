@@ -182,8 +182,8 @@ def test_names_that_are_not_utf8_are_written_escaped(run: Path, folder: Path, tm
         assert r"caf\udce9" in text
     assert r"\udcff.png" in outs[2].read_text()
     assert here("evaluate", run, "--data.root", root, "--save-embeddings", outs[4]).returncode == 0
-    assert "caf\udce9" in (read_embeddings(outs[3]).rows.class_names or ())
-    assert r"caf\udce9" in (read_embeddings(outs[4]).rows.class_names or ())
+    for out in outs[3:]:
+        assert r"caf\udce9" in (read_embeddings(out).rows.class_names or ())
 
 
 def test_two_models_show_few_classes_too(run: Path, here: Here) -> None:

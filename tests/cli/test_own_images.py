@@ -42,7 +42,7 @@ def test_images_of_trained_classes_are_held_out_and_marked_so(
 @pytest.mark.parametrize("size", ["2", "0"])
 def test_a_size_that_the_network_does_not_take(tiny: Path, tmp_path: Path, here: Here, size: str) -> None:
     result = here("train", "--recipe", tiny, "--out", tmp_path / "run", "--images.size", size)
-    assert_refused(result, [f"size is {size}, but"])
+    assert_refused(result, [f"size is {size}", " but "])
     assert not (tmp_path / "run").exists()
 
 
@@ -89,7 +89,7 @@ def test_links_that_lead_back_to_themselves(tiny: Path, tmp_path: Path, here: He
     for words in (
         ("datasets", "check", tmp_path / "loop"),
         ("train", "--recipe", tiny, "--data.root", tmp_path / "loop", "--out", tmp_path / "run"),
-        ("evaluate", "run", "--query", tmp_path / "loop", "--gallery", tmp_path, "--out", tmp_path / "report.json"),
+        ("evaluate", tiny, "--query", tmp_path / "loop", "--gallery", tmp_path, "--out", tmp_path / "report.json"),
     ):
         assert_refused(here(*words), [str(tmp_path / "loop")])
     root = write_folder(tmp_path / "photographs", classes=4, images=2)

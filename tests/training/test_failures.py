@@ -78,17 +78,11 @@ def test_a_checkpoint_of_something_else_or_of_another_recipe(
         assert_refused(here("train", "--resume", other), ["last.ckpt is a checkpoint of something else", "--out"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--images.size", "2"], ["images.size is 2, but the network (convnet) cannot take images of 2 by 2 pixels"]),
-        (["--model.backbone", "vit_tiny_patch16_224"], ["images.size is 28", "(vit_tiny_patch16_224)"]),
-    ],
-)
 def test_images_that_the_network_cannot_take_are_refused_before_anything_is_written(
-    recipe: Path, tmp_path: Path, here: Here, flags: list[str], words: list[str]
+    recipe: Path, tmp_path: Path, here: Here
 ) -> None:
-    assert_refused(here("train", "--recipe", recipe, "--out", tmp_path / "run", *flags), words)
+    result = here("train", "--recipe", recipe, "--out", tmp_path / "run", "--images.size", "2")
+    assert_refused(result, ["images.size is 2, but the network (convnet) cannot take images of 2 by 2 pixels"])
     assert not (tmp_path / "run").exists()
 
 

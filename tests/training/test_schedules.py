@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lightning.pytorch import Callback
 
 from images import write_folder, write_recipe
+from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, train
 
@@ -56,7 +57,7 @@ def rates(recipe: Path, out: Path, *flags: str, resume: bool = False, stop_at: i
     if stop_at is None:
         train(watched, read.yaml, out, resume=resume, report=[].append, test=False)
     else:
-        with pytest.raises(Stopped):
+        with pytest.raises(UserError, match=r"failed at .* with Stopped"):
             train(watched, read.yaml, out, report=[].append, test=False)
     return watch
 

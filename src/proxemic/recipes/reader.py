@@ -1,5 +1,6 @@
 """A recipe file and the flags that override it, read into a typed `Recipe`."""
 
+import copy
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -245,7 +246,8 @@ def _parse(
         if value is None:
             raise UserError(f"--{key} has no value: write it after the flag, as in --optim.lr 0.01.")
     try:
-        return parser.parse_object(content, env=False)
+        # The parser changes what it is given, down to the elements of lists.
+        return parser.parse_object(copy.deepcopy(content), env=False)
     except (ArgumentError, TypeError) as error:
         raise UserError(check.misfit() or f"{where}: {' '.join(str(error).split())[:300]}") from error
 
