@@ -84,9 +84,14 @@ def test_a_run_is_fine_tuned_on_other_images(earlier: Path, tmp_path: Path) -> N
         ["--training.epochs", "1", "--training.start_from", str(earlier), "--optim.lr", "1e-12"],
     )
     said: list[str] = []
-    train(read.recipe, read.yaml, tmp_path / "run", report=said.append)
+    result = train(read.recipe, read.yaml, tmp_path / "run", report=said.append)
     shared = len({*trained_on(earlier)} & {*read.recipe.load().train.class_names})
     assert any(f"{shared} of 6 classes keep their proxies" in line for line in said), said
+    classes = RunDirectory(tmp_path / "run").read_classes()
+    assert classes is not None
+    assert set(classes.earlier) == {*trained_on(earlier)}
+    seen = {*(classes.test or ())} & {*trained_on(earlier)}  # unseen by this run, but not by its network
+    assert result.get("test_classes_trained_on", 0) == len(seen) > 0
     tuned, begun = (load_file(run / "model.safetensors") for run in (tmp_path / "run", earlier))
     torch.testing.assert_close(tuned["head.1.weight"], begun["head.1.weight"], rtol=0, atol=1e-6)
 

@@ -28,8 +28,9 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     if "untrained" in result:
         columns["untrained"] = result["untrained"]
     trained_on, classes = result.get("test_classes_trained_on", 0), result["test_classes"]
+    closed = " (closed set)" if result.get("split") == "closed-set" else ""
     all_of_them = "" if trained_on == classes else f"{trained_on} of them "
-    unseen = f"classes, {all_of_them}TRAINED ON (closed set)" if trained_on else "unseen classes"
+    unseen = f"classes, {all_of_them}TRAINED ON{closed}" if trained_on else "unseen classes"
     title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -126,7 +126,14 @@ class RunDirectory:
         return self.read_environment().get("images") == fingerprint
 
     def create(
-        self, recipe_yaml: str, source: ImageSource, splits: Splits, *, test: bool = True, processes: int = 1
+        self,
+        recipe_yaml: str,
+        source: ImageSource,
+        splits: Splits,
+        *,
+        earlier: Iterable[str] = (),
+        test: bool = True,
+        processes: int = 1,
     ) -> None:
         """Make the directory: the recipe, and a record of the machine and of the images.
 
@@ -134,12 +141,13 @@ class RunDirectory:
             recipe_yaml: All values of the recipe.
             source: Where the images come from.
             splits: The images.
+            earlier: Classes that the weights which the run begins with were trained on.
             test: The run is to be judged on the test classes.
             processes: How many train it.
         """
         images = {"processes": processes, "images": fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)
-        RunClasses.of(source, splits).write(self.classes)
+        RunClasses.of(source, splits, earlier).write(self.classes)
         write_text(self.recipe, recipe_yaml)
 
     def read_environment(self) -> dict[str, Any]:

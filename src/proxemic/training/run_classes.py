@@ -1,5 +1,6 @@
 """Which classes a run was begun with, and where their images were."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 
@@ -19,19 +20,27 @@ class RunClasses:
         train: In the order of their labels, which is that of the rows of proxies.
         validation: Held out to choose the epoch; None where there are none.
         test: Held out for the test; None likewise.
+        earlier: Trained on by the runs whose weights this one began with.
     """
 
     root: str | None
     train: tuple[str, ...]
     validation: tuple[str, ...] | None
     test: tuple[str, ...] | None
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """All classes that the network was trained on, also before this run."""
+        return frozenset({*self.train, *self.earlier})
 
     @classmethod
-    def of(cls, source: ImageSource, splits: Splits) -> "RunClasses":
-        """Those of images, and where they come from."""
+    def of(cls, source: ImageSource, splits: Splits, earlier: Iterable[str] = ()) -> "RunClasses":
+        """Those of images, where they come from, and what was trained on before."""
         root = getattr(source, "root", None)
-        held_out = (None if part is None else part.class_names for part in (splits.validation, splits.test))
-        return cls(root and str(Path(root).absolute()), splits.train.class_names, *held_out)
+        validation, test = (None if part is None else part.class_names for part in (splits.validation, splits.test))
+        place = root and str(Path(root).absolute())
+        return cls(place, splits.train.class_names, validation, test, tuple(sorted(earlier)))
 
     @classmethod
     def read(cls, path: Path) -> "RunClasses":
@@ -41,11 +50,13 @@ class RunClasses:
             UserError: If the file is damaged.
         """
         found = read_json(path)
-        root, train, *held_out = (found.get(name) for name in ("root", "train", "validation", "test"))
-        lists = all(isinstance(part, list | None) for part in held_out)
+        root, train = found.get("root"), found.get("train")
+        names = {name: found.get(name) for name in ("validation", "test", "earlier")}
+        lists = all(isinstance(part, list | None) for part in names.values())
         if not isinstance(root, str | None) or not isinstance(train, list) or not lists:
             raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
-        return cls(root, tuple(map(str, train)), *(part and tuple(map(str, part)) for part in held_out))
+        validation, test = (part and tuple(map(str, part)) for part in (names["validation"], names["test"]))
+        return cls(root, tuple(map(str, train)), validation, test, tuple(map(str, names["earlier"] or ())))
 
     def write(self, path: Path) -> None:
         """Write a JSON file, whole or not at all."""

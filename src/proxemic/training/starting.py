@@ -1,6 +1,7 @@
 """Begin with the weights of an earlier run, of the same classes or of others."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from proxemic.data import Splits
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, load_model
+from proxemic.training.recipe import Recipe
 from proxemic.training.run import RunDirectory, fingerprint
 
-__all__ = ["load_loss", "start_from"]
+__all__ = ["load_loss", "start_from", "trained_before"]
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
@@ -57,6 +59,14 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         return f"{begin}; the loss is new, as that of the run is of another kind or shape."
     count = splits.train.num_classes
     return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
+
+
+def trained_before(recipe: Recipe) -> frozenset[str]:
+    """The names of the classes that the weights which a recipe begins with were trained on, as far as is known."""
+    weights = recipe.model.weights
+    begun_with = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
+    known = [RunDirectory(path).read_classes() for path in begun_with if path is not None]
+    return frozenset().union(*(classes.trained for classes in known if classes is not None))
 
 
 def _trained_classes(run: RunDirectory) -> Sequence[str]:

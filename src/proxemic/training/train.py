@@ -47,7 +47,7 @@ from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run import RunDirectory, fingerprint
 from proxemic.training.shards import ProxyShards
-from proxemic.training.starting import start_from
+from proxemic.training.starting import start_from, trained_before
 from proxemic.training.threads import cpu_threads
 from proxemic.training.times import Times
 
@@ -158,7 +158,10 @@ def train(
             if not resume:
                 if run.recipe.exists():  # another run has begun there in the meantime
                     run.check_new()
-                run.create(recipe_yaml, recipe.data, parts.splits, test=test, processes=processes.world)
+                earlier = trained_before(recipe)
+                run.create(
+                    recipe_yaml, recipe.data, parts.splits, earlier=earlier, test=test, processes=processes.world
+                )
             elif epochs is not None:
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
@@ -500,7 +503,9 @@ def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, s
     result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, found, strict=True)}
     test = found[0]
     result["chance"] = test.chance
-    trained_on = len({*images.class_names} & {*splits.train.class_names})
+    classes = run.read_classes()
+    trained = splits.train.class_names if classes is None else classes.trained
+    trained_on = len({*images.class_names} & {*trained})
     return result | {
         "test_classes": images.num_classes,
         **({"test_classes_trained_on": trained_on} if trained_on else {}),

@@ -26,7 +26,7 @@ def trained_classes(targets: Sequence[Path], class_names: Sequence[str]) -> froz
     for classes in known:
         if classes is None:
             return None
-        names.update(classes.train)
+        names.update(classes.trained)
     return frozenset(label for label, name in enumerate(class_names) if name in names)
 
 
