@@ -163,7 +163,7 @@ class Hostile:
         return os.system, ("touch hostile",)
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "hostile"])
+@pytest.mark.parametrize("damage", ["cut", "short", "empty", "hostile"])
 def test_a_checkpoint_that_is_damaged_or_hostile_is_refused(
     uninterrupted: Path,
     tmp_path: Path,
@@ -181,6 +181,8 @@ def test_a_checkpoint_that_is_damaged_or_hostile_is_refused(
             torch.save({**torch.load(checkpoint, weights_only=True), "callbacks": Hostile()}, checkpoint)
         case "cut":
             checkpoint.write_bytes(whole[: len(whole) // 2])
+        case "short":
+            checkpoint.write_bytes(whole[:5000])
         case "empty":
             checkpoint.write_bytes(b"")
     monkeypatch.chdir(tmp_path)

@@ -48,9 +48,11 @@ def _load(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     instead = "put a copy in its place, or begin anew with another --out"
     try:
         checkpoint = torch.load(path, weights_only=True, **options)
-    except (OSError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:  # torch.load raises almost anything for a file that is not its own
+        if isinstance(error, OSError) and error.filename is not None:  # of the file, not of what is in it
+            raise
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
         raise UserError(f"{path} is no whole checkpoint of tensors ({reason}): {instead}.") from error
     if not isinstance(checkpoint, dict) or not checkpoint.keys() >= _PARTS:
