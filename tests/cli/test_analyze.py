@@ -2,13 +2,15 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import proxemic.analysis
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.analysis import Characteristics, every_proxy_loss
+from proxemic.analysis import Characteristics, characteristics, every_proxy_loss
 from proxemic.cli.analyze import SUBCOMMANDS
 from proxemic.cli.analyze.characteristics import _print
 
@@ -20,7 +22,9 @@ def test_alone_it_says_what_there_is(here: Here) -> None:
         assert subcommand.__name__.rpartition(".")[2].replace("_", "-") in result.stdout
 
 
-def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here) -> None:
+def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A quarter of the samples gives the same answers: see tests/analysis/test_characteristics.py.
+    monkeypatch.setattr(proxemic.analysis, "characteristics", partial(characteristics, samples=256))
     table, data = tmp_path / "new" / "table.csv", tmp_path / "data.json"
     result = here("analyze", "characteristics", "--numbers", "--csv", table, "--json", data, "--proxies-per-class", "3")
     assert result.returncode == 0, result.stderr

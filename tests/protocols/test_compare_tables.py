@@ -1,6 +1,7 @@
 """Statistics and tables of comparisons whose runs are written by hand."""
 
 import csv
+import json
 import math
 from pathlib import Path
 
@@ -179,6 +180,14 @@ Standard deviations in percent; ratios are geometric means over recipes with the
 - small/c, seed 2: The loss is no longer finite.
 """
     )
+
+
+def test_few_test_classes_are_said(three: Comparison) -> None:
+    metrics = three.cell(three.entries[1], 1).path / "metrics.json"
+    for classes, said in ((20, False), (19, True)):
+        metrics.write_text(json.dumps(json.loads(metrics.read_text()) | {"test_classes": classes}))
+        write_tables(three)
+        assert (f"Few test classes: {classes}." in (three.path / "table.md").read_text()) == said
 
 
 def test_what_was_not_measured_is_never_filled(tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ class Result:
         epoch: The one chosen.
         selected_on: What chose it.
         seconds: Of training, over all epochs.
+        test_classes: How many classes it was judged on; None where that is not known.
     """
 
     values: dict[str, dict[str, float]]
     epoch: int
     selected_on: str
     seconds: float
+    test_classes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Cell:
         found = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
         seconds = sum(row["seconds"] for row in self.history())
         values = {split: found[split] for split in ("test", "untrained", "validation") if split in found}
-        return Result(values, found["epoch"], found["selected_on"], seconds)
+        return Result(values, found["epoch"], found["selected_on"], seconds, found.get("test_classes"))
 
     def history(self) -> list[dict[str, float]]:
         """One dict an epoch."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from proxemic.files import write_csv, write_text
+from proxemic.metrics import FEWEST_CLASSES
 from proxemic.protocols.comparison_directory import Comparison, Result
 from proxemic.protocols.comparison_entries import Entry
 from proxemic.protocols.comparison_statistics import Estimate, difference, mean, spread
@@ -126,6 +127,12 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     )
     used = {entry.selected_on for entry in entries}
     yield from (FOOTNOTES[each] for each in FOOTNOTES if each in used)
+    classes = [each.test_classes for entry in entries for each in results[entry].values() if each.test_classes]
+    if min(classes, default=FEWEST_CLASSES) < FEWEST_CLASSES:
+        yield (
+            f"Few test classes: {min(classes)}. The intervals are over seeds on these classes alone: other classes may "
+            "give quite other values, and other differences."
+        )
     yield from _differences(comparison, entries, results)
     yield from _spread(entries, results, metrics)
 
