@@ -189,5 +189,8 @@ def test_names_that_are_not_utf8_are_written_escaped(run: Path, folder: Path, tm
 def test_two_models_show_few_classes_too(run: Path, here: Here) -> None:
     result = here("evaluate", run, run)
     assert "Few classes: 4." in result.stdout
+    alone = evaluated(here, run)
+    (row,) = (line for line in result.stdout.splitlines() if "recall@1 " in line)
+    assert row.replace("│", "").split()[3] == f"{100 * alone['chance']['recall@1']:.2f}"
     found = evaluated(here, run, run)
     assert all(each["low"] is None and each["p_value"] == 1 for each in found["differences"].values())

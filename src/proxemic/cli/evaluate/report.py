@@ -121,10 +121,12 @@ class Report:
                 for row in self._records()
             ]
             return header, [row[: len(header)] for row in rows]
-        header = ["metric", "A", "B", "A - B", *([interval, "p"] if self.differences else [])]
+        chance = self.judged[0].metrics.chance  # the queries and their matches are the same for both
+        header = ["metric", "A", "B", "chance", "A - B", *([interval, "p"] if self.differences else [])]
         rows = [
             [
-                row["metric"], _percent(row["first"]), _percent(row["second"]), f"{100 * row['difference']:+.2f}",
+                row["metric"], _percent(row["first"]), _percent(row["second"]),
+                _percent(chance.get(row["metric"], math.nan)), f"{100 * row['difference']:+.2f}",
                 _bounds(row), "–" if math.isnan(row["p_value"]) else f"{row['p_value']:.4f}",
             ]
             for row in self._records()
