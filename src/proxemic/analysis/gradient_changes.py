@@ -113,7 +113,7 @@ class _Draw:
         with torch.enable_grad():
             leaves = tuple(each.detach().to(device).requires_grad_() for each in (scores, embeddings))
             positive, negative = reduce_scores(leaves[0], labels, self.loss.scoring)
-            value = self.loss.objective(positive, negative, labels, leaves[1])
+            value = self.loss.objective(positive, negative, labels, leaves[1]).mean()
             found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         if not all(gradient.isfinite().all() for gradient in found):
             raise ValueError(

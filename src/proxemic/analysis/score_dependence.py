@@ -104,5 +104,5 @@ def _gradient(
     with torch.enable_grad():
         leaf, labels = scores.to(device).requires_grad_(), labels.to(device)
         positive, negative = reduce_scores(leaf, labels, loss.scoring)
-        value = loss.objective(positive, negative, labels, embeddings.to(device))
+        value = loss.objective(positive, negative, labels, embeddings.to(device)).mean()
         return torch.autograd.grad(value, leaf)[0].cpu()

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count, check_positive, is_number, is_pair, told
@@ -47,12 +47,12 @@ class _MarginSoftmax(ProxyLoss):
 
     @abstractmethod
     def with_margin(
-        self, cosine: Float[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
+        self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
         """The own class's score, made harder."""
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * self.with_margin(positive, embeddings), negative)
+        return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
 
 
 class SphereFaceLoss(_MarginSoftmax):
@@ -109,7 +109,7 @@ class SphereFaceLoss(_MarginSoftmax):
         check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
         self.margin = margin
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return multiplied_angle(cosine, self.margin)
 
 
@@ -167,7 +167,7 @@ class CosFaceLoss(_MarginSoftmax):
             raise ValueError(f"margin is {told(margin)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
         self.margin = margin
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return cosine - self.margin
 
 
@@ -225,7 +225,7 @@ class ArcFaceLoss(_MarginSoftmax):
         )
         self.margin = _check_radians("margin", margin)
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return angular_margin(cosine, self.margin)
 
 
@@ -299,14 +299,14 @@ class MagFaceLoss(_MarginSoftmax):
         self.norm_range = norm_range
         self.norm_weight = norm_weight
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         (low, high), (shortest, longest) = self.margin_range, self.norm_range
         share = (self._length(embeddings) - shortest) / (longest - shortest)
         return angular_margin(cosine, low + (high - low) * share)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         length = self._length(embeddings)
-        longer = (length / self.norm_range[1] ** 2 + 1 / length).mean()
+        longer = length / self.norm_range[1] ** 2 + 1 / length
         return super().objective(positive, negative, labels, embeddings) + self.norm_weight * longer
 
     def _length(self, embeddings: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         alpha, margin = self.scoring.scale, self.margin
-        return (F.softplus(-alpha * (positive - margin)) + F.softplus(negative + alpha * margin)).mean()
+        return F.softplus(-alpha * (positive - margin)) + F.softplus(negative + alpha * margin)
 
 
 class AllPairMultiProxyAnchorLoss(ProxyLoss):
