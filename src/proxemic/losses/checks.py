@@ -11,6 +11,7 @@ from torch import Tensor, nn
 __all__ = [
     "check_callable",
     "check_count",
+    "check_counts",
     "check_embeddings",
     "check_finite",
     "check_labels",
@@ -68,6 +69,23 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
     """Raise `ValueError` unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} is {told(value)}, but must be a whole number of at least {least}: {why}.")
+
+
+def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
+    """Samples of each class, at least 1, as float64; else a `ValueError`."""
+    try:
+        values = torch.as_tensor(counts).detach()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"counts are {told(counts)}, but must be how many samples each class has.") from error
+    if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number a class.")
+    right = (values >= 1) & values.isfinite()
+    if not right.all():
+        wrong = int(right.byte().argmin())
+        raise ValueError(
+            f"counts hold {values[wrong].item()} for class {wrong}, but every class must have at least 1 sample."
+        )
+    return values.double()
 
 
 def check_callable(name: str, value: object, what: str) -> None:
@@ -132,9 +150,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
 def check_reduction(reduction: str) -> None:
     """Raise `ValueError` unless it is one that the losses know."""
     if reduction not in ("mean", "none"):
-        raise ValueError(
-            f"reduction is {told(reduction)}, but must be 'mean', or 'none' for the values of the samples."
-        )
+        raise ValueError(f"reduction is {told(reduction)}, but must be 'mean', or 'none' for values of samples.")
 
 
 def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True) -> Tensor:

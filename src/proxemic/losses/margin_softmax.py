@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count, check_positive, is_number, is_pair, told
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
-from proxemic.losses.margins import angular_margin, multiplied_angle
+from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, own_margin
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -121,7 +121,7 @@ class CosFaceLoss(_MarginSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m in [0, 2), in units of the cosine.
+        margin: m in [0, 2), in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
@@ -138,12 +138,14 @@ class CosFaceLoss(_MarginSoftmax):
     0.4740...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
-        margin: float = 0.35,
+        margin: Margin = 0.35,
         scale: float = 64.0,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
@@ -163,12 +165,10 @@ class CosFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        if not (is_number(margin) and 0 <= margin < 2):
-            raise ValueError(f"margin is {told(margin)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
-        self.margin = margin
+        self._set_margin(margin, _check_cosine_margin)
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return cosine - self.margin
+        return cosine - own_margin(self.margin, labels)
 
 
 class ArcFaceLoss(_MarginSoftmax):
@@ -181,7 +181,7 @@ class ArcFaceLoss(_MarginSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m in [0, π/2], in radians.
+        margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
@@ -198,12 +198,14 @@ class ArcFaceLoss(_MarginSoftmax):
     0.3476...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
-        margin: float = 0.5,
+        margin: Margin = 0.5,
         scale: float = 64.0,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
@@ -223,10 +225,10 @@ class ArcFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        self.margin = _check_radians("margin", margin)
+        self._set_margin(margin, _check_radians)
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return angular_margin(cosine, self.margin)
+        return angular_margin(cosine, own_margin(self.margin, labels))
 
 
 class MagFaceLoss(_MarginSoftmax):
@@ -311,6 +313,12 @@ class MagFaceLoss(_MarginSoftmax):
 
     def _length(self, embeddings: Tensor) -> Tensor:
         return torch.linalg.vector_norm(embeddings, dim=1).clamp(*self.norm_range)
+
+
+def _check_cosine_margin(name: str, value: float) -> float:
+    if not (is_number(value) and 0 <= value < 2):
+        raise ValueError(f"{name} is {told(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
+    return value
 
 
 def _check_radians(name: str, value: float) -> float:

@@ -107,6 +107,8 @@ class PairwiseLoss(nn.Module):
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
+            weights: Not to be given.
+            reduction: ``"mean"``, what the loss's reducer makes.
 
         Returns:
             A scalar, float32 (float64 for float64 embeddings).

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal, NoReturn
 
 import torch
@@ -25,6 +26,7 @@ from proxemic.losses.checks import (
 )
 from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.pooling import Pooling
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.row_steps import step_rows
@@ -104,6 +106,7 @@ class ProxyLoss(nn.Module, ABC):
         self.sample_rate = sample_rate
         self._num_classes = num_classes
         self._spread: Spread | None = None
+        self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self.chunk_size = chunk_size
         self.proxies = nn.Parameter(torch.empty(num_classes, proxies_per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", regularizers))
@@ -142,6 +145,10 @@ class ProxyLoss(nn.Module, ABC):
         ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
         each sample's scaled negatives; or, of a class-wise loss, a scalar.
         """
+
+    def class_bias(self) -> Float[Tensor, " classes"] | None:
+        """What is added to the scaled score of each class where it is a negative, in the sums; ``None``: nothing."""
+        return None
 
     @property
     def data_wise(self) -> bool:
@@ -242,7 +249,10 @@ class ProxyLoss(nn.Module, ABC):
                     joined = gather_rows(weights, self._spread.group, sizes)
                     weights = check_weights(joined, whole)
             classes = Classes.of(labels, len(self.proxies), self.sample_rate, self._spread, parts.dtype)
-            own = classes.own
+            own, among = classes.own, classes.own.among
+            if (bias := self.class_bias()) is not None:
+                held = bias if self._spread is None or not self._spread.sharded else bias[self._spread.own]
+                among = replace(among, bias=classes.own_values(held).to(parts.dtype))
             proxies, terms, inside = self._regularized(classes.own_rows(self.proxies).to(parts.dtype), own.among)
             positive, negative, term = streamed_scores(
                 parts,
@@ -251,7 +261,7 @@ class ProxyLoss(nn.Module, ABC):
                 self.scoring,
                 self.chunk_size,
                 inside,
-                own.among,
+                among,
             )
             if self._spread is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, self._spread.group)
@@ -293,6 +303,27 @@ class ProxyLoss(nn.Module, ABC):
         """The nearest class of each embedding."""
         return self.class_scores(embeddings).argmax(1)
 
+    def count_classes(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> None:
+        """Tell the loss how many samples each class has; a margin that is a `MarginRule` follows from it.
+
+        Other losses do not use it. The margins are kept in the ``state_dict``, so that a loss that was loaded has them.
+
+        Args:
+            counts: ``[C]``, of all classes, at least 1 each.
+
+        Raises:
+            ValueError: If they are not such counts, or a margin that follows is out of range.
+        """
+        counts = torch.as_tensor(counts)
+        if counts.shape != (self.num_classes,):
+            raise ValueError(
+                f"counts have shape {list(counts.shape)}, but must be one for each of the {self.num_classes} classes: "
+                "torch.bincount(labels, minlength=num_classes) gives them."
+            )
+        if self._margin_rule is not None:
+            rule, check, name = self._margin_rule
+            self.get_buffer(name).copy_(class_margins(rule(counts.cpu()), self.num_classes, check))
+
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
 
@@ -316,6 +347,16 @@ class ProxyLoss(nn.Module, ABC):
                     term = sum_across(term, among.group)
                 terms.append(term)
         return proxies, terms, inside
+
+    def _set_margin(self, margin: Margin, check: Callable[[str, float], float], name: str = "margin") -> None:
+        """Keep one number as an attribute, those of the classes as a buffer ``[C]``."""
+        if is_number(margin):
+            setattr(self, name, check("margin", margin))
+            return
+        margins = class_margins(margin, self.num_classes, check)  # type: ignore[arg-type]
+        self.register_buffer(name, margins.to(self.proxies.device))
+        if isinstance(margin, MarginRule):
+            self._margin_rule = (margin, check, name)
 
     def _no_samples(self, why: str) -> ValueError:
         return ValueError(
