@@ -6,9 +6,9 @@
 Every process embeds its own part of a batch by a linear network under DistributedDataParallel, and takes one loss, with
 replicated, sharded or sampled proxies. One step accumulates two batches of other, uneven sizes. Beside it, one process
 does the same with the joined batches. There are as many classes as leave the processes different numbers of them, and
-the last of four none. "Weighed" is with sample weights, "one by one" with some function of the values of the samples, of which
-the processes' mean is trained. An error is the largest difference over the largest value, of the loss, of the gradient of the
-network and of that of the proxies (of all that the loss learns).
+the last of four none. "Weighed" is with sample weights, "one by one" with something made of the values of the samples,
+of which the processes' mean is trained. An error is the largest difference over the largest value, of the loss, of the
+gradient of the network and of that of the proxies (of all that the loss learns).
 """
 
 import argparse

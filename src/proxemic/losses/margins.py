@@ -82,9 +82,7 @@ class DynamicMargin(MarginRule):
 Margin = float | Sequence[float] | Tensor | MarginRule
 
 
-def class_margins(
-    margin: Sequence[float] | Tensor | MarginRule, num_classes: int, check: Callable[[str, float], float]
-) -> Float[Tensor, " classes"]:
+def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
     """Margins of the classes, checked; NaN where they follow from counts that are not known yet.
 
     Args:

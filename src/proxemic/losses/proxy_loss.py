@@ -353,7 +353,7 @@ class ProxyLoss(nn.Module, ABC):
         if is_number(margin):
             setattr(self, name, check("margin", margin))
             return
-        margins = class_margins(margin, self.num_classes, check)  # type: ignore[arg-type]
+        margins = class_margins(margin, self.num_classes, check)
         self.register_buffer(name, margins.to(self.proxies.device))
         if isinstance(margin, MarginRule):
             self._margin_rule = (margin, check, name)

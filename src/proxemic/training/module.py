@@ -107,7 +107,7 @@ class EmbeddingTask(LightningModule):
         complete = [f"loss.{name}" for name, each in self.loss.named_parameters() if is_stepped_by_rows(each)]
         # What all hold alike, as PML's memory, is not to be sent again before every step.
         buffers = [f"loss.{name}" for name, _ in self.loss.named_buffers()]
-        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers]
+        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers, "_class_weights"]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
 
     def on_train_start(self) -> None:
