@@ -209,13 +209,13 @@ def test_the_minimum_of_the_paper_s_warps(warp: WarpPotential) -> None:
 
 def test_a_warp_that_is_off_in_part() -> None:
     own, others = pair((0.0, 0.0), 4.0, 0.0)
-    for warp, at_proxy, distance, flat in (
+    for potential, at_proxy, distance, flat in (
         (WarpPotential(0.0, 0.65, 1.5), 1.5, 0.0, False),  # inward forces everywhere
         (WarpPotential(3.0, 1.0, 1.5), 1.0, 0.0, True),  # level from the proxy to α
         (WarpPotential(3.0, 0.65, 1.0), 0.65, 3.0, True),  # level from α on
     ):
-        found = find_minimum(Landscape(own, others, warp))
-        assert (warp.at_proxy, found.flat, found.runs_away) == (at_proxy, flat, False)
+        found = find_minimum(Landscape(own, others, potential))
+        assert (potential.at_proxy, found.flat, found.runs_away) == (at_proxy, flat, False)
         assert found.distance == pytest.approx(distance, abs=1e-4)
 
 
