@@ -65,6 +65,7 @@ def cases() -> dict[str, Make]:
         ("", L.AllPairMultiProxyAnchorLoss, {}),
         ("", L.EuclideanSoftmaxLoss, {}),
         ("", L.WarpedSoftmaxLoss, warp),
+        (", alpha 0, k1 1", L.WarpedSoftmaxLoss, {"alpha": 0.0, "k1": 1.0, "k2": 1.5}),
         (", t and t^1.5", L.WarpedSoftmaxLoss, {"f1": torch.positive, "f2": L.Power(1.5)}),
         ("", L.HISTLoss, {"hidden": 5, "regularizers": regular}),
         (", weighed, one by one", L.HISTLoss, {"hidden": 5, "regularizers": regular}),

@@ -465,8 +465,8 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: HISTLoss(5, 7, hidden=0), "hidden"),
         (lambda: HISTLoss(5, 7, graph_weight=-1.0), "graph_weight"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0), "k1"),
-        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=1.0, k2=2.0), "k1"),
-        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=1.0), "k2"),
+        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=1.1, k2=2.0), "k1"),
+        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=0.9), "k2"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=-1.0, k1=0.5, k2=2.0), "alpha"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=2.0, delta_scale=0.5), "delta_scale"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=2.0, f1=torch.sqrt), "f1"),
@@ -532,6 +532,31 @@ def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
     for module in (ArcFaceLoss(5, 7), WithLoss()):
         with pytest.raises(TypeError, match=r"^ArcFaceLoss cannot be scripted: .*\.$"):
             torch.jit.script(module)
+
+
+@pytest.mark.parametrize("off", [{"alpha": 0.0}, {"k1": 1.0}, {"k2": 1.0}, {"alpha": 0.0, "k1": 1.0, "k2": 1.0}])
+def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, float]) -> None:
+    """Where figures 6 and 7 of the paper begin; three embeddings are within α = 3 of their proxy, two beyond."""
+    torch.manual_seed(5)
+    warp, y = WARP | off, [0, 1, 2, 2, 4]
+    loss = WarpedSoftmaxLoss(5, 7, **warp, init=torch.nn.init.normal_)
+    w = loss.proxies.detach().double().requires_grad_()
+    away = torch.tensor([0.1, 0.2, 0.3, 2.0, 3.0], dtype=torch.float64).unsqueeze(1)
+    x = (w[y, 0].detach() + away * torch.randn(5, 7, dtype=torch.float64)).requires_grad_()
+    expected = oracles.warped_softmax(x, w, y, **warp)
+    wanted = gradients(expected, x, w)
+    for chunk in (1, 2, 5, None):
+        loss.chunk_size = chunk
+        value = torch.func.functional_call(loss, {"proxies": w}, (x, torch.tensor(y)))
+        torch.testing.assert_close(value, expected, check_dtype=False)
+        for got, want in zip(gradients(value, x, w), wanted, strict=True):
+            assert (got - want).norm() <= 1e-9 * want.norm()
+    if off.get("alpha") == 0 and "k1" in off:
+        plain = EuclideanSoftmaxLoss(5, 7, temperature=1.3)
+        plain.load_state_dict(loss.state_dict())
+        torch.testing.assert_close(loss(x.float(), torch.tensor(y)), plain(x.float(), torch.tensor(y)))
+    on_proxy = loss.proxies[:3, 0].detach().requires_grad_()
+    assert all(grad.isfinite().all() for grad in gradients(loss(on_proxy, torch.arange(3)), on_proxy, loss.proxies))
 
 
 def test_the_warp_changes_the_gradient_and_not_the_value() -> None:
