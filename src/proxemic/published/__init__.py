@@ -1,7 +1,8 @@
 """The figures that the papers print, as data: to be shown beside ours with what differs in protocol.
 
-The folder beside this file holds one CSV a table, `tables.csv` that lists them, `papers.csv`, and `protocols.csv` with
-what a paper says of how it came to a table, or to some of its rows. What is not stated is empty.
+The folder of this file holds one CSV a table, `tables.csv` that lists them, `papers.csv`, and `protocols.csv` with what
+a paper says of how it came to a table, or to some of its rows. What is not stated is empty. A recipe names the rows that
+it stands for by its key `published`, a list of `PublishedRow`.
 """
 
 import csv
@@ -15,6 +16,7 @@ __all__ = [
     "Paper",
     "PublishedFigure",
     "PublishedProtocol",
+    "PublishedRow",
     "PublishedTable",
     "list_papers",
     "published_figures",
@@ -22,7 +24,7 @@ __all__ = [
     "published_tables",
 ]
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,67 @@ class PublishedProtocol:
     pretrained: str
     hyperparameters: str
     note: str
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row of a paper's table, as a recipe names it: the figures that stand beside those of the recipe's runs.
+
+    Args:
+        paper: Key of the paper, as in `list_papers`.
+        table: Its number as printed, such as `4.1` or `VI`.
+        method: Name of the row as in `PublishedFigure`; so are the next three, where the method has several rows.
+        variant: What sets the row apart, such as `with validation`; empty takes all.
+        settings: The row's own hyper-parameters; empty takes all.
+        backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty takes all.
+        untrained: The row is of the network before its training, and stands beside ours before its training.
+
+    Raises:
+        ValueError: If there is no such paper, table or row.
+
+    >>> row = PublishedRow("realigned-softmax-warping", "III", "sqrt(t1) - sqrt(t2)")
+    >>> {figure.metric: figure.printed for figure in row.figures("cub")}
+    {'recall@1': '61.6', 'nmi': '68.1', 'average_distance_to_proxy': '6.48'}
+    """
+
+    paper: str
+    table: str
+    method: str
+    variant: str = ""
+    settings: str = ""
+    backbone: str = ""
+    untrained: bool = False
+
+    def __post_init__(self) -> None:
+        tables = [each.table for each in published_tables() if (each.paper, each.kind) == (self.paper, "results")]
+        if not tables:
+            raise ValueError(
+                f"published.paper is {self.paper!r} but must be one of {', '.join(each.key for each in list_papers())}"
+            )
+        if self.table not in tables:
+            raise ValueError(
+                f"published.table is {self.table!r} but the tables of results of {self.paper} are "
+                f"{', '.join(map(repr, tables))}"
+            )
+        left = [each for each in published_figures(paper=self.paper) if each.table == self.table]
+        for key in ("method", "variant", "settings", "backbone"):
+            given, known = getattr(self, key), dict.fromkeys(getattr(each, key) for each in left)
+            left = [each for each in left if given in ("", getattr(each, key))]
+            if not left or (key == "method" and not given):
+                raise ValueError(
+                    f"published.{key} is {given!r} but that of a row of table {self.table} of {self.paper} must be one "
+                    f"of {', '.join(map(repr, known))}"
+                )
+
+    def figures(self, dataset: str) -> tuple[PublishedFigure, ...]:
+        """The figures of a data set; those of face verification, whose pairs are no part of a recipe's data, all."""
+        return tuple(
+            figure
+            for figure in published_figures(paper=self.paper)
+            if (figure.table, figure.method) == (self.table, self.method)
+            and all(getattr(self, key) in ("", getattr(figure, key)) for key in ("variant", "settings", "backbone"))
+            and (figure.dataset == dataset or figure.metric == "accuracy")
+        )
 
 
 def list_papers() -> tuple[Paper, ...]:
