@@ -1,8 +1,8 @@
 """The figures that the papers print, as data: to be shown beside ours with what differs in protocol.
 
 The folder of this file holds one CSV a table, `tables.csv` that lists them, `papers.csv`, and `protocols.csv` with what
-a paper says of how it came to a table, or to some of its rows. What is not stated is empty. A recipe names the rows that
-it stands for by its key `published`, a list of `PublishedRow`.
+a paper says of how it came to a table, or to some of its rows. What is not stated is empty. Recipes name the rows that
+they stand for by their key `published`, a list of `PublishedRow`.
 """
 
 import csv
