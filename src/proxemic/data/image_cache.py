@@ -74,7 +74,7 @@ def cache_images(
     preprocessing makes colour grey, it does so after the resizing instead of before, and rounds differently. Training
     with `random_resized_crop` differs: it crops the shrunk pictures, which have less detail than the files, so what is
     compared with published figures should be trained without a cache. So does a preprocessing that does not resize to
-    `shorter_side`: a larger one enlarges the shrunk pictures.
+    `shorter_side`: a larger one enlarges the shrunk pictures, and one of height and width resizes them once more.
 
     A picture takes 3 · shorter_side² · (longer side / shorter side) bytes in colour, some 0.26 MB at 256. Reading is
     fast while the file fits into free memory, and bound by the disk otherwise.

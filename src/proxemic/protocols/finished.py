@@ -61,7 +61,7 @@ class Run:
     @property
     def setting(self) -> str:
         """The recipe but for its seed, as text: what runs that are repetitions of each other have in common."""
-        return json.dumps(self.content | {"seed": None}, sort_keys=True)
+        return json.dumps(self.content | {"seed": None, "published": None}, sort_keys=True)
 
     @property
     def seed(self) -> int:

@@ -15,6 +15,7 @@ from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
 from proxemic.losses.own import MakesLoss
 from proxemic.models import ModelConfig
+from proxemic.published import PublishedRow
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import SecondPhase
 
@@ -207,6 +208,8 @@ class Recipe:
         proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
             (sharded), with what the optimiser keeps of them.
         seed: Of initial weights, order of images and augmentation.
+        published: The rows of the papers' tables that it stands for, which are shown beside its results by
+            ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
     Raises:
         ValueError: If the second phase takes all epochs or more, or is asked for and not there; if the cache would hold
@@ -226,6 +229,7 @@ class Recipe:
     second_phase: SecondPhase | None = None
     proxies: Literal["replicated", "sharded"] = "replicated"
     seed: int = 0
+    published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
         if self.second_phase is None:
