@@ -37,7 +37,7 @@ class BatchConfig:
             made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
             pass. Batch norm sees the parts.
         sampler: Any `proxemic.data.Batches`, also a class of your own, in place of ``images_per_class``; of ``labels``,
-            ``num_images``, ``batch_size`` and ``seed``, what its constructor takes is filled in.
+            ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
     Raises:
         ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
