@@ -32,7 +32,11 @@ def oracle(
         precision = [sum(hits[: n + 1]) / (n + 1) for n in range(len(hits))]
         found = {f"recall@{k}": float(any(hits[:k])) for k in (1, 2, 15)}
         found |= {f"precision@{k}": precision[k - 1] for k in (3, 15)}
-        found |= {f"map@{k}": sum(hits[n] * precision[n] for n in range(k)) / k for k in (3, 15)}
+        for k in (3, 15):
+            total = sum(hits[n] * precision[n] for n in range(k))
+            found |= {f"map@{k}": total / min(k, r), f"map_over_hits@{k}": total / max(sum(hits[:k]), 1)}
+        found["map"] = sum(hit * each for hit, each in zip(hits, precision, strict=True)) / r
+        found["mrr"] = 1 / (hits.index(1) + 1)
         ideal = sum(1 / math.log2(n + 2) for n in range(min(4, r)))
         found["ndcg@4"] = sum(hits[n] / math.log2(n + 2) for n in range(4)) / ideal
         found["map@r"] = sum(hits[n] * precision[n] for n in range(r)) / r
@@ -44,7 +48,8 @@ def oracle(
 
 def judge(*sets: Tensor, distance: Distance = "euclidean", chunk_size: int | None = None) -> RetrievalMetrics:
     at = {"recall_at": (1, 2, 15), "precision_at": (3, 15), "map_at": (3, 15), "ndcg_at": (4,)}
-    return retrieval_metrics(*sets, distance=distance, chunk_size=chunk_size, **at)
+    more = {"map_divisors": ("min", "hits"), "map": True, "mrr": True}
+    return retrieval_metrics(*sets, distance=distance, chunk_size=chunk_size, **at, **more)
 
 
 @st.composite
@@ -121,7 +126,7 @@ def test_k_beyond_the_gallery() -> None:
     found = retrieval_metrics(
         torch.eye(3), torch.tensor([0, 0, 0]), recall_at=(50,), precision_at=(50,), map_at=(50,), ndcg_at=(50,)
     )
-    exact = {"recall@50": 1, "precision@50": 2 / 50, "map@50": 2 / 50, "ndcg@50": 1, "map@r": 1, "r_precision": 1}
+    exact = {"recall@50": 1, "precision@50": 2 / 50, "map@50": 1, "ndcg@50": 1, "map@r": 1, "r_precision": 1}
     assert found == pytest.approx(exact)
 
 
@@ -236,7 +241,8 @@ def test_equals_a_full_sort_at_size(distance: Distance, tied: bool) -> None:
     expected = {f"recall@{k}": hits[:, :k].amax(1) for k in at}
     inside = hits * (torch.arange(1, 2000) <= counts[:, None])
     expected |= {"map@r": (inside * precision).sum(1) / counts, "r_precision": inside.sum(1) / counts}
-    found = retrieval_metrics(points, labels, distance=distance, recall_at=at, chunk_size=300)
+    expected |= {"map": (hits * precision).sum(1) / counts, "mrr": 1.0 / (hits.argmax(1).double() + 1)}
+    found = retrieval_metrics(points, labels, distance=distance, recall_at=at, chunk_size=300, map=True, mrr=True)
     for name, values in expected.items():
         torch.testing.assert_close(found.per_query[name], values.where(counts > 0, torch.nan), equal_nan=True)
         assert found[name] == pytest.approx(float(values[counts > 0].mean()), abs=1e-12)

@@ -16,7 +16,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Judge a run on its own test classes, or on all images of another folder or table; or judge a file "
         "of embeddings. Given two, compare them on the same queries.",
         epilog="The run's data and evaluation settings are flags: --data.root DIR, --evaluation.recall_at [1,10,100], "
-        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.ndcg_at [10], --evaluation.nmi true, "
+        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.map_divisors [min,hits], "
+        "--evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true, --evaluation.nmi true, "
         "--evaluation.average classes, --evaluation.distance euclidean, --batches.workers 4. Intervals are of a "
         "bootstrap over classes; with fewer than 20 there are none.",
         allow_abbrev=False,
