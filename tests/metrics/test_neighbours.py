@@ -157,7 +157,7 @@ def test_the_search_does_not_care_for_the_tiles(monkeypatch: pytest.MonkeyPatch)
     points = sample(500, 16)
     expected = nearest_neighbours(points, points, k=30)
     monkeypatch.setattr("proxemic.metrics.shortlist._TILE", 2000)
-    monkeypatch.setattr("proxemic.metrics.neighbours._COLUMNS", 70)
+    monkeypatch.setattr("proxemic.metrics.neighbours.EXACT_COLUMNS", 70)
     for chunk_size in (None, 1, 37):
         found = nearest_neighbours(points, points, k=30, chunk_size=chunk_size)
         assert torch.equal(found[0], expected[0])

@@ -4,6 +4,8 @@ A float32 product finds a few more neighbours than are wanted. Their distances a
 (`proxemic.metrics.exact`), and where rounding might have kept a nearer row off the list, those of the whole gallery.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
@@ -12,7 +14,7 @@ from proxemic.metrics.arrays import take_arrays
 from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
-EXACT_ROWS, _COLUMNS = 512, 4096  # of a float64 tile: 16 MB
+EXACT_ROWS, EXACT_COLUMNS = 512, 4096  # of a float64 tile: 16 MB
 
 
 @take_arrays("queries", "gallery", "exclude", "query_sequences", "gallery_sequences")
@@ -166,21 +168,24 @@ class NeighbourSearch:
             k: how many.
             labels: of all queries and of the gallery: of rows at the same distance the irrelevant come first.
         """
-        self.near.free()
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
-        for start in range(0, len(self.gallery), _COLUMNS):
-            part = slice(start, min(start + _COLUMNS, len(self.gallery)))
-            distances = distance_block(self.queries, self.gallery, rows, part, self.distance).float()
+        for part, distances in self.exact_tiles(rows):
             indices = torch.arange(part.start, part.stop, device=self.device)
-            relevant = None if labels is None else labels[0][rows, None] == labels[1][part]
-            left_out = self.left_out(rows, part)
-            if left_out is not None:
-                distances.masked_fill_(left_out, torch.inf)
-                relevant = None if relevant is None else relevant & ~left_out
-            keys = _keys(distances, indices, relevant)
-            best = torch.cat([best, largest(keys.neg_(), k)[0].neg_()], 1)
+            relevant = None
+            if labels is not None:
+                relevant = (labels[0][rows, None] == labels[1][part]) & distances.isfinite()
+            best = torch.cat([best, largest(_keys(distances, indices, relevant).neg_(), k)[0].neg_()], 1)
             best = best if best.shape[1] <= k else best.topk(k, largest=False, sorted=False).values
         return best.sort(1).values
+
+    def exact_tiles(self, rows: Int64[Tensor, "queries"]) -> Iterator[tuple[slice, Float32[Tensor, "queries columns"]]]:
+        """Successive rows of the gallery with the exact distances to them, infinite where a query does not see them."""
+        self.near.free()
+        for start in range(0, len(self.gallery), EXACT_COLUMNS):
+            part = slice(start, min(start + EXACT_COLUMNS, len(self.gallery)))
+            distances = distance_block(self.queries, self.gallery, rows, part, self.distance).float()
+            left_out = self.left_out(rows, part)
+            yield part, distances if left_out is None else distances.masked_fill_(left_out, torch.inf)
 
     def left_out(self, rows: Int64[Tensor, "queries"], part: slice) -> Bool[Tensor, "queries columns"] | None:
         """Which of successive rows of the gallery a query does not see: itself and its sequence; None: it sees all."""

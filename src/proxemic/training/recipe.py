@@ -13,6 +13,7 @@ from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing,
 from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
 from proxemic.losses.own import MakesLoss
+from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import SecondPhase
@@ -129,7 +130,11 @@ class EvaluationConfig:
         recall_at: K of Recall@K.
         precision_at: k of Precision@k.
         map_at: k of MAP@k.
+        map_divisors: What each MAP@k is divided by: ``min`` (of k and R, the relevant images), ``k``, ``hits`` or
+            ``R``; all but the first have names of their own, such as ``map_over_k@10``.
         ndcg_at: k of nDCG@k.
+        map: Also the mean average precision over the whole list; with many images several times the work.
+        mrr: Also the mean reciprocal rank of the first relevant image.
         nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
         average: Of the values: over queries, or over classes (the mean of each class's mean).
         metric: The metric that chooses the epoch, by its name in the results.
@@ -149,7 +154,10 @@ class EvaluationConfig:
     recall_at: Sequence[int] = (1, 2, 4, 8)
     precision_at: Sequence[int] = ()
     map_at: Sequence[int] = ()
+    map_divisors: Sequence[Divisor] = ("min",)
     ndcg_at: Sequence[int] = (8,)
+    map: bool = False
+    mrr: bool = False
     nmi: bool = False
     average: Literal["queries", "classes"] = "queries"
     metric: str = "map@r"
@@ -174,10 +182,11 @@ class EvaluationConfig:
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
-            "map": self.map_at,
+            **{map_at_k_name(divisor): self.map_at for divisor in self.map_divisors},
             "ndcg": self.ndcg_at,
         }
-        return ["map@r", "r_precision", *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
+        whole = [name for name in ("map", "mrr") if getattr(self, name)]
+        return ["map@r", "r_precision", *whole, *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
 
 
 @dataclass(frozen=True)

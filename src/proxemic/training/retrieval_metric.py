@@ -12,6 +12,7 @@ from torchmetrics.utilities import dim_zero_cat
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.confidence import Average
 from proxemic.metrics.exact import Distance
+from proxemic.metrics.ranking import Divisor
 
 __all__ = ["RetrievalMetric", "gather_rows", "split_roles"]
 
@@ -33,7 +34,10 @@ class RetrievalMetric(Metric):
         recall_at: Each K of Recall@K.
         precision_at: Each k of Precision@k.
         map_at: Each k of MAP@k.
+        map_divisors: What each MAP@k is divided by.
         ndcg_at: Each k of nDCG@k.
+        map: Also the mean average precision over the whole list.
+        mrr: Also the mean reciprocal rank.
         nmi: Also cluster.
         average: Over queries or classes.
         compute_on_cpu: Keep what is collected in main memory, and compute there.
@@ -76,7 +80,10 @@ class RetrievalMetric(Metric):
         recall_at: Sequence[int] = (1, 2, 4, 8),
         precision_at: Sequence[int] = (),
         map_at: Sequence[int] = (),
+        map_divisors: Sequence[Divisor] = ("min",),
         ndcg_at: Sequence[int] = (),
+        map: bool = False,  # noqa: A002
+        mrr: bool = False,
         nmi: bool = False,
         average: Average = "queries",
         compute_on_cpu: bool = False,
@@ -85,7 +92,7 @@ class RetrievalMetric(Metric):
         super().__init__(compute_on_cpu=compute_on_cpu, process_group=process_group, dist_sync_fn=gather_rows)
         self.settings: dict[str, Any] = {
             "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
-            "ndcg_at": ndcg_at, "nmi": nmi, "average": average,
+            "map_divisors": map_divisors, "ndcg_at": ndcg_at, "map": map, "mrr": mrr, "nmi": nmi, "average": average,
         }  # fmt: skip
         # A rehearsal: better refused now than after an epoch.
         retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **self.settings)

@@ -18,7 +18,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "has the columns path and label and perhaps those of Open Metric Learning: split, is_query, is_gallery, "
         "sequence (rows of one burst or video are no hits of each other), category, and a box x_1, y_1, x_2, y_2.",
         epilog="The run's data and evaluation settings are flags: --data.root DIR, --evaluation.recall_at [1,10,100], "
-        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.ndcg_at [10], --evaluation.nmi true, "
+        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.map_divisors [min,hits], "
+        "--evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true, --evaluation.nmi true, "
         "--evaluation.average classes, --evaluation.distance euclidean, --batches.workers 4. Intervals are of a "
         "bootstrap over classes; with fewer than 20 there are none.",
         allow_abbrev=False,
