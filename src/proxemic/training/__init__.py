@@ -3,6 +3,7 @@
 from proxemic.extras import extra
 
 with extra("train"):
+    from proxemic.training.embed import embed_dataset
     from proxemic.training.measures import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
     from proxemic.training.optim import Optimization, parameter_groups
     from proxemic.training.phases import SecondPhase
@@ -28,6 +29,7 @@ __all__ = [
     "SecondPhase",
     "Snapshots",
     "TrainingConfig",
+    "embed_dataset",
     "parameter_groups",
     "train",
 ]

@@ -85,10 +85,17 @@ def draw_gallery(
     columns = min(neighbours, len(searched) - 1)
     if columns < 1:
         return  # a gallery of one image, which may be the query itself
+    sequences = None if images.sequences is None else images.sequences.numbers
     _, found = nearest_neighbours(
-        embeddings[chosen], embeddings[searched], k=columns, distance=distance, exclude=place[chosen]
+        embeddings[chosen],
+        embeddings[searched],
+        k=columns,
+        distance=distance,
+        exclude=place[chosen],
+        query_sequences=None if sequences is None else sequences[chosen],
+        gallery_sequences=None if sequences is None else sequences[searched],
     )
-    found = searched[found]
+    found = torch.where(found < 0, -1, searched[found])
 
     # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER), "white")
@@ -96,6 +103,8 @@ def draw_gallery(
     for row, query in enumerate(chosen.tolist()):
         own = int(images.labels[query])
         for column, shown in enumerate([query, *found[row].tolist()]):
+            if shown < 0:
+                break  # the rest of the gallery is of the query's sequence
             colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == own else WRONG
             left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
             _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)

@@ -14,6 +14,7 @@ from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
 from proxemic.losses.own import MakesLoss
+from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.training.optim import Optimization
@@ -39,7 +40,7 @@ class BatchConfig:
             made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
             pass. Batch norm sees the parts.
         sampler: Any `proxemic.data.Batches`, also a class of your own, in place of ``images_per_class``; of ``labels``,
-            ``num_images``, ``batch_size`` and ``seed``, what its constructor takes is filled in.
+            ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
     Raises:
         ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
@@ -137,7 +138,11 @@ class EvaluationConfig:
         recall_at: K of Recall@K.
         precision_at: k of Precision@k.
         map_at: k of MAP@k.
+        map_divisors: What each MAP@k is divided by: ``min`` (of k and R, the relevant images), ``k``, ``hits`` or
+            ``R``; all but the first have names of their own, such as ``map_over_k@10``.
         ndcg_at: k of nDCG@k.
+        map: Also the mean average precision over the whole list; with many images several times the work.
+        mrr: Also the mean reciprocal rank of the first relevant image.
         nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
         average: Of the values: over queries, or over classes (the mean of each class's mean).
         metric: The metric that chooses the epoch, by its name in the results.
@@ -157,7 +162,10 @@ class EvaluationConfig:
     recall_at: Sequence[int] = (1, 2, 4, 8)
     precision_at: Sequence[int] = ()
     map_at: Sequence[int] = ()
+    map_divisors: Sequence[Divisor] = ("min",)
     ndcg_at: Sequence[int] = (8,)
+    map: bool = False
+    mrr: bool = False
     nmi: bool = False
     average: Literal["queries", "classes"] = "queries"
     metric: str = "map@r"
@@ -182,10 +190,11 @@ class EvaluationConfig:
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
-            "map": self.map_at,
+            **{map_at_k_name(divisor): self.map_at for divisor in self.map_divisors},
             "ndcg": self.ndcg_at,
         }
-        return ["map@r", "r_precision", *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
+        whole = [name for name in ("map", "mrr") if getattr(self, name)]
+        return ["map@r", "r_precision", *whole, *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
 
 
 @dataclass(frozen=True)
