@@ -26,7 +26,8 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
     """Training loss and validation metric over epochs, with the best epoch marked.
 
     Args:
-        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics.
+        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at a
+            plateau.
         metric: The metric that chose the epoch.
         path: PNG to write.
     """
@@ -45,6 +46,10 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
         right.axvline(
             best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}"
         )
+    if history[-1].get("phase") == 2:
+        begins = next(row["epoch"] for row in history if row["phase"] == 2)
+        for axes in (left, right):
+            axes.axvline(begins - 0.5, color="tab:green", linewidth=1, linestyle="--", label="second phase")
     if judged:
         right.legend()
     else:

@@ -19,6 +19,7 @@ from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import SecondPhase
+from proxemic.training.plateau import UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
@@ -82,7 +83,9 @@ class TrainingConfig:
     """How long and on what.
 
     Args:
-        epochs: Passes over the training images, at least 1.
+        epochs: Passes over the training images, at least 1; of both phases, where there are two.
+        until_plateau: A phase ends before its epochs are over where evaluation.metric on the validation classes no
+            longer grows: epochs are then the most that there may be. Null trains all of them.
         warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
         start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
             images, the proxies of the classes that have the same names.
@@ -106,6 +109,7 @@ class TrainingConfig:
     """
 
     epochs: int = 10
+    until_plateau: UntilPlateau | None = None
     warmup_epochs: int = 0
     start_from: Path | None = None
     start_phase: Literal[1, 2] = 1
@@ -221,8 +225,8 @@ class Recipe:
             ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
     Raises:
-        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if the cache would hold
-            smaller images than the network sees.
+        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if a plateau is waited
+            for without validation classes; if the cache would hold smaller images than the network sees.
     """
 
     data: ImageSource
@@ -252,6 +256,11 @@ class Recipe:
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
             )
 
+        if self.training.until_plateau is not None and self.evaluation.select_on != "validation":
+            raise ValueError(
+                "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "
+                f"{self.evaluation.select_on}: set it to validation, or training.until_plateau to null."
+            )
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side is not None and side < resize:
             raise ValueError(
@@ -269,6 +278,12 @@ class Recipe:
             return self.cache.apply(self.data.load())
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The most epochs that each phase has."""
+        epochs, second = self.training.epochs, self.second_phase
+        return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
         """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""
