@@ -51,6 +51,10 @@ def cases() -> dict[str, Make]:
         ("", L.ArcFaceLoss, {}),
         (", max pooling", L.ArcFaceLoss, {"pooling": L.MaxPooling()}),
         ("", L.MagFaceLoss, {"norm_range": (0.5, 4.0)}),
+        ("", L.AdaFaceLoss, {"momentum": 0.9}),
+        ("", L.CurricularFaceLoss, {"momentum": 0.5}),
+        ("", L.ElasticFaceLoss, {"deviation": 0.2}),
+        (", cosine, plus", L.ElasticFaceLoss, {"form": "cos", "plus": True, "deviation": 0.2}),
         ("", L.ProxyNCALoss, {}),
         ("", L.ProxyNCAPlusPlusLoss, {}),
         ("", L.ProxyAnchorLoss, {}),
@@ -103,7 +107,7 @@ def compare(parallel: DistributedDataParallel, make: Make, layout: str, classes:
         mine = slice(*_cuts(size, world)[rank : rank + 2])
         last = number == len(BATCHES) - 1
         with contextlib.nullcontext() if last else parallel.no_sync():
-            torch.manual_seed(number)
+            torch.manual_seed(number + 100 * rank)  # what a loss draws is what the first process draws
             values.append(loss(parallel(x[mine]), y[mine]))
             (values[-1] / len(BATCHES)).backward()
         torch.manual_seed(number)

@@ -1,6 +1,9 @@
 """Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes."""
 
+from proxemic.losses.adaface import AdaFaceLoss
 from proxemic.losses.conversion import from_pytorch_metric_learning
+from proxemic.losses.curricularface import CurricularFaceLoss
+from proxemic.losses.elasticface import ElasticFaceLoss
 from proxemic.losses.hist import HISTLoss
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, SphereFaceLoss
 from proxemic.losses.multi_proxy_anchor import (
@@ -19,11 +22,14 @@ from proxemic.losses.softmax import NormalizedSoftmaxLoss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 
 __all__ = [
+    "AdaFaceLoss",
     "AllPairMultiProxyAnchorLoss",
     "ArcFaceLoss",
     "CenterRegularizer",
     "CosFaceLoss",
+    "CurricularFaceLoss",
     "DataWiseMultiProxyAnchorLoss",
+    "ElasticFaceLoss",
     "EuclideanSoftmaxLoss",
     "HISTLoss",
     "MagFaceLoss",
