@@ -52,7 +52,7 @@ def test_the_angle_of_ada_face_stops_at_0_and_at_180_degrees() -> None:
     loss.load_state_dict({"norm_mean": torch.tensor(10.0), "norm_std": torch.tensor(1.0)}, strict=False)
     for angle, length, positive, other in ((10, 100.0, 1 - 0.8, 80), (170, 0.01, -1.0, 80)):  # ẑ = 1 and −1
         x = (length * torch.tensor(at(angle))).requires_grad_()
-        positives = loss.with_margin(torch.tensor(at(angle))[:, 0], x)
+        positives = loss.with_margin(torch.tensor(at(angle))[:, 0], torch.tensor([0]), x)
         assert positives.item() == pytest.approx(positive, abs=1e-6)
         value = loss(x, torch.tensor([0]))
         expected = math.log(1 + math.exp(math.cos(math.radians(other)) - positive))
@@ -125,7 +125,9 @@ def test_elastic_margins_are_those_drawn_whatever_the_chunk(form: Any, plus: boo
 def test_elastic_angles_stay_where_an_angle_can_be_widened() -> None:
     loss = ElasticFaceLoss(3, 2, margin=0.0, deviation=0.3)
     cosine = torch.linspace(-1, 1, 500)
-    assert (loss.with_margin(cosine, torch.empty(500, 2)) <= cosine).all()  # no margin below 0
+    assert (
+        loss.with_margin(cosine, torch.zeros(500, dtype=torch.long), torch.empty(500, 2)) <= cosine
+    ).all()  # no margin below 0
 
 
 @each_loss

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from proxemic.losses import ProxyLoss
+from proxemic.losses.classes import Among
 from proxemic.losses.scoring import reduce_scores
 
 __all__ = ["at_rest", "objective_of_scores"]
@@ -32,4 +34,13 @@ def objective_of_scores(
     """The loss of these class scores, by ordinary autograd, with what it reads of the embeddings beside them."""
     own = scores.detach().gather(1, labels.unsqueeze(1)).squeeze(1)
     scoring = loss.step_scoring(lambda: own, embeddings.detach())
-    return loss.objective(*reduce_scores(scores, labels, scoring), labels, embeddings)
+    positive, negative = reduce_scores(scores, labels, scoring, _among_columns(loss, scores))
+    return loss.objective(positive, negative, labels, embeddings).mean()
+
+
+def _among_columns(loss: ProxyLoss, scores: Float[Tensor, "batch columns"]) -> Among:
+    """What the columns of scores stand for: the loss's classes, and the first of them again where it has fewer."""
+    columns, bias = scores.shape[1], loss.class_bias()
+    if bias is None:
+        return Among(columns)
+    return Among(columns, bias=bias.to(scores)[torch.arange(columns, device=scores.device) % loss.num_classes])

@@ -107,7 +107,7 @@ class AdaFaceLoss(MarginSoftmax):
                 self.norm_std.lerp_(length.std(), self.momentum)
         return self.scoring
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         quality = self.quality(embeddings)
         return shifted_angle(cosine, -self.margin * quality) - self.margin * (quality + 1)
 

@@ -97,5 +97,5 @@ class CurricularFaceLoss(MarginSoftmax):
 
         return replace(self.scoring, transform=harder)
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return angular_margin(cosine, self.margin)

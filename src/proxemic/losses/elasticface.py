@@ -91,7 +91,7 @@ class ElasticFaceLoss(MarginSoftmax):
             raise ValueError(f"plus is {told(plus)}, but must be True, which sorts the margins, or False.")
         self.deviation, self.form, self.plus = deviation, form, plus
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         margins = self._margins(cosine.detach())
         return angular_margin(cosine, margins.clamp(0, math.pi / 2)) if self.form == "arc" else cosine - margins
 
