@@ -456,6 +456,8 @@ def _finish(
         result["validation"] = validation
     if measured:
         result["measured"] = measured
+        if run.measured_before.exists():  # an older run has none
+            result["measured_before"] = read_json(run.measured_before)
     with show.times.of("pictures"):
         draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
     # Of the process that has finished the run; apart from the metrics, which do not depend on it.
