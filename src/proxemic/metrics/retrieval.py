@@ -1,6 +1,5 @@
 """Every retrieval metric of a set of embeddings in one pass over exact nearest neighbours."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -16,14 +15,14 @@ from proxemic.metrics.clustering import ClusteringMetrics, clustering_metrics, u
 from proxemic.metrics.confidence import Average
 from proxemic.metrics.contingency import expected_nmi
 from proxemic.metrics.exact import Distance
-from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, check_exclude, relevance_of
+from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, check_exclude, check_sequences, relevance_of
 from proxemic.metrics.ranking import Divisor
 from proxemic.metrics.ranks import queries_at_once, relevant_ranks
 from proxemic.metrics.relevance import ranked_relevance
-from proxemic.metrics.results import RetrievalMetrics, by_class, means
+from proxemic.metrics.results import RetrievalMetrics, averages
 
 
-@take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude")
+@take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude", "query_sequences", "gallery_sequences")
 @torch.no_grad()
 def retrieval_metrics(
     queries: Float[Tensor, "queries dim"],
@@ -41,6 +40,8 @@ def retrieval_metrics(
     mrr: bool = False,
     nmi: bool = False,
     exclude: Shaped[Tensor, "..."] | None = None,
+    query_sequences: Shaped[Tensor, "..."] | None = None,
+    gallery_sequences: Shaped[Tensor, "..."] | None = None,
     average: Average = "queries",
     chunk_size: int | None = None,
 ) -> RetrievalMetrics:
@@ -53,7 +54,10 @@ def retrieval_metrics(
 
     A query without relevant items in the gallery has no defined value: it is left out and counted.
 
-    Embeddings, labels and `exclude` may also be NumPy arrays or lists.
+    Rows of one sequence, a burst or a video, are no hits of each other, nor in the way: those of a query's sequence are
+    taken out of its ranking, whatever their labels, as the query itself is.
+
+    Embeddings and what goes with them may also be NumPy arrays or lists.
 
     Args:
         queries: finite embeddings, read as float32.
@@ -74,6 +78,8 @@ def retrieval_metrics(
             needs scikit-learn.
         exclude: for a gallery that overlaps the queries: index of the gallery row that is the query itself, or -1
             where there is none.
+        query_sequences: number of the sequence of each query, below 0 for none; without a gallery alone.
+        gallery_sequences: likewise of each row of the gallery.
         average: over all queries alike, or over classes: the mean of the means of each class's queries, in which
             small classes count as much as large ones.
         chunk_size: queries compared with the gallery at once; None takes 1,024. Memory: as `nearest_neighbours`.
@@ -102,7 +108,9 @@ def retrieval_metrics(
     if gallery is None:
         if gallery_labels is not None or exclude is not None:
             raise ValueError("gallery_labels or exclude are given without a gallery; pass them with one, or neither")
-        gallery, gallery_labels = queries, query_labels
+        if gallery_sequences is not None:
+            raise ValueError("gallery_sequences is given without a gallery; pass query_sequences alone")
+        gallery, gallery_labels, gallery_sequences = queries, query_labels, query_sequences
         itself = torch.arange(len(queries), device=queries.device)
     elif gallery_labels is None:
         raise ValueError("gallery is given without gallery_labels; pass one integer a row of the gallery")
@@ -112,29 +120,31 @@ def retrieval_metrics(
         raise ValueError(
             f"gallery has {gallery.shape[1]} dimensions a row but queries {queries.shape[1]}; they must agree"
         )
-    counts = _count(query_labels, gallery_labels)
     if itself is not None:
         itself = check_exclude(itself, len(queries), len(gallery)).to(queries.device)
-        counts = counts - _excluded(itself, query_labels, gallery_labels)
+    sequences = check_sequences(query_sequences, gallery_sequences, len(queries), len(gallery))
+    if sequences is not None:
+        sequences = sequences[0].to(queries.device), sequences[1].to(queries.device)
+    counts, sizes = _seen(query_labels, gallery_labels, itself, sequences)
     if not bool((counts > 0).any()):
         raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
-    search = NeighbourSearch(queries, gallery, distance, itself)
+    search = NeighbourSearch(queries, gallery, distance, itself, query_sequences, gallery_sequences)
     values = _values(search, metrics, query_labels, gallery_labels, counts, chunk_size)
     clustering = None
     if nmi:
         points = unit_rows(gallery) if distance == "cosine" else gallery
         clustering = clustering_metrics(points, gallery_labels)
-    sizes = torch.full_like(counts, len(gallery)) - (0 if itself is None else (itself >= 0).long())
     expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}
     labels = query_labels.cpu()
     return RetrievalMetrics(
-        _averages(values, labels, average) | _agreement(clustering),
+        averages(values, labels, average) | _agreement(clustering),
         per_query=values,
         labels=labels,
         average=average,
         clustering=clustering,
-        chance=_averages(expected, labels, average) | _expected_agreement(clustering),
+        chance=averages(expected, labels, average) | _expected_agreement(clustering),
+        expected=expected,
     )
 
 
@@ -202,14 +212,6 @@ def _metrics(
     }
 
 
-def _averages(
-    values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: Average
-) -> dict[str, float]:
-    parts = [values] if average == "queries" else by_class(values, labels).values()
-    each = [means(part) for part in parts]
-    return {name: math.fsum(part[name] for part in each) / len(each) for name in values}
-
-
 def _agreement(clustering: ClusteringMetrics | None) -> dict[str, float]:
     if clustering is None:
         return {}
@@ -270,6 +272,29 @@ def _values(
                 for name, value in whole.items():
                     values[name][rows.cpu()] = value(ranks.cpu(), counts[rows].cpu())
     return values
+
+
+def _seen(
+    query_labels: Int64[Tensor, "queries"],
+    gallery_labels: Int64[Tensor, "gallery"],
+    itself: Int64[Tensor, "queries"] | None,
+    sequences: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None,
+) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
+    """How many relevant rows of the gallery each query sees, and how many in all."""
+    counts = _count(query_labels, gallery_labels)
+    sizes = torch.full_like(counts, len(gallery_labels))
+    if itself is not None:
+        alone = _excluded(itself, query_labels, gallery_labels)
+        if sequences is not None:  # with its sequence it goes anyway
+            alone = alone * (sequences[1][itself] != sequences[0])
+        counts, sizes = counts - alone, sizes - alone
+    if sequences is not None:
+        # A number for each pair of a sequence and a label.
+        sequence = torch.cat(sequences).unique(return_inverse=True)[1]
+        known, label = torch.cat([query_labels, gallery_labels]).unique(return_inverse=True)
+        pairs = (sequence * len(known) + label).split([len(query_labels), len(gallery_labels)])
+        counts, sizes = counts - _count(*pairs), sizes - _count(*sequences)
+    return counts, sizes
 
 
 def _excluded(
