@@ -106,7 +106,7 @@ def _dense(loss: Any, x: Tensor, y: Tensor) -> Tensor:
     check_labels(y, len(x), loss.num_classes)
     centers = loss.centers(loss.proxies)
     positive, negative, terms = dense_scores(x, centers, y, loss.scoring, list(loss.regularizers))
-    return loss.objective(positive, negative, y, x) + terms
+    return loss.objective(positive, negative, y, x).mean() + terms
 
 
 def compare(name: str, size: Size, device: str) -> dict[str, float]:

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.gradient_changes import among_columns
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
 from proxemic.losses.scoring import reduce_scores
@@ -103,6 +104,6 @@ def _gradient(
     device = loss.proxies.device
     with torch.enable_grad():
         leaf, labels = scores.to(device).requires_grad_(), labels.to(device)
-        positive, negative = reduce_scores(leaf, labels, loss.scoring)
-        value = loss.objective(positive, negative, labels, embeddings.to(device))
+        positive, negative = reduce_scores(leaf, labels, loss.scoring, among_columns(loss, leaf))
+        value = loss.objective(positive, negative, labels, embeddings.to(device)).mean()
         return torch.autograd.grad(value, leaf)[0].cpu()

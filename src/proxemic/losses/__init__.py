@@ -1,8 +1,10 @@
 """Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes."""
 
+from proxemic.losses.class_weights import class_balanced_weights
 from proxemic.losses.conversion import from_pytorch_metric_learning
 from proxemic.losses.hist import HISTLoss
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, SphereFaceLoss
+from proxemic.losses.margins import DynamicMargin, MarginRule
 from proxemic.losses.multi_proxy_anchor import (
     AllPairMultiProxyAnchorLoss,
     DataWiseMultiProxyAnchorLoss,
@@ -24,9 +26,11 @@ __all__ = [
     "CenterRegularizer",
     "CosFaceLoss",
     "DataWiseMultiProxyAnchorLoss",
+    "DynamicMargin",
     "EuclideanSoftmaxLoss",
     "HISTLoss",
     "MagFaceLoss",
+    "MarginRule",
     "MaxPooling",
     "MeanPooling",
     "MeanProxyNorm",
@@ -43,5 +47,6 @@ __all__ = [
     "SoftmaxPooling",
     "SphereFaceLoss",
     "WarpedSoftmaxLoss",
+    "class_balanced_weights",
     "from_pytorch_metric_learning",
 ]

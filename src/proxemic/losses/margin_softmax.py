@@ -5,12 +5,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count, check_positive, is_number, is_pair, told
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
-from proxemic.losses.margins import angular_margin, multiplied_angle
+from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, own_margin
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -47,12 +47,12 @@ class _MarginSoftmax(ProxyLoss):
 
     @abstractmethod
     def with_margin(
-        self, cosine: Float[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
+        self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
         """The own class's score, made harder."""
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * self.with_margin(positive, embeddings), negative)
+        return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
 
 
 class SphereFaceLoss(_MarginSoftmax):
@@ -109,7 +109,7 @@ class SphereFaceLoss(_MarginSoftmax):
         check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
         self.margin = margin
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return multiplied_angle(cosine, self.margin)
 
 
@@ -121,7 +121,7 @@ class CosFaceLoss(_MarginSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m in [0, 2), in units of the cosine.
+        margin: m in [0, 2), in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
@@ -138,12 +138,14 @@ class CosFaceLoss(_MarginSoftmax):
     0.4740...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
-        margin: float = 0.35,
+        margin: Margin = 0.35,
         scale: float = 64.0,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
@@ -163,12 +165,10 @@ class CosFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        if not (is_number(margin) and 0 <= margin < 2):
-            raise ValueError(f"margin is {told(margin)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
-        self.margin = margin
+        self._set_margin(margin, _check_cosine_margin)
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
-        return cosine - self.margin
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return cosine - own_margin(self.margin, labels)
 
 
 class ArcFaceLoss(_MarginSoftmax):
@@ -181,7 +181,7 @@ class ArcFaceLoss(_MarginSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m in [0, π/2], in radians.
+        margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
@@ -198,12 +198,14 @@ class ArcFaceLoss(_MarginSoftmax):
     0.3476...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
-        margin: float = 0.5,
+        margin: Margin = 0.5,
         scale: float = 64.0,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
@@ -223,10 +225,10 @@ class ArcFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        self.margin = _check_radians("margin", margin)
+        self._set_margin(margin, _check_radians)
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
-        return angular_margin(cosine, self.margin)
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return angular_margin(cosine, own_margin(self.margin, labels))
 
 
 class MagFaceLoss(_MarginSoftmax):
@@ -299,18 +301,24 @@ class MagFaceLoss(_MarginSoftmax):
         self.norm_range = norm_range
         self.norm_weight = norm_weight
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         (low, high), (shortest, longest) = self.margin_range, self.norm_range
         share = (self._length(embeddings) - shortest) / (longest - shortest)
         return angular_margin(cosine, low + (high - low) * share)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         length = self._length(embeddings)
-        longer = (length / self.norm_range[1] ** 2 + 1 / length).mean()
+        longer = length / self.norm_range[1] ** 2 + 1 / length
         return super().objective(positive, negative, labels, embeddings) + self.norm_weight * longer
 
     def _length(self, embeddings: Tensor) -> Tensor:
         return torch.linalg.vector_norm(embeddings, dim=1).clamp(*self.norm_range)
+
+
+def _check_cosine_margin(name: str, value: float) -> float:
+    if not (is_number(value) and 0 <= value < 2):
+        raise ValueError(f"{name} is {told(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
+    return value
 
 
 def _check_radians(name: str, value: float) -> float:

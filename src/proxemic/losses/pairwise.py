@@ -1,7 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from proxemic.distributed.gather import share_first
 from proxemic.distributed.spread import Spread, make_spread
 from proxemic.extras import extra
-from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_script
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script
 
 __all__ = ["PairwiseLoss"]
 
@@ -94,20 +94,36 @@ class PairwiseLoss(nn.Module):
             share_first([position], self._spread.group)
             self.loss.set_extra_state(position)
 
-    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """The loss of a batch.
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Int[Tensor, " batch"],
+        *,
+        weights: None = None,
+        reduction: Literal["mean"] = "mean",
+    ) -> Float[Tensor, ""]:
+        """The loss of a batch; its values are those of pairs or triplets, so that samples have no weights.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
+            weights: Not to be given.
+            reduction: ``"mean"``, what the loss's reducer makes.
 
         Returns:
             A scalar, float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype or a label is not allowed, or the batch does not fit into the memory. On a
-                GPU a label out of range fails later, by a device-side assertion.
+            ValueError: If a shape, a dtype or a label is not allowed, the batch does not fit into the memory, or
+                samples are to be weighed or told apart. On a GPU a label out of range fails later, by a device-side
+                assertion.
         """
+        refuse_samples(
+            weights,
+            reduction,
+            "PairwiseLoss has values of pairs or triplets, not of samples: choose how PML reduces them by the loss's "
+            "reducer, or take a data-wise proxy loss.",
+        )
         check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         labels = labels.long()

@@ -306,7 +306,7 @@ class _Chunk:
         torch.where(self.inside.squeeze(0), own, positive, out=positive)
 
     def logits(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """``a·g(S)/ln 2`` with −∞ for the own class, and the graph of ``g``, if there is one.
+        """``(a·g(S) + bias)/ln 2`` with −∞ for the own class, and the graph of ``g``, if there is one.
 
         In powers of 2, which a processor raises several times as fast as powers of e.
         """
@@ -317,9 +317,11 @@ class _Chunk:
                 transformed = scoring.transform(leaf)
             graph = (leaf, transformed)
         logits = transformed.detach() * (scoring.scale / math.log(2))
-        weights = self.walk.among.weights
-        if weights is not None and scoring.push is None:
-            logits.add_(weights[self.part].log2().unsqueeze(1))
+        among = self.walk.among.part(self.part)
+        if among.weights is not None and scoring.push is None:
+            logits.add_(among.weights.log2().unsqueeze(1))
+        if among.bias is not None:
+            logits.add_((among.bias / math.log(2)).unsqueeze(1))
         return self.put_own(logits, -torch.inf), graph
 
     def put_own(self, scores: Tensor, value: Tensor | float) -> Tensor:

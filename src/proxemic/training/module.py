@@ -49,6 +49,7 @@ class EmbeddingTask(LightningModule):
         processes: The processes of the run.
         shards: Where sharded proxies are kept; None replicates them.
         even_batches: All processes always have batches of the same size.
+        class_weights: ``[C]``, by which the samples of each class are weighed; None weighs all alike.
 
     Raises:
         ValueError: If the second loss has other parameters than the first.
@@ -67,6 +68,7 @@ class EmbeddingTask(LightningModule):
         processes: Processes = Processes(),
         shards: ProxyShards | None = None,
         even_batches: bool = False,
+        class_weights: Float[Tensor, " classes"] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -80,6 +82,8 @@ class EmbeddingTask(LightningModule):
         self.shards = shards
         self.even_batches = even_batches
         self.shards_kept: str | None = None
+        self._class_weights: Tensor | None
+        self.register_buffer("_class_weights", class_weights, persistent=False)
         self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
         self._plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
@@ -103,7 +107,7 @@ class EmbeddingTask(LightningModule):
         complete = [f"loss.{name}" for name, each in self.loss.named_parameters() if is_stepped_by_rows(each)]
         # What all hold alike, as PML's memory, is not to be sent again before every step.
         buffers = [f"loss.{name}" for name, _ in self.loss.named_buffers()]
-        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers]
+        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers, "_class_weights"]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
 
     def on_train_start(self) -> None:
@@ -134,7 +138,8 @@ class EmbeddingTask(LightningModule):
         if self.processes.world > 1 and self.shards is None:
             # What a loss draws, every process draws alike, where each computes the same.
             torch.manual_seed(derive_seed(self.seed, self.global_step))
-        loss = self.loss(embeddings, labels)
+        weights = None if self._class_weights is None else self._class_weights[labels]
+        loss = self.loss(embeddings, labels, weights=weights)
         # On a GPU, asking each step would make the processor wait for it; there the weights are checked once an epoch.
         if not loss.is_cuda and not loss.isfinite():
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")

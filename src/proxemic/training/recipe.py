@@ -12,6 +12,7 @@ from torch import nn
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits
 from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
+from proxemic.losses.class_weights import check_beta
 from proxemic.losses.own import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
@@ -93,11 +94,14 @@ class TrainingConfig:
             ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
             a reality check.
         sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
+        class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, by which images are weighed: at 1 all
+            classes weigh alike, near it (0.999) those of few images more than the others; null weighs images alike.
         callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
-        ValueError: If ``epochs`` or ``threads`` is below 1, or ``warmup_epochs`` below 0.
+        ValueError: If ``epochs`` or ``threads`` is below 1, ``warmup_epochs`` below 0, or ``class_balance`` not in
+            [0, 1].
     """
 
     epochs: int = 10
@@ -109,6 +113,7 @@ class TrainingConfig:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = None
     sync_batch_norm: bool = True
+    class_balance: float | None = None
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
 
@@ -119,6 +124,8 @@ class TrainingConfig:
             raise ValueError(f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.")
+        if self.class_balance is not None:
+            check_beta("training.class_balance", self.class_balance)
 
 
 @dataclass(frozen=True)

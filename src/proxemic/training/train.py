@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
@@ -25,8 +25,8 @@ from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_json, write_text
 from proxemic.locks import alone_in
-from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
-from proxemic.losses.own import Loss, loss_name, make_loss
+from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
+from proxemic.losses.own import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.batch_norm import JoinedBatchNorm
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
@@ -235,6 +235,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
     if sharded:
         _check_sharded(recipe, loss, processes)
     data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
+    beta = recipe.training.class_balance
     task = EmbeddingTask(
         model,
         loss,
@@ -246,6 +247,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,
+        class_weights=None if beta is None else class_balanced_weights(_counts(splits), beta),
     )
     return _Parts(splits, task, data, schedule)
 
@@ -278,7 +280,7 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     if second is None:
         return None
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
-        loss = make_loss(second.loss, splits.train.num_classes, recipe.model.embedding_size)
+        loss = _loss(second.loss, recipe, splits)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
 
@@ -286,7 +288,25 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
 def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model)
-    return model, make_loss(recipe.loss, splits.train.num_classes, recipe.model.embedding_size)
+    return model, _loss(recipe.loss, recipe, splits)
+
+
+def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
+    loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size)
+    if isinstance(loss, ProxyLoss):
+        loss.count_classes(_counts(splits))
+    if recipe.training.class_balance is not None and not (isinstance(loss, ProxyLoss) and loss.data_wise):
+        raise UserError(
+            f"training.class_balance is {recipe.training.class_balance}, but {loss_name(loss)} has no values of "
+            "samples that could be weighed: take a data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, "
+            "or leave it null."
+        )
+    return loss
+
+
+def _counts(splits: Splits) -> Int[Tensor, " classes"]:
+    """How many training images each class has."""
+    return torch.bincount(splits.train.labels, minlength=splits.train.num_classes)
 
 
 @torch.no_grad()
