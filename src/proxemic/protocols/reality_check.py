@@ -24,7 +24,7 @@ with extra("train"):
     from proxemic.recipes import find_recipe
     from proxemic.recipes.reader import read_recipe
 
-__all__ = ["RealityCheck", "check_reality"]
+__all__ = ["RealityCheck", "check_reality", "folder_of"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RealityCheck:
                 )
         if not self.recipes:
             raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
-        slugs = [_slug(recipe) for recipe in self.recipes]
+        slugs = [folder_of(recipe) for recipe in self.recipes]
         if len(set(slugs)) < len(slugs):
             raise ValueError(f"The recipes are {', '.join(self.recipes)}, but each must have a name of its own.")
 
@@ -95,7 +95,7 @@ def check_reality(
     with alone_in(out), going_on_with(f"proxemic reality-check --resume {out}"), Workers(workers) as pool:
         remove_stale_temporaries(out)
         for recipe, plan in plans.items():
-            validation = CrossValidation(plan, out / _slug(recipe), pool, folds=check.folds, metric=check.metric)
+            validation = CrossValidation(plan, out / folder_of(recipe), pool, folds=check.folds, metric=check.metric)
             space = JointSpace.of(validation.base, check.flags)
             kept = validation.out / "best.json"
             if not kept.exists():
@@ -115,7 +115,7 @@ def check_reality(
 
 def _plan(check: RealityCheck, recipe: str, out: Path) -> dict[str, str]:
     """The recipes of the folds: as they were begun with where the recipe itself is out of reach by now."""
-    folder = out / _slug(recipe) / "recipes"
+    folder = out / folder_of(recipe) / "recipes"
     try:
         file = find_recipe(recipe)
     except UserError:
@@ -179,6 +179,7 @@ def _begin(check: RealityCheck, out: Path) -> None:
         write_json(file, content)
 
 
-def _slug(recipe: str) -> str:
+def folder_of(recipe: str) -> str:
+    """The folder of a recipe in the directory of a check."""
     path = Path(recipe)
     return path.stem if path.suffix in (".yaml", ".yml") else recipe.replace("/", "-")
