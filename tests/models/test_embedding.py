@@ -116,6 +116,7 @@ def test_how_the_last_layer_starts(init: HeadInit | None, distance: float) -> No
     torch.manual_seed(0)
     config = ModelConfig(backbone=Features, embedding_size=512, layer_norm=True, normalize=False, head_init=init)
     linear = build_model(config).head[-1]
+    assert isinstance(linear, torch.nn.Linear)
     expected = math.sqrt(1 / 3 / 2048) if init is None else math.sqrt(2 / 512)
     assert linear.weight.std().item() == pytest.approx(expected, rel=0.01)
     assert bool(linear.bias.any()) == (init is None)
