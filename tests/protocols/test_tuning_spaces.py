@@ -57,6 +57,13 @@ PUBLISHED: dict[str, dict[str, list[Any]]] = {
         "loss.norm_weight": [35],
         "loss.scale": [64],
     },
+    "AdaFaceLoss": {"loss.margin": [0.4], "loss.concentration": [0.333], "loss.scale": [64]},
+    "CurricularFaceLoss": {"loss.margin": [0.5], "loss.scale": [64]},
+    "ElasticFaceLoss": {
+        "loss.margin": [0.5, 0.35],
+        "loss.deviation": [0.05, 0.0175, 0.025],
+        "loss.scale": [64],
+    },
     "ProxyNCALoss": {"loss.scale": [1, 8, 14]},
     "ProxyNCAPlusPlusLoss": {"loss.temperature": [1 / 9]},
     "ProxyAnchorLoss": {"loss.alpha": [32], "loss.margin": [0.1]},
@@ -103,7 +110,7 @@ def stages_of(name: str) -> tuple[Stage, ...]:
 
 
 def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
-    assert len(PROXY_LOSSES) == 15
+    assert len(PROXY_LOSSES) == 18
     assert list_spaces() == sorted([*PROXY_LOSSES, "PairwiseLoss", *INSIDE])
     assert sorted(PUBLISHED) == list_spaces()
 
