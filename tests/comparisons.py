@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,10 +31,11 @@ RECIPE = {
     },
     "seed": 0,
     "second_phase": None,
+    "published": None,
 }
 
 
-def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: dict[str, object]) -> Entry:
+def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: Any) -> Entry:
     """A recipe whose parts are `RECIPE`'s, with what is given here in place of it."""
     given = {
         key: value | parts.get(key, {}) if isinstance(value, dict) else parts.get(key, value)
@@ -43,7 +45,13 @@ def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: 
     return Entry(name, name.replace("/", "-"), dataset, label, yaml.safe_dump(given, sort_keys=False))
 
 
-def finish(cell: Cell, test: Mapping[str, float], curve: Sequence[float] = (0.25, 0.5), selected_on: str = "") -> None:
+def finish(
+    cell: Cell,
+    test: Mapping[str, float],
+    curve: Sequence[float] = (0.25, 0.5),
+    selected_on: str = "",
+    **measured: dict[str, float],
+) -> None:
     """Write the run directory that training would have left."""
     cell.path.mkdir(parents=True, exist_ok=True)
     (cell.path / "recipe.yaml").write_text(cell.entry.with_seed(cell.seed))
@@ -54,6 +62,7 @@ def finish(cell: Cell, test: Mapping[str, float], curve: Sequence[float] = (0.25
         "selected_on": selected_on or cell.entry.selected_on,
         "seed": cell.seed,
         "validation": {"map@r": curve[-1]},
+        **measured,
     }
     (cell.path / "metrics.json").write_text(json.dumps(content))
     with (cell.path / "history.csv").open("w", newline="") as file:

@@ -29,6 +29,7 @@ _BESIDE = {
     "loss": "proxemic.losses",
     "loss.init": "proxemic.losses.initialization",
     "loss.loss": f"{PACKAGE}losses",
+    "loss.margin": "proxemic.losses",
     "loss.miner": f"{PACKAGE}miners",
     "loss.pooling": "proxemic.losses",
     "loss.regularizers": "proxemic.losses",
@@ -127,6 +128,10 @@ class Check:
         elif place and not place.package:
             raise self._error(
                 key, f"{key} has no class_path, which says of which class {', '.join(map(str, content))} is"
+            )
+        elif is_section(elements(annotation)):
+            raise self._error(
+                key, f"{key} is {shown(dict(content))}, but must be a list of such mappings: put it in []"
             )
         elif not fits(content, annotation):
             raise self._unknown(f"{key}.{next(iter(content), '')}", [])
