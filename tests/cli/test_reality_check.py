@@ -103,8 +103,10 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
     table = (checked / "table.md").read_text()
     before = {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")}
     (checked / f".table.md.{os.getpid()}.tmp").touch()
-    result = here("reality-check", "--resume", checked)
+    result = here("reality-check", "--resume", checked, "--against", "paper")
     assert result.returncode == 0
+    assert (checked / "against-paper.md").read_text() in result.stdout
+    assert "These name no row" in result.stdout
     assert not list(checked.rglob("*.tmp"))
     assert table.splitlines()[2] in result.stdout
     assert {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")} == before

@@ -149,11 +149,9 @@ def _embed(model: nn.Module, batches: Iterable[Tensor]) -> Float[Tensor, "sample
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     modes = [(part, part.training) for part in model.modules()]
-    embeddings = []
     model.eval()
     try:
-        for batch in batches:
-            embeddings.append(model(batch.to(device, dtype)).float().cpu())
+        embeddings = [model(batch.to(device, dtype)).float().cpu() for batch in batches]
     finally:
         for part, mode in modes:
             part.training = mode
