@@ -86,8 +86,8 @@ def test_every_hyper_parameter_is_printed(kind: Any) -> None:
     needed = {name: TWO[name][0] for name in ("num_classes", "embedding_size", "loss") if name in names}
     warp = {name: TWO[name][0] for name in ("alpha", "k1", "k2") if kind is WarpedSoftmaxLoss}
     for name in names:
-        others = needed | ({"f1": Power(1.5), "f2": Power(1.5)} if name in ("f1", "f2") else warp)
-        two = (2, 3) if (kind, name) == (SphereFaceLoss, "margin") else TWO[name]
+        others: dict[str, Any] = needed | ({"f1": Power(1.5), "f2": Power(1.5)} if name in ("f1", "f2") else warp)
+        two: tuple[Any, Any] = (2, 3) if (kind, name) == (SphereFaceLoss, "margin") else TWO[name]
         one, other = (repr(kind(**others | {name: value})) for value in two)
         assert one != other, name
         assert f"{name}=" in one, name
