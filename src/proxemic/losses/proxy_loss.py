@@ -25,6 +25,7 @@ from proxemic.losses.checks import (
     told,
 )
 from proxemic.losses.classes import Among, Classes
+from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.pooling import Pooling
@@ -37,7 +38,7 @@ from proxemic.losses.watch import watch_proxies
 __all__ = ["ProxyLoss"]
 
 
-class ProxyLoss(nn.Module, ABC):
+class ProxyLoss(Described, ABC):
     """Base of the proxy losses: ``objective(P, N) + Σ regularisers(proxies)``.
 
     A subclass says what is summed (`Scoring`) and writes `objective`. Gradients are of first order only.
@@ -341,12 +342,6 @@ class ProxyLoss(nn.Module, ABC):
 
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
-
-    def extra_repr(self) -> str:
-        _, proxies, dim = self.proxies.shape
-        sampled = f", sample_rate={self.sample_rate}" if self.sample_rate < 1 else ""
-        sizes = f"num_classes={self.num_classes}, embedding_size={dim}, proxies_per_class={proxies}"
-        return f"{sizes}{sampled}, {self.scoring}"
 
     def _regularized(self, proxies: Tensor, among: Among) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
         """The proxies as the loss is to use them, terms to add to it, and those that are made with its chunks."""
