@@ -6,9 +6,9 @@
 Every process embeds its own part of a batch by a linear network under DistributedDataParallel, and takes one loss, with
 replicated, sharded or sampled proxies. One step accumulates two batches of other, uneven sizes. Beside it, one process
 does the same with the joined batches. There are as many classes as leave the processes different numbers of them, and
-the last of four none. "Weighed" is with sample weights, "one by one" with something made of the values of the samples,
-of which the processes' mean is trained. An error is the largest difference over the largest value, of the loss, of the
-gradient of the network and of that of the proxies (of all that the loss learns).
+the last of four none. "Weighed" is with sample weights, "one by one" with some function of the values of the samples,
+of which the processes' mean is trained. An error is the largest difference over the largest value, of the loss and its
+moving averages, of the gradient of the network and of that of the proxies (of all that the loss learns).
 """
 
 import argparse
@@ -54,6 +54,10 @@ def cases() -> dict[str, Make]:
         (", max pooling", L.ArcFaceLoss, {"pooling": L.MaxPooling()}),
         (", margins, one by one", L.ArcFaceLoss, {"margin": _RULE}),
         ("", L.MagFaceLoss, {"norm_range": (0.5, 4.0)}),
+        (", weighed", L.AdaFaceLoss, {"momentum": 0.9}),
+        (", weighed, one by one", L.CurricularFaceLoss, {"momentum": 0.5}),
+        ("", L.ElasticFaceLoss, {"deviation": 0.2}),
+        (", cosine, plus", L.ElasticFaceLoss, {"form": "cos", "plus": True, "deviation": 0.2}),
         ("", L.ProxyNCALoss, {}),
         ("", L.ProxyNCAPlusPlusLoss, {}),
         ("", L.ProxyAnchorLoss, {}),
@@ -65,6 +69,7 @@ def cases() -> dict[str, Make]:
         ("", L.AllPairMultiProxyAnchorLoss, {}),
         ("", L.EuclideanSoftmaxLoss, {}),
         ("", L.WarpedSoftmaxLoss, warp),
+        (", alpha 0, k1 1", L.WarpedSoftmaxLoss, {"alpha": 0.0, "k1": 1.0, "k2": 1.5}),
         (", t and t^1.5", L.WarpedSoftmaxLoss, {"f1": torch.positive, "f2": L.Power(1.5)}),
         ("", L.HISTLoss, {"hidden": 5, "regularizers": regular}),
         (", weighed, one by one", L.HISTLoss, {"hidden": 5, "regularizers": regular}),
@@ -123,7 +128,7 @@ def compare(parallel: DistributedDataParallel, name: str, make: Make, layout: st
         mine = slice(*_cuts(size, world)[rank : rank + 2])
         last = number == len(BATCHES) - 1
         with contextlib.nullcontext() if last else parallel.no_sync():
-            torch.manual_seed(number)
+            torch.manual_seed(number + 100 * rank)  # what a loss draws is what the first process draws
             values.append(scalar(name, loss, parallel(x[mine]), y[mine]))
             (values[-1] / len(BATCHES)).backward()
         torch.manual_seed(number)
@@ -133,7 +138,7 @@ def compare(parallel: DistributedDataParallel, name: str, make: Make, layout: st
         for value in values:
             dist.all_reduce(value.detach_().div_(world))
     return {
-        "value": _worst([torch.stack(values)], [torch.stack(values_alone)]),
+        "value": _worst([torch.stack(values), *_averages(loss)], [torch.stack(values_alone), *_averages(loss_alone)]),
         "network": _worst(_gradients(network), _gradients(alone)),
         "proxies": _proxy_error(loss, loss_alone, layout, classes),
     }
@@ -151,6 +156,10 @@ def _proxy_error(loss: nn.Module, alone: nn.Module, layout: str, classes: int) -
         return _worst(_gradients(loss), theirs)
     own = part_of(classes, dist.get_rank(), dist.get_world_size())
     return _worst(_gradients(loss), [each[own] for each in theirs], theirs)
+
+
+def _averages(loss: nn.Module) -> list[Tensor]:
+    return list(loss.buffers()) if isinstance(loss, L.ProxyLoss) else []
 
 
 def _gradients(module: nn.Module) -> list[Tensor]:

@@ -30,6 +30,7 @@ RECIPE = {
     },
     "seed": 0,
     "second_phase": None,
+    "published": None,
 }
 
 
@@ -43,7 +44,13 @@ def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: 
     return Entry(name, name.replace("/", "-"), dataset, label, yaml.safe_dump(given, sort_keys=False))
 
 
-def finish(cell: Cell, test: Mapping[str, float], curve: Sequence[float] = (0.25, 0.5), selected_on: str = "") -> None:
+def finish(
+    cell: Cell,
+    test: Mapping[str, float],
+    curve: Sequence[float] = (0.25, 0.5),
+    selected_on: str = "",
+    **measured: dict[str, float],
+) -> None:
     """Write the run directory that training would have left."""
     cell.path.mkdir(parents=True, exist_ok=True)
     (cell.path / "recipe.yaml").write_text(cell.entry.with_seed(cell.seed))
@@ -54,6 +61,7 @@ def finish(cell: Cell, test: Mapping[str, float], curve: Sequence[float] = (0.25
         "selected_on": selected_on or cell.entry.selected_on,
         "seed": cell.seed,
         "validation": {"map@r": curve[-1]},
+        **measured,
     }
     (cell.path / "metrics.json").write_text(json.dumps(content))
     with (cell.path / "history.csv").open("w", newline="") as file:

@@ -23,7 +23,7 @@ from proxemic.errors import UserError
 from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
 from proxemic.models import load_model
 from proxemic.protocols.jobs import Job, run_job
-from proxemic.protocols.published import published_figures
+from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.face_embedding import embed_faces

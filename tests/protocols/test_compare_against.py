@@ -1,22 +1,25 @@
-"""Ours beside the papers' figures."""
+"""Ours beside the papers' figures of the rows that recipes stand for."""
 
 import re
 from pathlib import Path
 
-import pytest
-
 from comparisons import comparison, entry, finish
 from proxemic.protocols.comparison_against import against_paper
-from proxemic.protocols.published import published_figures
+from proxemic.protocols.comparison_entries import read_entry
 
-SOFTMAX, MPA = "proxemic.losses.NormalizedSoftmaxLoss", "proxemic.losses.MultiProxyAnchorLoss"
+SOFTMAX, WARP = "proxemic.losses.NormalizedSoftmaxLoss", "proxemic.losses.WarpedSoftmaxLoss"
 MEAN_PROXY = [{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 1}}]
 CUB = {"class_path": "proxemic.data.CUB200", "init_args": {"root": None, "validation_fraction": 0.5}}
 THESIS = {"backbone": "resnet50.tv_in1k", "embedding_size": 2048, "pretrained": True}
+DISTANCES = {"epochs": 2, "callbacks": [{"class_path": "proxemic.training.DistanceToProxy"}]}
 
 
 def loss(path: str, **arguments: object) -> dict[str, object]:
     return {"class_path": path, "init_args": arguments}
+
+
+def row(table: str, method: str, paper: str = "realigned-softmax-warping", **narrower: object) -> dict[str, object]:
+    return {"paper": paper, "table": table, "method": method, **narrower}
 
 
 def shown(text: str) -> dict[tuple[str, str], tuple[str, str]]:
@@ -34,6 +37,7 @@ def test_side_by_side(tmp_path: Path) -> None:
         images={"size": 256},
         training={"epochs": 20},
         optim={"optimizer": {"class_path": "torch.optim.SGD"}},
+        published=[row("4.1", "Ours", "softmax-loss-mean-proxy")],
     )
     made = comparison(tmp_path, [mine])
     for seed, value in enumerate((0.5, 0.6, 0.7)):
@@ -55,95 +59,73 @@ def test_side_by_side(tmp_path: Path) -> None:
     assert "Not among what this recipe computes: recall@4, recall@8." in text
 
 
-def test_nothing_measured_is_dashes(tmp_path: Path) -> None:
-    made = comparison(tmp_path, [entry("cub/mpa", data=CUB, loss=loss(MPA, proxies_per_class=10))])
-    found = shown(against_paper(made))
-    assert {ours for ours, _ in found.values()} == {"–"}
-    expected = {
-        (figure.metric, figure.printed)
-        for figure in published_figures(dataset="cub", loss="MultiProxyAnchorLoss")
-        if figure.settings == "proxies_per_class=10"
-    }
-    assert {(metric, theirs) for (metric, _), (_, theirs) in found.items()} == expected
-    assert ("map@r", "26.6") in expected
+def test_the_package_recipes_stand_for_the_rows_that_they_name(tmp_path: Path) -> None:
+    """Of power-1.5 and the faces it said that the papers print no figures."""
+    names = ["cub/distance-functions/power-1.5", "faces/warped-softmax", "cub/hist", "cub/cosface"]
+    entries = [read_entry(name, []) for name in names]
+    text = against_paper(comparison(tmp_path, entries))
+    found = shown(text)
+    place = "realigned-softmax-warping, table III, t1^(3/2) - t2^(3/2) (f1=t^(3/2) f2=t^(3/2))"
+    assert found["recall@1", place] == ("–", "62.2")
+    assert found["average_distance_to_proxy", place] == ("–", "17.20")
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    verify = "Figures of face verification, table V: proxemic verify --against paper."
+    assert sections["faces/warped-softmax"].strip().endswith(verify)
+    assert "| recall@1 | – | 71.8 | realigned-softmax-warping, table IV, HIST (corruption=none)" in sections["cub/hist"]
+    assert "corrupted pictures, table IV: proxemic analyze robustness --against paper." in sections["cub/hist"]
+    assert text.endswith("These name no row of the papers' tables that they stand for: `cub/cosface`.\n")
 
 
-@pytest.mark.parametrize(
-    ("given", "method", "others"),
-    [
-        (loss(SOFTMAX), "Softmax-loss", ["mean proxy regulariser"]),
-        (loss(SOFTMAX, regularizers=[]), "Softmax-loss", ["mean proxy regulariser"]),
-        (loss(MPA, proxies_per_class=4), "MPA (proxies_per_class=4)", ["proxies_per_class=10", "proxies_per_class=1)"]),
-        (
-            loss(
-                "proxemic.losses.PairwiseLoss",
-                loss={"class_path": "pytorch_metric_learning.losses.ContrastiveLoss", "init_args": {}},
-            ),
-            "Contrastive (complete, loss=ContrastiveLoss)",
-            ["MultiSimilarityLoss", "separated", "concatenated,"],
-        ),
-        (
-            loss("proxemic.losses.WarpedSoftmaxLoss", k1=0.9, k2=1.1, alpha=25),
-            "k1=0.9 k2=1.1 alpha=25.0",
-            ["k1=0.5", "f1=", "f2="],
-        ),
-        (
-            loss("proxemic.losses.WarpedSoftmaxLoss", f1="torch.sqrt", f2="torch.sqrt", k1=None),
-            "f1=sqrt(t) f2=sqrt(t)",
-            ["f1=t", "k1", "table I,"],
-        ),
-        (
-            loss(
-                "proxemic.losses.WarpedSoftmaxLoss",
-                f1={"class_path": "torch.distributions.AffineTransform", "init_args": {"loc": 0.0, "scale": 2.0}},
-                f2=None,
-            ),
-            "f1=2.0t f2=t",
-            ["f1=0.5t", "table I,"],
-        ),
-    ],
-)
-def test_only_rows_with_the_recipes_own_settings(
-    given: dict[str, object], method: str, others: list[str], tmp_path: Path
-) -> None:
-    places = [place for _, place in shown(against_paper(comparison(tmp_path, [entry("cub/x", data=CUB, loss=given)])))]
-    assert any(method in place for place in places)
-    assert not [place for place in places for other in others if other in place]
-
-
-def test_precision_at_1_is_recall_at_1(tmp_path: Path) -> None:
-    mine = entry("cub/cosface", data=CUB, loss=loss("proxemic.losses.CosFaceLoss"))
+def test_precision_at_1_is_recall_at_1_and_models_together_are_left_to_the_reality_check(tmp_path: Path) -> None:
+    mine = entry("cub/x", data=CUB, loss=loss("proxemic.losses.CosFaceLoss"), published=[row("VI", "CosFace")])
     made = comparison(tmp_path, [mine], seeds=1)
     finish(made.cell(mine, 0), {"recall@1": 0.5, "map@r": 0.25})
     text = against_paper(made)
     place = "realigned-softmax-warping, table VI, CosFace (complete)"
     assert shown(text)["precision@1", place] == ("50.00 (n = 1)", "66.80 ± 0.16 (95% ci)")
     assert shown(text)["map@r", place] == ("25.00 (n = 1)", "26.89 ± 0.22 (95% ci)")
+    assert "separated" not in text
+    assert "Figures of four models together, table VI: proxemic reality-check --against paper." in text
 
 
-def test_a_data_set_without_figures(tmp_path: Path) -> None:
-    made = comparison(tmp_path, [entry("glyphs-small/softmax", "NormalizedSoftmaxLoss")])
-    assert against_paper(made).endswith(
-        "The papers print no figures of: `glyphs-small/softmax` (NormalizedSoftmaxLoss on glyphs).\n"
+def test_the_distance_to_the_proxy_at_the_end_and_before_the_training(tmp_path: Path) -> None:
+    mine = entry(
+        "cub/x",
+        data=CUB,
+        loss=loss("proxemic.losses.EuclideanSoftmaxLoss"),
+        training=DISTANCES,
+        published=[row("III", "t1 - t2 (Eq. 4)"), row("III", "Pretrained (ImageNet)", untrained=True)],
     )
+    made = comparison(tmp_path, [mine], seeds=1)
+    finish(made.cell(mine, 0), {"recall@1": 0.5}, measured={"avg_dtp": 12.345}, measured_before={"avg_dtp": 13.5})
+    text = against_paper(made)
+    assert shown(text) == {
+        (metric, f"realigned-softmax-warping, table III, {method}"): pair
+        for method, pairs in {
+            "t1 - t2 (Eq. 4)": [("50.00 (n = 1)", "63.2"), ("–", "67.1"), ("12.35 (n = 1)", "12.88")],
+            "Pretrained (ImageNet)": [("–", "51.8"), ("–", "60.8"), ("13.50 (n = 1)", "13.40")],
+        }.items()
+        for metric, pair in zip(("recall@1", "nmi", "average_distance_to_proxy"), pairs, strict=True)
+    }
+    assert "Not among what this recipe computes: nmi." in text
 
 
-def test_the_loss_is_that_of_the_end_of_the_training(tmp_path: Path) -> None:
-    """A warp that is switched on by the second phase is the papers' warp."""
-    path = "proxemic.losses.WarpedSoftmaxLoss"
-    warp = {"f1": None, "alpha": 24.68, "k1": 0.95, "k2": 1.2}
+def test_with_another_loss_or_other_data_a_recipe_stands_for_its_row_no_longer(tmp_path: Path) -> None:
+    named = [row("I", "Warped-Softmax", variant="with validation")]
     recipes = [
-        entry("cub/off", data=CUB, loss=loss(path, f1="torch.positive")),
-        entry("cub/on", data=CUB, loss=loss(path, f1="torch.positive"), second_phase={"epochs": 1, "loss": warp}),
-        entry("cub/warp", data=CUB, loss=loss(path, alpha=24.68, k1=0.95, k2=1.2)),
+        entry("cub/loss", data=CUB, loss=loss(SOFTMAX), published=named),
+        entry("cub/data", loss=loss(WARP), published=named),
+        # A warp that is switched on by the second phase is the papers' warp.
+        entry("cub/second", data=CUB, second_phase={"epochs": 1, "loss": loss(WARP)}, published=named),
     ]
-    off, on, warped = (shown(against_paper(comparison(tmp_path / each.slug, [each]))) for each in recipes)
-    assert on == warped != {}
-    assert not {*off} & {*on}
+    text = against_paper(comparison(tmp_path, recipes))
+    assert "These stand for their rows no longer" in text
+    assert text.endswith(": `cub/loss`, `cub/data`.\n")
+    assert len(shown(text)) == 4
 
 
 def test_the_number_of_proxies_is_said_to_differ(tmp_path: Path) -> None:
-    path = "proxemic.losses.ProxyAnchorLoss"
-    one, five = (entry(f"cub/{k}", data=CUB, loss=loss(path, proxies_per_class=k)) for k in (1, 5))
+    path, named = "proxemic.losses.ProxyAnchorLoss", [row("VI", "PrAnchor")]
+    one, five = (entry(f"cub/{k}", data=CUB, loss=loss(path, proxies_per_class=k), published=named) for k in (1, 5))
     assert "proxies a class" not in against_paper(comparison(tmp_path / "one", [one]))
     assert "proxies a class: ours 5, theirs 1" in against_paper(comparison(tmp_path / "five", [five]))

@@ -13,7 +13,7 @@ from pytorch_metric_learning import losses as pair_losses
 import proxemic.losses
 from proxemic.metrics import retrieval_metrics
 from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, recall_at_k
-from proxemic.protocols.published import (
+from proxemic.published import (
     FOLDER,
     PublishedFigure,
     PublishedTable,

@@ -11,12 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from proxemic.analysis.scores import objective_of_scores
 from proxemic.losses import ProxyLoss
-from proxemic.losses.classes import Among
-from proxemic.losses.scoring import reduce_scores
 from proxemic.losses.similarity import Cosine, unit
 
-__all__ = ["among_columns", "batch_labels", "gradient_changes"]
+__all__ = ["batch_labels", "gradient_changes"]
 
 # A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
 _FLOOR = 1e-6
@@ -30,14 +29,6 @@ def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
     """
     classes = torch.arange(min(num_classes, 16))
     return torch.cat((classes, classes[: len(classes) // 2]))
-
-
-def among_columns(loss: ProxyLoss, scores: Float[Tensor, "batch columns"]) -> Among:
-    """What the columns of scores stand for: the loss's classes, and the first of them again where it has fewer."""
-    columns, bias = scores.shape[1], loss.class_bias()
-    if bias is None:
-        return Among(columns)
-    return Among(columns, bias=bias.to(scores)[torch.arange(columns, device=scores.device) % loss.num_classes])
 
 
 def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, float]:
@@ -89,7 +80,7 @@ class _Draw:
             return torch.rand(shape, generator=generator, dtype=torch.float64)
 
         def embeddings() -> Tensor:
-            """Random directions with lengths from 1 to 256, which is what MagFace reads."""
+            """Random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
             directions = unit(torch.randn(len(labels), loss.embedding_size, generator=generator, dtype=torch.float64))
             return directions * 2 ** (8 * uniform(len(labels), 1))
 
@@ -121,10 +112,7 @@ class _Draw:
         labels = self.labels.to(device)
         with torch.enable_grad():
             leaves = tuple(each.detach().to(device).requires_grad_() for each in (scores, embeddings))
-            positive, negative = reduce_scores(
-                leaves[0], labels, self.loss.scoring, among_columns(self.loss, leaves[0])
-            )
-            value = self.loss.objective(positive, negative, labels, leaves[1]).mean()
+            value = objective_of_scores(self.loss, leaves[0], labels, leaves[1])
             found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         if not all(gradient.isfinite().all() for gradient in found):
             raise ValueError(

@@ -1,7 +1,10 @@
 """Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes."""
 
+from proxemic.losses.adaface import AdaFaceLoss
 from proxemic.losses.class_weights import class_balanced_weights
 from proxemic.losses.conversion import from_pytorch_metric_learning
+from proxemic.losses.curricularface import CurricularFaceLoss
+from proxemic.losses.elasticface import ElasticFaceLoss
 from proxemic.losses.hist import HISTLoss
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, SphereFaceLoss
 from proxemic.losses.margins import DynamicMargin, MarginRule
@@ -21,12 +24,15 @@ from proxemic.losses.softmax import NormalizedSoftmaxLoss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 
 __all__ = [
+    "AdaFaceLoss",
     "AllPairMultiProxyAnchorLoss",
     "ArcFaceLoss",
     "CenterRegularizer",
     "CosFaceLoss",
+    "CurricularFaceLoss",
     "DataWiseMultiProxyAnchorLoss",
     "DynamicMargin",
+    "ElasticFaceLoss",
     "EuclideanSoftmaxLoss",
     "HISTLoss",
     "MagFaceLoss",

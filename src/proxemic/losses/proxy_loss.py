@@ -30,7 +30,7 @@ from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.pooling import Pooling
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.row_steps import step_rows
-from proxemic.losses.scoring import Scoring, dense_class_scores
+from proxemic.losses.scoring import Scoring, dense_class_scores, pair_scores
 from proxemic.losses.streaming import streamed_scores
 from proxemic.losses.watch import watch_proxies
 
@@ -254,11 +254,13 @@ class ProxyLoss(nn.Module, ABC):
                 held = bias if self._spread is None or not self._spread.sharded else bias[self._spread.own]
                 among = replace(among, bias=classes.own_values(held).to(parts.dtype))
             proxies, terms, inside = self._regularized(classes.own_rows(self.proxies).to(parts.dtype), own.among)
+            centers = self.centers(proxies, classes.own_rows)
+            scoring = self.step_scoring(lambda: self._own_scores(parts, centers, own.labels), whole.detach())
             positive, negative, term = streamed_scores(
                 parts,
-                self.centers(proxies, classes.own_rows),
+                centers,
                 own.labels,
-                self.scoring,
+                scoring,
                 self.chunk_size,
                 inside,
                 among,
@@ -274,6 +276,20 @@ class ProxyLoss(nn.Module, ABC):
                 return values if self._spread is None else own_rows(values, self._spread.group, sizes)
             return sum(terms, values.mean() if weights is None else (values * weights).sum() / weights.sum())
 
+    def step_scoring(
+        self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
+    ) -> Scoring:
+        """`scoring`, as the pass over the classes is to take it in this step, for losses that change it.
+
+        A loss with running statistics moves them here while it is in training mode, so that `objective` does not.
+
+        Args:
+            positive: Makes the positive class scores of the (joined) batch, without gradient: B·K·D operations and,
+                over processes, an all-reduce of a number a sample.
+            embeddings: Of the (joined) batch, without gradient.
+        """
+        return self.scoring
+
     def step_objective(
         self,
         positive: Float[Tensor, " batch"],
@@ -288,11 +304,7 @@ class ProxyLoss(nn.Module, ABC):
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
-        if len(self.proxies) != self.num_classes:
-            raise ValueError(
-                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, as they are sharded over processes: "
-                "score all classes in one process, with the proxies that a run exports."
-            )
+        self._need_all_classes()
         with torch.autocast(embeddings.device.type, enabled=False):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
             centers = self.centers(self.proxies.to(queries.dtype))
@@ -364,11 +376,33 @@ class ProxyLoss(nn.Module, ABC):
             "data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, or leave them out."
         )
 
+    @torch.no_grad()
+    def _own_scores(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        centers: Float[Tensor, "classes proxies features"],
+        labels: Int[Tensor, " batch"],
+    ) -> Float[Tensor, " batch"]:
+        """The positive scores of the joined batch; ``labels`` out of [0, classes) are of other processes' classes."""
+        scores = embeddings.new_zeros(len(labels))
+        if len(centers):
+            own = labels.clamp(0, len(centers) - 1)
+            queries = self.scoring.similarity.prepare(embeddings)
+            scores = pair_scores(queries, centers[own], self.scoring).masked_fill(own != labels, 0)
+        return scores if self._spread is None else sum_across(scores, self._spread.group)
+
     def _keep(self, part: slice) -> None:
         """Drop the proxies of other classes."""
         self.proxies = nn.Parameter(self.proxies.detach()[part].clone(), self.proxies.requires_grad)
         if self.sample_rate < 1:
             step_rows(self.proxies)
+
+    def _need_all_classes(self) -> None:
+        if len(self.proxies) != self.num_classes:
+            raise ValueError(
+                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, as they are sharded over processes: "
+                "score all classes in one process, with the proxies that a run exports."
+            )
 
     def _need_own_regularizers(self, why: str) -> None:
         for regularizer in self.regularizers:

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.losses.classes import Among
 from proxemic.losses.regularizers import Regularizer
-from proxemic.losses.scoring import Elementwise, Scoring, dense_scores
+from proxemic.losses.scoring import Elementwise, Scoring, dense_scores, pair_scores
 from proxemic.precision import full_precision
 
 __all__ = ["Plan", "streamed_scores"]
@@ -256,8 +256,7 @@ class _Walk:
         labels = self.labels.clamp(0, last)
         with torch.enable_grad():
             x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[labels].requires_grad_()
-            similarities = scoring.similarity.pairs(x, w)
-            positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
+            positive = pair_scores(x, w, scoring)
             own = torch.autograd.grad(positive, (x, w), grad_positive.masked_fill(labels != self.labels, 0))
         if grads[0] is not None:
             grads[0].add_(own[0])

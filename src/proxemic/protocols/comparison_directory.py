@@ -20,7 +20,8 @@ class Result:
     """What a finished cell found.
 
     Args:
-        values: Metrics in [0, 1] of ``test`` and, where they were taken, ``untrained`` and ``validation``.
+        values: Metrics in [0, 1] of ``test`` and, where they were taken, ``untrained`` and ``validation``; and what
+            callbacks measured, at the chosen epoch (``measured``) and before the first (``measured_before``).
         epoch: The one chosen.
         selected_on: What chose it.
         seconds: Of training, over all epochs.
@@ -74,7 +75,8 @@ class Cell:
             )
         found = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
         seconds = sum(row["seconds"] for row in self.history())
-        values = {split: found[split] for split in ("test", "untrained", "validation") if split in found}
+        splits = ("test", "untrained", "validation", "measured", "measured_before")
+        values = {split: found[split] for split in splits if split in found}
         return Result(values, found["epoch"], found["selected_on"], seconds, found.get("test_classes"))
 
     def history(self) -> list[dict[str, float]]:

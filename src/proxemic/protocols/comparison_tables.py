@@ -189,15 +189,15 @@ def _seeds(comparison: Comparison, entry: Entry) -> str:
     return f"{text}, {failed} failed" if failed else text
 
 
-def format_estimate(found: Estimate | None) -> str:
-    """In percent; without an interval where there is one value.
+def format_estimate(found: Estimate | None, factor: float = 100) -> str:
+    """In percent, or times another factor; without an interval where there is one value.
 
     >>> format_estimate(Estimate(0.92614, 0.00112, 5)), format_estimate(Estimate(0.5, None, 1)), format_estimate(None)
     ('92.61 ± 0.11', '50.00', '–')
     """
     if found is None:
         return UNMEASURED
-    return f"{100 * found.mean:.2f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.2f}")
+    return f"{factor * found.mean:.2f}" + ("" if found.half_width is None else f" ± {factor * found.half_width:.2f}")
 
 
 def _difference(found: Estimate | None) -> str:

@@ -93,8 +93,9 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
 
 
 def fingerprint(base: Mapping[str, Any]) -> str:
-    """Of a recipe, without what may differ between the machines that share a search."""
+    """Of a recipe, without what changes no result and what may differ between the machines that share a search."""
     content = json.loads(json.dumps(base))
+    content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)
     content["batches"].pop("workers", None)
     content["training"].pop("accelerator", None)

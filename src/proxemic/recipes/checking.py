@@ -129,6 +129,10 @@ class Check:
             raise self._error(
                 key, f"{key} has no class_path, which says of which class {', '.join(map(str, content))} is"
             )
+        elif is_section(elements(annotation)):
+            raise self._error(
+                key, f"{key} is {shown(dict(content))}, but must be a list of such mappings: put it in []"
+            )
         elif not fits(content, annotation):
             raise self._unknown(f"{key}.{next(iter(content), '')}", [])
         else:

@@ -19,7 +19,7 @@ from proxemic.recipes import resolve_extended
 from proxemic.recipes.checking import Check, is_section
 from proxemic.recipes.flags import apply_flags, read_flags
 from proxemic.recipes.pairs import make_inside
-from proxemic.recipes.places import arms, parameters
+from proxemic.recipes.places import arms, elements, parameters
 from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
 from proxemic.recipes.values import shown
 from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
@@ -232,7 +232,7 @@ def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{path} extends {extended}, which extends it in turn: let one of them stand alone.")
     if len(by) == MAX_EXTENDED:
         raise UserError(f"{path} extends {extended}, after {MAX_EXTENDED} others: let a recipe extend fewer.")
-    return merge(_content(base, (*by, path)), content)
+    return merge(_content(base, (*by, path)) | {"published": None}, content)
 
 
 def _parse(
@@ -284,7 +284,7 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
         raise refused[0] if refused else error  # noqa: B904
 
 
-_FILLED_IN = {"num_classes", "embedding_size", "num_images", "labels", "batch_size", "seed"}
+_FILLED_IN = {"num_classes", "embedding_size", "num_images", "labels", "batch_size", "seed", "categories"}
 """What the program gives to losses and batches, where their classes take it."""
 
 
@@ -301,9 +301,14 @@ def _check_ranges(made: type, values: Mapping[str, Any]) -> Any:
     types = get_type_hints(made)
     checked = object.__new__(made)
     for name, value in values.items():
-        (section, *_) = [arm for arm in arms(types[name]) if is_section(arm)] or [None]
-        inner = _check_ranges(section, value) if section and value is not None else value
-        object.__setattr__(checked, name, inner)
+        object.__setattr__(checked, name, _check_value(types[name], value))
     if hasattr(made, "__post_init__"):
         checked.__post_init__()
     return checked
+
+
+def _check_value(annotation: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_check_value(elements(annotation), each) for each in value]
+    (section, *_) = [arm for arm in arms(annotation) if is_section(arm)] or [None]
+    return _check_ranges(section, value) if section and value is not None else value

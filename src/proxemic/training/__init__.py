@@ -7,6 +7,7 @@ with extra("train"):
     from proxemic.training.measures import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
     from proxemic.training.optim import Optimization, parameter_groups
     from proxemic.training.phases import SecondPhase
+    from proxemic.training.plateau import UntilPlateau
     from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
     from proxemic.training.retrieval_callback import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric
@@ -29,6 +30,7 @@ __all__ = [
     "SecondPhase",
     "Snapshots",
     "TrainingConfig",
+    "UntilPlateau",
     "embed_dataset",
     "parameter_groups",
     "train",

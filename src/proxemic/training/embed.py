@@ -221,6 +221,8 @@ def evaluate_embeddings(
 ) -> RetrievalMetrics:
     """Retrieval metrics of embeddings: all against all, or the rows that ask against those that answer.
 
+    A row does not see those of its sequence.
+
     Args:
         embeddings: A row each.
         rows: The images that were embedded, or what else is known of the rows.
@@ -231,8 +233,9 @@ def evaluate_embeddings(
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
+    sequences = None if rows.sequences is None else rows.sequences.numbers
     found = retrieval_metrics(
-        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery), **metric_settings(config)
+        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **metric_settings(config)
     )
     found.update(compute_own_metrics(config, embeddings, rows.labels))
     return found

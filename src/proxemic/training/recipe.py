@@ -16,8 +16,10 @@ from proxemic.losses.class_weights import check_beta
 from proxemic.losses.own import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
+from proxemic.published import PublishedRow
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import SecondPhase
+from proxemic.training.plateau import UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
@@ -39,7 +41,7 @@ class BatchConfig:
             made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
             pass. Batch norm sees the parts.
         sampler: Any `proxemic.data.Batches`, also a class of your own, in place of ``images_per_class``; of ``labels``,
-            ``num_images``, ``batch_size`` and ``seed``, what its constructor takes is filled in.
+            ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
     Raises:
         ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
@@ -81,7 +83,9 @@ class TrainingConfig:
     """How long and on what.
 
     Args:
-        epochs: Passes over the training images, at least 1.
+        epochs: Passes over the training images, at least 1; of both phases, where there are two.
+        until_plateau: A phase ends before its epochs are over where evaluation.metric on the validation classes no
+            longer grows: epochs are then the most that there may be. Null trains all of them.
         warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
         start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
             images, the proxies of the classes that have the same names.
@@ -105,6 +109,7 @@ class TrainingConfig:
     """
 
     epochs: int = 10
+    until_plateau: UntilPlateau | None = None
     warmup_epochs: int = 0
     start_from: Path | None = None
     start_phase: Literal[1, 2] = 1
@@ -216,10 +221,12 @@ class Recipe:
         proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
             (sharded), with what the optimiser keeps of them.
         seed: Of initial weights, order of images and augmentation.
+        published: The rows of the papers' tables that it stands for, which are shown beside its results by
+            ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
     Raises:
-        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if the cache would hold
-            smaller images than the network sees.
+        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if a plateau is waited
+            for without validation classes; if the cache would hold smaller images than the network sees.
     """
 
     data: ImageSource
@@ -235,6 +242,7 @@ class Recipe:
     second_phase: SecondPhase | None = None
     proxies: Literal["replicated", "sharded"] = "replicated"
     seed: int = 0
+    published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
         if self.second_phase is None:
@@ -248,6 +256,11 @@ class Recipe:
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
             )
 
+        if self.training.until_plateau is not None and self.evaluation.select_on != "validation":
+            raise ValueError(
+                "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "
+                f"{self.evaluation.select_on}: set it to validation, or training.until_plateau to null."
+            )
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side is not None and side < resize:
             raise ValueError(
@@ -265,6 +278,12 @@ class Recipe:
             return self.cache.apply(self.data.load())
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The most epochs that each phase has."""
+        epochs, second = self.training.epochs, self.second_phase
+        return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
         """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""

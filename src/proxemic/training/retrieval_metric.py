@@ -16,7 +16,7 @@ from proxemic.metrics.ranking import Divisor
 
 __all__ = ["RetrievalMetric", "gather_rows", "split_roles"]
 
-_STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery")
+_STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
 
 class RetrievalMetric(Metric):
@@ -71,6 +71,7 @@ class RetrievalMetric(Metric):
     indexes: list[Tensor]
     is_query: list[Tensor]
     is_gallery: list[Tensor]
+    sequences: list[Tensor]
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class RetrievalMetric(Metric):
         indexes: Shaped[Tensor, " batch"] | None = None,
         is_query: Bool[Tensor, " batch"] | None = None,
         is_gallery: Bool[Tensor, " batch"] | None = None,
+        sequences: Shaped[Tensor, " batch"] | None = None,
     ) -> None:
         """Collect a batch, as float32.
 
@@ -115,6 +117,8 @@ class RetrievalMetric(Metric):
             indexes: Number of each sample in its data set, from 0; None where no sample comes twice.
             is_query: Samples that ask; None where all do.
             is_gallery: Samples that answer; None where all do.
+            sequences: Number of the sequence of each sample, the same on all processes, below 0 for none: those of one
+                are no hits of each other, nor in the way. None where none is in a sequence.
 
         Raises:
             ValueError: If the parts do not fit together or to earlier batches.
@@ -136,6 +140,7 @@ class RetrievalMetric(Metric):
             "indexes": unnumbered if indexes is None else _integers("indexes", indexes, rows),
             "is_query": everyone if is_query is None else is_query,
             "is_gallery": everyone if is_gallery is None else is_gallery,
+            "sequences": unnumbered if sequences is None else _integers("sequences", sequences, rows),
         }
         for name in ("is_query", "is_gallery"):
             if parts[name].shape != (rows,) or parts[name].dtype != torch.bool:
@@ -156,6 +161,7 @@ class RetrievalMetric(Metric):
         indexes: Shaped[Tensor, " batch"] | None = None,
         is_query: Bool[Tensor, " batch"] | None = None,
         is_gallery: Bool[Tensor, " batch"] | None = None,
+        sequences: Shaped[Tensor, " batch"] | None = None,
     ) -> None:
         """Collect a batch, as ``update`` does, and give no value for it.
 
@@ -167,7 +173,7 @@ class RetrievalMetric(Metric):
         # The metrics of a collection that have collected the same share their lists, and each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
-        self.update(embeddings, labels, indexes, is_query, is_gallery)
+        self.update(embeddings, labels, indexes, is_query, is_gallery, sequences)
 
     def reset(self) -> None:
         """Forget what was collected, and what was found in it."""
@@ -205,8 +211,16 @@ def split_roles(
     labels: Int64[Tensor, " rows"],
     is_query: Bool[Tensor, " rows"] | None,
     is_gallery: Bool[Tensor, " rows"] | None,
+    sequences: Int64[Tensor, " rows"] | None = None,
 ) -> dict[str, Tensor]:
     """Give the arguments of `retrieval_metrics` for rows that ask, answer, or do both.
+
+    Args:
+        embeddings: A row each.
+        labels: Their classes.
+        is_query: Rows that ask; None where all do.
+        is_gallery: Rows that answer; likewise.
+        sequences: Their sequences, below 0 for none; None where none is in one.
 
     >>> rows, flags = torch.eye(2), torch.tensor([True, False])
     >>> sorted(split_roles(rows, torch.tensor([0, 0]), flags, ~flags))
@@ -214,8 +228,14 @@ def split_roles(
     >>> sorted(split_roles(rows, torch.tensor([0, 0]), None, None))
     ['queries', 'query_labels']
     """
+    if sequences is not None and not bool((sequences >= 0).any()):
+        sequences = None  # nothing to look for in every comparison
     if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
-        return {"queries": embeddings, "query_labels": labels}
+        within = {} if sequences is None else {"query_sequences": sequences}
+        return {"queries": embeddings, "query_labels": labels, **within}
+    between = {}
+    if sequences is not None:
+        between = {"query_sequences": sequences[is_query], "gallery_sequences": sequences[is_gallery]}
     place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
     return {
         "queries": embeddings[is_query],
@@ -223,6 +243,7 @@ def split_roles(
         "gallery": embeddings[is_gallery],
         "gallery_labels": labels[is_gallery],
         "exclude": place[is_query],
+        **between,
     }
 
 

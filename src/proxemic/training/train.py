@@ -7,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +166,11 @@ def train(
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
-        best = _fit(recipe, parts, held_out, run, show, processes)
+        keeper = _fit(recipe, parts, held_out, run, show, processes)
         if not processes.is_first:
             return {}
         try:
-            return _finish(recipe, parts.splits, best, selected_on, run, show, test)
+            return _finish(recipe, parts.splits, keeper, selected_on, run, show, test)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
@@ -243,6 +243,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
         recipe.seed,
         warmup_epochs=recipe.training.warmup_epochs,
         second=second,
+        until_plateau=recipe.training.until_plateau is not None,
         parts=recipe.batches.parts,
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
@@ -282,7 +283,7 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
         loss = _loss(second.loss, recipe, splits)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
-    return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
+    return Phase(recipe.lengths[0], loss, second.optim)
 
 
 def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
@@ -360,7 +361,7 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
 
 def _fit(
     recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, show: _Show, processes: Processes
-) -> dict[str, float]:
+) -> RunKeeper:
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
@@ -408,8 +409,7 @@ def _fit(
             if processes.is_first:
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-    assert keeper.best is not None
-    return keeper.best
+    return keeper
 
 
 def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
@@ -457,13 +457,15 @@ def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
 def _finish(
     recipe: Recipe,
     splits: Splits,
-    best: dict[str, float],
+    keeper: RunKeeper,
     selected_on: str,
     run: RunDirectory,
     show: _Show,
     look_at_test: bool,
 ) -> dict[str, Any]:
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
+    best = keeper.best
+    assert best is not None
     measured = {name: best[name] for name in names}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
@@ -476,6 +478,8 @@ def _finish(
         result["validation"] = validation
     if measured:
         result["measured"] = measured
+    if keeper.ended:
+        result["phases"] = [asdict(each) for each in keeper.ended]
     with show.times.of("pictures"):
         draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
     # Of the process that has finished the run; apart from the metrics, which do not depend on it.

@@ -11,6 +11,7 @@ from proxemic.cli.analyze import (
     local_centers,
     robustness,
     sweep,
+    theorems,
     toy,
     trajectories,
 )
@@ -24,6 +25,7 @@ SUBCOMMANDS = (
     gradients,
     landscape,
     sweep,
+    theorems,
     toy,
     trajectories,
     local_centers,

@@ -1,0 +1,199 @@
+"""The figures of the rows that a recipe stands for, beside ours, with what differs in protocol.
+
+Neither side fills the other's gaps. A figure belongs to the command that measures its like: `SHOWN_BY`.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from proxemic.protocols.comparison_entries import data_key
+from proxemic.protocols.comparison_tables import format_rows
+from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
+from proxemic.recipes.second_phase import merge
+
+__all__ = ["SHOWN_BY", "Command", "PaperRow", "elsewhere", "paper_rows", "shown_by", "tables_beside"]
+
+Command = Literal["compare", "reality-check", "analyze robustness", "verify"]
+SHOWN_BY: dict[Command, str] = {
+    "compare": "a single model on clean pictures",
+    "reality-check": "four models together",
+    "analyze robustness": "corrupted pictures",
+    "verify": "face verification",
+}
+"""Commands with ``--against paper``, and what the figures are of that each alone shows."""
+
+MULTI_PROXY = (
+    "SoftTripleLoss",
+    "MultiProxyAnchorLoss",
+    "DataWiseMultiProxyAnchorLoss",
+    "AllPairMultiProxyAnchorLoss",
+)
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row that a recipe names, with its figures of the recipe's data set.
+
+    Args:
+        named: As the recipe names it.
+        figures: Empty where the recipe was given other data, or another loss.
+    """
+
+    named: PublishedRow
+    figures: tuple[PublishedFigure, ...]
+
+    def of(self, command: Command) -> "PaperRow":
+        """The row with what one command shows."""
+        return replace(self, figures=tuple(each for each in self.figures if shown_by(each) == command))
+
+
+def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
+    """The rows of the papers' tables that a recipe stands for; none where it names none.
+
+    Args:
+        recipe: Its values in full. A flag may have given it other data, or another loss: it then no longer stands for
+            the row, which has no figures.
+    """
+    return [
+        PaperRow(named, tuple(each for each in named.figures(data_key(recipe)) if _is_its_loss(each, recipe)))
+        for named in (PublishedRow(**each) for each in recipe.get("published") or ())
+    ]
+
+
+def shown_by(figure: PublishedFigure) -> Command:
+    """The command that shows a figure beside ours."""
+    if figure.metric == "accuracy":
+        return "verify"
+    if figure.settings.startswith("corruption=") and figure.settings != "corruption=none":
+        return "analyze robustness"
+    return "reality-check" if figure.variant in ("separated", "concatenated") else "compare"
+
+
+def elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
+    """A sentence for every other command that shows figures of the rows."""
+    for other, what in SHOWN_BY.items():
+        tables = dict.fromkeys(row.named.table for row in rows if other != command and row.of(other).figures)
+        if tables:
+            yield f"Figures of {what}, table {', '.join(tables)}: proxemic {other} --against paper."
+
+
+def tables_beside(
+    rows: Sequence[PaperRow],
+    ours: Callable[[PaperRow, PublishedFigure], tuple[str, str]],
+    protocol: Callable[[PublishedFigure], tuple[Mapping[str, Any], int]],
+) -> Iterator[str]:
+    """Markdown: a line for each figure, with a note for each protocol.
+
+    Args:
+        rows: With the figures to show.
+        ours: What to call a figure, and our value as text.
+        protocol: The recipe that our value is of, and how many seeds.
+    """
+    lines, notes = [], []
+    for row in rows:
+        for figure in row.figures:
+            note = _note(figure, *protocol(figure))
+            if note not in notes:
+                notes.append(note)
+            place = f"{figure.paper}, table {figure.table}, {_row_name(figure)}"
+            lines.append([*ours(row, figure), _printed(figure), place, f"[{notes.index(note) + 1}]"])
+    yield format_rows(["metric", "ours", "theirs", "printed in", "protocol"], lines, "lrrll")
+    yield "\n".join(f"- [{number}] {note}" for number, note in enumerate(notes, start=1))
+
+
+def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
+    loss = _last_loss(recipe)
+    inner = loss.get("init_args", {}).get("loss")
+    ours = {_class(loss), _class(inner)} if isinstance(inner, Mapping) else {_class(loss)}
+    stated = re.search(r"\bloss=(\w+)", figure.settings)
+    return {figure.loss, *(stated.groups() if stated else ())} - {""} <= ours
+
+
+def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The loss at the end of the training: of the second phase where there is one."""
+    return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
+
+
+def _row_name(figure: PublishedFigure) -> str:
+    details = ", ".join(each for each in (figure.variant, figure.settings) if each)
+    quoted = ", quoted from another paper" if figure.quoted else ""
+    return f"{figure.method}{f' ({details})' if details else ''}{quoted}"
+
+
+def _printed(figure: PublishedFigure) -> str:
+    return figure.printed + (f" ± {figure.spread:g} ({figure.spread_kind})" if figure.spread is not None else "")
+
+
+def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str:
+    theirs = published_protocol(figure)
+    ours = _protocol(recipe, seeds)
+    stated = {name: value for name, value in _stated(figure, theirs).items() if value not in ("", None, "unstated")}
+    differs = [
+        f"{name}: ours {ours[name]}, theirs {value}" for name, value in stated.items() if not _equal(ours[name], value)
+    ]
+    unstated = [name for name in ours if name not in stated]
+    data = recipe["data"]["init_args"]
+    held_out = data.get("validation_fraction")
+    if held_out and recipe["evaluation"]["select_on"] == "validation":
+        differs.append(f"training classes ours without the {held_out:.0%} that choose the epoch, theirs as said there")
+    if data.get("check_counts") is False:
+        differs.append("images ours not checked to be all of the data set's")
+    text = f"Differs: {'; '.join(differs)}." if differs else "Nothing differs of what is compared."
+    text += " Rates, schedule, pooling, sampling and augmentation are not compared."
+    if unstated:
+        text += f" Not stated: {', '.join(unstated)}."
+    said = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
+    return f"{text} Theirs: {said}." if said else text
+
+
+def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:
+    model, optimizer = recipe["model"], recipe["optim"]["optimizer"]
+    return {
+        "backbone": model["backbone"],
+        "embedding size": model["embedding_size"],
+        "image size": recipe["images"]["size"],
+        "batch size": recipe["batches"]["size"],
+        "epochs": recipe["training"]["epochs"],
+        "optimizer": _class(optimizer),
+        "chosen on": recipe["evaluation"]["select_on"],
+        "seeds": seeds,
+        "pretrained": "imagenet" if model["pretrained"] or model["weights"] else "no",
+        "proxies a class": _last_loss(recipe)["init_args"].get("proxies_per_class", 1),
+    }
+
+
+def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, object]:
+    return {
+        "backbone": figure.backbone or protocol.backbone,
+        "embedding size": figure.embedding_size or protocol.embedding_size,
+        "image size": figure.image_size or protocol.image_size,
+        "batch size": protocol.batch_size,
+        "epochs": protocol.epochs,
+        "optimizer": protocol.optimizer,
+        "chosen on": protocol.selected_on,
+        "seeds": protocol.seeds,
+        "pretrained": protocol.pretrained,
+        "proxies a class": _proxies(figure),
+    }
+
+
+def _proxies(figure: PublishedFigure) -> int | None:
+    """Of a row that states no number, 1 where the loss knows of no other."""
+    stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
+    if stated:
+        return int(stated[1])
+    return None if figure.loss in MULTI_PROXY else 1
+
+
+def _equal(ours: object, theirs: object) -> bool:
+    """As names are spelt in either place: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
+    if not isinstance(ours, str):
+        return ours == theirs
+    first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(each))[0].lower()) for each in (ours, theirs))
+    return first == second
+
+
+def _class(thing: Mapping[str, Any]) -> str:
+    return thing["class_path"].rpartition(".")[2]
