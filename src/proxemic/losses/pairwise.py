@@ -1,7 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -185,7 +185,8 @@ class PairwiseLoss(Described):
                 for _ in range(2):  # state that holds on to the graph of the step before fails in the second
                     trial(x, labels).backward()
         except Exception as error:
-            given = self.loss.memory.loss if self.memory_size else self.loss
+            given: Any = self.loss
+            given = given.memory.loss if self.memory_size else given
             raise ValueError(
                 f"loss is {type(given).__name__}, which fails on a first batch ({type(error).__name__}: {error}): "
                 "check the arguments of the loss and of the miner; one that is a class, as distance, is given by "
