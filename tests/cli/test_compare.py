@@ -74,6 +74,6 @@ def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: py
     said = ["1 of 3 runs failed, the first of them glyphs-small/softmax, seed 2: The loss is nan.", "--resume"]
     assert_refused(result, said)
     assert "| `glyphs-small/softmax` | NormalizedSoftmaxLoss | **50.00 ± 0.00** | 2 of 3, 1 failed |" in result.stdout
-    assert "no figures" in (made / "against-paper.md").read_text()
+    assert "These name no row" in (made / "against-paper.md").read_text()
     assert (made / "points.png").exists()
     assert not list(made.rglob("*.tmp"))
