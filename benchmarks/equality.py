@@ -6,8 +6,9 @@
 Every process embeds its own part of a batch by a linear network under DistributedDataParallel, and takes one loss, with
 replicated, sharded or sampled proxies. One step accumulates two batches of other, uneven sizes. Beside it, one process
 does the same with the joined batches. There are as many classes as leave the processes different numbers of them, and
-the last of four none. An error is the largest difference over the largest value, of the loss, of the gradient of the
-network and of that of the proxies (of all that the loss learns).
+the last of four none. "Weighed" is with sample weights, "one by one" with some function of the values of the samples,
+of which the processes' mean is trained. An error is the largest difference over the largest value, of the loss and its
+moving averages, of the gradient of the network and of that of the proxies (of all that the loss learns).
 """
 
 import argparse
@@ -34,6 +35,7 @@ from proxemic.distributed.spread import part_of
 FEATURES, DIM = 6, 7
 BATCHES = (13, 6)
 Make = Callable[..., nn.Module]
+_RULE = L.DynamicMargin(0.4, 0.02)
 
 
 def cases() -> dict[str, Make]:
@@ -50,18 +52,27 @@ def cases() -> dict[str, Make]:
         ("", L.CosFaceLoss, {}),
         ("", L.ArcFaceLoss, {}),
         (", max pooling", L.ArcFaceLoss, {"pooling": L.MaxPooling()}),
+        (", margins, one by one", L.ArcFaceLoss, {"margin": _RULE}),
         ("", L.MagFaceLoss, {"norm_range": (0.5, 4.0)}),
+        (", weighed", L.AdaFaceLoss, {"momentum": 0.9}),
+        (", weighed, one by one", L.CurricularFaceLoss, {"momentum": 0.5}),
+        ("", L.ElasticFaceLoss, {"deviation": 0.2}),
+        (", cosine, plus", L.ElasticFaceLoss, {"form": "cos", "plus": True, "deviation": 0.2}),
         ("", L.ProxyNCALoss, {}),
         ("", L.ProxyNCAPlusPlusLoss, {}),
         ("", L.ProxyAnchorLoss, {}),
         ("", L.SoftTripleLoss, {}),
         ("", L.MultiProxyAnchorLoss, {}),
+        (", margins", L.MultiProxyAnchorLoss, {"margin": _RULE}),
         ("", L.DataWiseMultiProxyAnchorLoss, {}),
+        (", margins, weighed", L.DataWiseMultiProxyAnchorLoss, {"margin": _RULE}),
         ("", L.AllPairMultiProxyAnchorLoss, {}),
         ("", L.EuclideanSoftmaxLoss, {}),
         ("", L.WarpedSoftmaxLoss, warp),
+        (", alpha 0, k1 1", L.WarpedSoftmaxLoss, {"alpha": 0.0, "k1": 1.0, "k2": 1.5}),
         (", t and t^1.5", L.WarpedSoftmaxLoss, {"f1": torch.positive, "f2": L.Power(1.5)}),
         ("", L.HISTLoss, {"hidden": 5, "regularizers": regular}),
+        (", weighed, one by one", L.HISTLoss, {"hidden": 5, "regularizers": regular}),
     ]
     found: dict[str, Make] = {}
     for note, make, keywords in made:
@@ -77,7 +88,21 @@ def cases() -> dict[str, Make]:
 
 
 def _maker(make: Make, **keywords: Any) -> Make:
-    return lambda classes, **more: make(classes, DIM, **keywords, **more)
+    def made(classes: int, **more: Any) -> nn.Module:
+        loss = make(classes, DIM, **keywords, **more)
+        if isinstance(loss, L.ProxyLoss):
+            loss.count_classes(torch.arange(1, classes + 1))
+        return loss
+
+    return made
+
+
+def scalar(name: str, loss: nn.Module, x: Tensor, y: Tensor, share: int = 1) -> Tensor:
+    """What is trained: the loss, or of values one by one, this process's share of something made of them."""
+    keywords = {"weights": x.detach().square().sum(1)} if "weighed" in name else {}
+    if "one by one" not in name:
+        return loss(x, y, **keywords)
+    return (loss(x, y, reduction="none", **keywords) * x.detach()[:, 0]).sum() / share
 
 
 def layouts(name: str) -> list[str]:
@@ -88,7 +113,7 @@ def layouts(name: str) -> list[str]:
     return [layout for layout in chosen if layout != "sharded" or not name.startswith("HIST")]
 
 
-def compare(parallel: DistributedDataParallel, make: Make, layout: str, classes: int) -> dict[str, float]:
+def compare(parallel: DistributedDataParallel, name: str, make: Make, layout: str, classes: int) -> dict[str, float]:
     """The errors of a step of all processes, on this process."""
     rank, world = dist.get_rank(), dist.get_world_size()
     network = parallel.module
@@ -103,14 +128,17 @@ def compare(parallel: DistributedDataParallel, make: Make, layout: str, classes:
         mine = slice(*_cuts(size, world)[rank : rank + 2])
         last = number == len(BATCHES) - 1
         with contextlib.nullcontext() if last else parallel.no_sync():
-            torch.manual_seed(number)
-            values.append(loss(parallel(x[mine]), y[mine]))
+            torch.manual_seed(number + 100 * rank)  # what a loss draws is what the first process draws
+            values.append(scalar(name, loss, parallel(x[mine]), y[mine]))
             (values[-1] / len(BATCHES)).backward()
         torch.manual_seed(number)
-        values_alone.append(loss_alone(alone(x), y))
+        values_alone.append(scalar(name, loss_alone, alone(x), y, world))
         (values_alone[-1] / len(BATCHES)).backward()
+    if "one by one" in name:
+        for value in values:
+            dist.all_reduce(value.detach_().div_(world))
     return {
-        "value": _worst([torch.stack(values)], [torch.stack(values_alone)]),
+        "value": _worst([torch.stack(values), *_averages(loss)], [torch.stack(values_alone), *_averages(loss_alone)]),
         "network": _worst(_gradients(network), _gradients(alone)),
         "proxies": _proxy_error(loss, loss_alone, layout, classes),
     }
@@ -128,6 +156,10 @@ def _proxy_error(loss: nn.Module, alone: nn.Module, layout: str, classes: int) -
         return _worst(_gradients(loss), theirs)
     own = part_of(classes, dist.get_rank(), dist.get_world_size())
     return _worst(_gradients(loss), [each[own] for each in theirs], theirs)
+
+
+def _averages(loss: nn.Module) -> list[Tensor]:
+    return list(loss.buffers()) if isinstance(loss, L.ProxyLoss) else []
 
 
 def _gradients(module: nn.Module) -> list[Tensor]:
@@ -155,7 +187,7 @@ def work(rank: int, world: int, folder: str) -> None:
     parallel = DistributedDataParallel(nn.Linear(FEATURES, DIM))
     classes = {"replicated": 9 if world < 4 else 5, "sharded": 9 if world < 4 else 5, "sampled": 40}
     found = {
-        f"{name} | {layout}": compare(parallel, make, layout, classes[layout])
+        f"{name} | {layout}": compare(parallel, name, make, layout, classes[layout])
         for name, make in cases().items()
         for layout in layouts(name)
     }

@@ -8,7 +8,8 @@
 
 The bare product is X Xᵀ of N × 512 float32 numbers, tile by tile into one buffer: writing all of it would be slower.
 A column is a median time over that of the bare product in the same rounds. Embeddings are unit rows about random
-class centres, 5.3 a class as in Stanford Online Products.
+class centres, 5.3 a class as in Stanford Online Products; for MAP and MRR over the whole list so far about them that
+nearly all relevant items must be looked for there.
 """
 
 import argparse
@@ -24,14 +25,15 @@ from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 DIM = 512
 SIZES = (5_000, 10_000, 20_000, 40_000, 60_502)
 TILE = (2048, 8192)
+FAR = 4.0
 
 
-def embeddings(n: int, device: str) -> tuple[Tensor, Tensor]:
+def embeddings(n: int, device: str, noise: float = 1.5) -> tuple[Tensor, Tensor]:
     """Unit rows and labels."""
     generator = torch.Generator().manual_seed(0)
     classes = round(n / 5.3)
     labels = torch.randint(classes, (n,), generator=generator)
-    points = torch.randn(classes, DIM, generator=generator)[labels] + 1.5 * torch.randn(n, DIM, generator=generator)
+    points = torch.randn(classes, DIM, generator=generator)[labels] + noise * torch.randn(n, DIM, generator=generator)
     return torch.nn.functional.normalize(points, dim=1).to(device), labels.to(device)
 
 
@@ -43,38 +45,44 @@ def bare(points: Tensor) -> None:
             torch.mm(rows, columns.T, out=buffer[: len(rows), : len(columns)])
 
 
-def judge(points: Tensor, labels: Tensor, *more: int) -> RetrievalMetrics:
+def judge(points: Tensor, labels: Tensor, *more: int, map: bool = False, mrr: bool = False) -> RetrievalMetrics:  # noqa: A002
     """The metrics of one call."""
-    return retrieval_metrics(points, labels, recall_at=(1, 10, 100, *more), ndcg_at=(10, 100))
+    return retrieval_metrics(points, labels, recall_at=(1, 10, 100, *more), ndcg_at=(10, 100), map=map, mrr=mrr)
 
 
 def table(sizes: Sequence[int], rounds: int, device: str, deep: int) -> None:
     """Print time and multiples of the bare product."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}, D = {DIM}")
-    print(f"{'N':>7} {'bare s':>8} {'ours s':>8} {'ours':>6} {f'+ R@{deep}':>8}")
+    print(f"{'N':>7} {'bare s':>8} {'ours s':>8} {'ours':>6} {f'+ R@{deep}':>8} {'+ MRR':>6} {'+ MAP':>6}")
     for n in sizes:
         points, labels = embeddings(n, device)
+        far, _ = embeddings(n, device, FAR)
         calls: dict[str, Callable[[], object]] = {
             "bare": partial(bare, points),
             "ours": partial(judge, points, labels),
             "deep": partial(judge, points, labels, deep),
+            "mrr": partial(judge, far, labels, mrr=True),
+            "map": partial(judge, far, labels, map=True),
         }
         seconds = medians(calls, rounds, cuda=device == "cuda")
         t = seconds["bare"]
+        times = {name: each / t for name, each in seconds.items()}
         print(
-            f"{n:7} {t:8.4g} {seconds['ours']:8.4g} {seconds['ours'] / t:6.2f} {seconds['deep'] / t:8.2f}", flush=True
+            f"{n:7} {t:8.4g} {seconds['ours']:8.4g} {times['ours']:6.2f} {times['deep']:8.2f} {times['mrr']:6.2f} "
+            f"{times['map']:6.2f}",
+            flush=True,
         )
 
 
 def memory(sizes: Sequence[int], deep: int) -> None:
     """Print how far resident memory rises beyond the embeddings, and what the promise allows."""
     for n in sizes:
-        points, labels = embeddings(n, "cpu")
+        points, labels = embeddings(n, "cpu", FAR)
         bare(points[:100])  # the matrix library makes its workspaces
-        for k, more in ((100, ()), (deep, (deep,))):
-            peak = resident_peak(partial(judge, points, labels, *more))
-            allowed = 12 * n * k + 256e6
-            print(f"N={n}, k={k}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
+        for k, more, whole in ((100, (), False), (deep, (deep,), False), (100, (), True)):
+            peak = resident_peak(partial(judge, points, labels, *more, map=whole, mrr=whole))
+            allowed, name = 12 * n * k + 256e6, f"k={k}{' with MAP and MRR' if whole else ''}"
+            print(f"N={n}, {name}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
 
 
 def peers(size: int, small: int, rounds: int) -> None:

@@ -207,6 +207,18 @@ def test_the_minimum_of_the_paper_s_warps(warp: WarpPotential) -> None:
     assert find_minimum(Landscape(own, others, warp)).distance == pytest.approx(warp.alpha, abs=1e-3)
 
 
+def test_a_warp_that_is_off_in_part() -> None:
+    own, others = pair((0.0, 0.0), 4.0, 0.0)
+    for potential, at_proxy, distance, flat in (
+        (WarpPotential(0.0, 0.65, 1.5), 1.5, 0.0, False),  # inward forces everywhere
+        (WarpPotential(3.0, 1.0, 1.5), 1.0, 0.0, True),  # level from the proxy to α
+        (WarpPotential(3.0, 0.65, 1.0), 0.65, 3.0, True),  # level from α on
+    ):
+        found = find_minimum(Landscape(own, others, potential))
+        assert (potential.at_proxy, found.flat, found.runs_away) == (at_proxy, flat, False)
+        assert found.distance == pytest.approx(distance, abs=1e-4)
+
+
 def test_the_two_extremes_and_the_plateau() -> None:
     found = {name: find_minimum(each) for name, each in paper_landscapes()["functions"].items()}
     assert found["f = t²"].runs_away
@@ -345,9 +357,9 @@ def test_pictures(tmp_path: Path) -> None:
 def test_what_is_refused() -> None:
     own, others = pair((0.0, 0.0), 4.0, 0.0)
     for arguments, words in (
-        ((0.0, 0.5, 2.0), "alpha is 0"),
-        ((1.0, 1.0, 2.0), "k1 is 1"),
-        ((1.0, 0.5, 1.0), "k2 is 1"),
+        ((-0.1, 0.5, 2.0), "alpha is -0.1"),
+        ((1.0, 1.1, 2.0), "k1 is 1.1"),
+        ((1.0, 0.5, 0.9), "k2 is 0.9"),
         ((1.0, 0.5, math.inf), "k2 is inf"),
     ):
         with pytest.raises(ValueError, match=words):

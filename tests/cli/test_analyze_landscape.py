@@ -118,7 +118,7 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
         (["--functions", "cube"], ["functions is cube", "square-root"]),
         (["--functions", "power-0"], ["power is 0"]),
         (["--functions", "square", "--alpha", "2"], ["--alpha came with --functions square"]),
-        (["--alpha", "0"], ["alpha is 0"]),
+        (["--alpha", "-1"], ["alpha is -1"]),
         (["--k1", "2"], ["k1 is 2"]),
         (["--k2", "half"], ["--k2", "half"]),
         (["--classes", "1"], ["--classes is 1"]),

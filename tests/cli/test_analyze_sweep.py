@@ -2,36 +2,85 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
-from comparisons import interval
+from comparisons import finish, interval
 from proxemic.protocols.finished import Run
+from proxemic.protocols.sweep import plan_sweep, read_sweeps
 
 
-def test_two_values_over_two_seeds_and_one_more_value(tiny: Path, tmp_path: Path) -> None:
-    recipe, out = tiny, tmp_path / "sweep"
-    words = ["analyze", "sweep", recipe, "--seeds", "2", "--out", out, "--training.epochs", "1"]
-    first = warm_proxemic(*words, "--vary", "loss.alpha=8,32")
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_two_values_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    words = ["analyze", "sweep", tiny, "--out", out, "--training.epochs", "1", "--vary", "loss.alpha=8,32"]
+    first = warm_proxemic(*words, "--seeds", "1")
     assert first.returncode == 0, first.stderr
-    with (out / "sweep-loss.alpha.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["loss.alpha"], row["seed"]) for row in rows] == [(v, s) for v in ("8", "32") for s in ("0", "1")]
-    for row in rows:
-        kept = Run(out / "comparison" / "runs" / f"loss.alpha={row['loss.alpha']}" / f"seed-{row['seed']}")
-        assert kept.metrics is not None
-        assert float(row["recall@1"]) == kept.metrics["test"]["recall@1"]
-        assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
-    mean, half = interval(*(100 * float(row["recall@1"]) for row in rows[:2]))
-    assert f"{mean:.2f} ± {half:.2f}" in first.stdout
     assert {path.name for path in out.iterdir()} == {
         "comparison", "values", *(f"sweep-loss.alpha.{kind}" for kind in ("png", "svg", "csv")),
     }  # fmt: skip
 
-    more = warm_proxemic(*words, "--vary", "loss.alpha=8,32,64")
+    more = warm_proxemic(*words, "--seeds", "2")
     assert more.returncode == 0, more.stderr
-    assert "6 cells, 4 finished before" in more.stdout
+    assert "4 cells, 2 finished before" in more.stdout
+    found = rows(out / "sweep-loss.alpha.csv")
+    assert [(row["loss.alpha"], row["seed"]) for row in found] == [(v, s) for v in ("8", "32") for s in ("0", "1")]
+    for row in found:
+        kept = Run(out / "comparison" / "runs" / f"loss.alpha={row['loss.alpha']}" / f"seed-{row['seed']}")
+        assert kept.metrics is not None
+        assert float(row["recall@1"]) == kept.metrics["test"]["recall@1"]
+        assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
+    mean, half = interval(*(100 * float(row["recall@1"]) for row in found[:2]))
+    assert f"{mean:.2f} ± {half:.2f}" in more.stdout
+
+
+def planned(recipe: str, out: Path, *vary: str, grid: bool = False) -> list[dict[str, Any]]:
+    """The recipes of a sweep, all of whose runs are finished by hand: recall@1 0.5, 0.51, … by seed, then by point."""
+    comparison, _ = plan_sweep(recipe, read_sweeps(vary, grid=grid), [0, 1], out, [], "recall@1")
+    comparison.write()
+    for number, cell in enumerate(comparison.cells()):
+        finish(cell, {"recall@1": 0.5 + number / 100})
+    return [entry.recipe for entry in comparison.entries]
+
+
+def test_figure_7_of_the_warping_paper(tmp_path: Path, here: Here) -> None:
+    both = [("loss.k1,second_phase.loss.k1", "0.5,1.0"), ("loss.k2,second_phase.loss.k2", "1,1.5")]
+    vary = [f"{keys}={values}" for keys, values in both]
+    recipes = planned("cub/warped-softmax", tmp_path, *vary, grid=True)
+    slopes = [(each["loss"]["init_args"]["k1"], each["loss"]["init_args"]["k2"]) for each in recipes]
+    assert slopes == [(0.5, 1), (0.5, 1.5), (1, 1), (1, 1.5)]
+    assert all({"k1", "k2"}.isdisjoint(each["second_phase"]["loss"]) for each in recipes)  # as in the first
+
+    flags = [word for text in vary for word in ("--vary", text)]
+    result = here("analyze", "sweep", "cub/warped-softmax", *flags, "--grid", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "8 cells, 8 finished before" in result.stdout
+    name = "sweep-loss.k1+second_phase.loss.k1,loss.k2+second_phase.loss.k2"
+    found = rows(tmp_path / f"{name}.csv")
+    expected = [0.5 + (4 * seed + point) / 100 for point in range(4) for seed in range(2)]
+    assert [float(row["recall@1"]) for row in found] == pytest.approx(expected)
+    assert [(row["loss.k1"], row["second_phase.loss.k1"], row["loss.k2"]) for row in found[4:6]] == [
+        ("1.0", "1.0", "1"),
+        ("1.0", "1.0", "1"),
+    ]
+    mean, half = interval(52, 56)
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("│ 1.0"))
+    assert f"{mean:.2f} ± {half:.2f}" in line
+    drawn = (tmp_path / f"{name}.svg").read_text()
+    for text in (f"{mean:.2f}", f"±{half:.2f}", "loss.k1 = second_phase.loss.k1"):
+        assert f"<!-- {text} -->" in drawn
+
+
+def test_figure_6_of_the_warping_paper(tmp_path: Path) -> None:
+    (at_zero,) = planned("cub/warped-softmax", tmp_path, "loss.alpha,second_phase.loss.alpha=0")
+    assert at_zero["loss"]["init_args"]["alpha"] == 0
+    assert "alpha" not in at_zero["second_phase"]["loss"]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +91,8 @@ def test_two_values_over_two_seeds_and_one_more_value(tiny: Path, tmp_path: Path
         (["--vary", "loss.alhpa=8"], ["--vary loss.alhpa=8", "alhpa"]),
         (["--vary", "loss.alpha=-8,8"], ["--vary loss.alpha=-8", "alpha"]),
         (["--vary", "loss.alpha=8", "--vary", "loss.alpha=9"], ["vary each once"]),
+        (["--vary", "loss.alpha=8", "--grid"], ["--grid takes two --vary, not 1"]),
+        (["--vary", "loss.alpha,loss.margin=8", "--vary", "loss.margin=9", "--grid"], ["vary each once"]),
         (["--vary", "loss.alpha=8", "--metric", "recall@3"], ["recall@3", "recall@1"]),
         (["--vary", "loss.alpha=8", "--seeds", "none"], ["--seeds is 'none'"]),
         ([], ["--vary"]),

@@ -18,6 +18,7 @@ from proxemic.data import (
     FilePixels,
     ImageSet,
     LabelledEmbeddings,
+    RowGroups,
     RowLabels,
     read_embeddings,
     read_labels,
@@ -36,11 +37,24 @@ ROWS = RowLabels(
 
 
 def as_parts(rows: RowLabels) -> dict[str, Any]:
-    return {name: part.tolist() if isinstance(part, torch.Tensor) else part for name, part in vars(rows).items()}
+    parts = {name: part.tolist() if isinstance(part, torch.Tensor) else part for name, part in vars(rows).items()}
+    groups = {name: part.texts() for name in ("sequences", "categories") if (part := parts.pop(name)) is not None}
+    return parts | groups
 
 
 @pytest.mark.parametrize(
-    "rows", [ROWS, RowLabels(), RowLabels(paths=("x", "y")), RowLabels(ROWS.labels, ROWS.class_names)]
+    "rows",
+    [
+        ROWS,
+        RowLabels(),
+        RowLabels(paths=("x", "y")),
+        RowLabels(
+            ROWS.labels,
+            ROWS.class_names,
+            sequences=RowGroups.from_names(["ü 7", None]),
+            categories=RowGroups.from_names(["b", "a"]),
+        ),
+    ],
 )
 @pytest.mark.parametrize("name", ["e.safetensors", "e.parquet", "E.PARQUET"])
 def test_what_is_written_is_read_again(tmp_path: Path, name: str, rows: RowLabels) -> None:

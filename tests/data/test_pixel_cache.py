@@ -30,6 +30,7 @@ from proxemic.data import (
 )
 from proxemic.data import image_cache as module
 from proxemic.data.pixel_cache import PixelFile, write_pixels
+from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
 SIDE = 32
@@ -68,9 +69,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     calls: list[Path] = []
     shrink = module._shrink
 
-    def count(path: Path, side: int) -> Image.Image:
+    def count(path: Path, side: int, box: Box | None = None) -> Image.Image:
         calls.append(path)
-        return shrink(path, side)
+        return shrink(path, side, box)
 
     monkeypatch.setattr(module, "_shrink", count)
     monkeypatch.setattr(module, "_check_space", lambda *_: None)  # which decodes some too
@@ -253,7 +254,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     paths = write_files(tmp_path / "images", 12)
     shrink = module._shrink
 
-    def interrupt(path: Path, side: int) -> Image.Image:
+    def interrupt(path: Path, side: int, _: Box | None) -> Image.Image:
         if path == paths[-1] and list((tmp_path / "cache").iterdir()):
             raise KeyboardInterrupt
         return shrink(path, side)
@@ -303,7 +304,7 @@ def test_what_was_left_behind_goes_after_a_day(tmp_path: Path) -> None:
 def build(root: Path, paths: list[Path], seconds: float) -> None:
     shrink = module._shrink
 
-    def slow(path: Path, side: int) -> Image.Image:
+    def slow(path: Path, side: int, _: Box | None = None) -> Image.Image:
         time.sleep(seconds)
         return shrink(path, side)
 

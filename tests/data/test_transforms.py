@@ -79,6 +79,27 @@ def test_centre_crop_after_resizing_the_shorter_side() -> None:
     assert squeezed[0, 10, 0] == -2.0
 
 
+def test_a_square_before_the_crop_squeezes_the_whole_image() -> None:
+    """The MPA paper's "resized to 256×256 and cropped to 224×224 at the image center", an eighth as large."""
+    image: Any = noise_image((50, 40))
+    preprocessing = Preprocessing(28, (32, 32))
+    whole = Preprocessing(32, None).evaluation()(image)
+    seen = preprocessing.evaluation()(image)
+    assert torch.equal(seen, whole[:, 2:30, 2:30])
+    assert not torch.equal(seen, Preprocessing(28, 32).evaluation()(image))
+    assert torch.equal(seen, Augmentation().training(preprocessing)(image))
+    torch.manual_seed(0)
+    random = Augmentation(random_crop=True).training(preprocessing)(image)
+    assert any(torch.equal(random, whole[:, y : y + 28, x : x + 28]) for y in range(5) for x in range(5))
+    # As model.json keeps it, and the grey and already fitted forms.
+    again = Preprocessing(**json.loads(json.dumps(preprocessing.as_dict())))
+    assert again.resized == preprocessing.resized
+    assert torch.equal(again.evaluation()(image), seen)
+    assert torch.equal(replace(again, resize=None).evaluation()(again.fit()(image)), seen)
+    assert [again.resized, again.shorter_side] == [(32, 32), 32]
+    assert Preprocessing(28, (32, 40)).fit()(Image.new("L", (9, 9))).size == (28, 28)
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_any_mode_gives_the_channels_asked_for(mode: str, channels: Any) -> None:
@@ -194,7 +215,12 @@ def test_transforms_travel_to_spawned_workers() -> None:
     ("values", "message"),
     [
         ({"size": 0}, "size is 0"),
-        ({"size": 224, "resize": 200}, "resize is 200, but it must be auto, null or at least size=224"),
+        (
+            {"size": 224, "resize": 200},
+            "resize is 200, but it must be auto, null, a shorter side, or height and width as",
+        ),
+        ({"resize": (256, 223)}, r"resize is \(256, 223\), but .* of at least size=224 pixels"),
+        ({"resize": (256,)}, "height and width"),
         ({"channels": 1}, "mean has 3 values, but channels=1 needs 1"),
         ({"std": (0.1, 0.0, 0.1)}, "std is"),
         ({"std": (0.1,)}, "std has 1 values"),

@@ -105,7 +105,7 @@ def _expected(
     place = torch.tensor([rows.index(label) for label in labels.tolist()])
     among = Among(len(whole), weights)
     positive, negative, term = dense(x, whole[rows], place, loss.scoring, list(loss.regularizers), among)
-    return loss.objective(positive, negative, labels, x) + term
+    return loss.objective(positive, negative, labels, x).mean() + term
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:

@@ -169,6 +169,42 @@ def mag_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return margin_softmax(x, w, y, 64.0, margin) + 35.0 * (lengths / 110**2 + 1 / lengths).mean()
 
 
+def ada_face(
+    x: Tensor, w: Tensor, y: list[int], mean: float, std: float, m: float = 0.4, h: float = 0.333, scale: float = 64.0
+) -> Tensor:
+    """By the running mean and standard deviation of the lengths, to which the authors' code adds 0.001."""
+
+    def margin(theta: Tensor, row: Tensor) -> Tensor:
+        quality = (h * (row.detach().norm().clamp(0.001, 100) - mean) / (std + 0.001)).clamp(-1, 1)
+        return (theta - m * quality).clamp(0, pi).cos() - (m * quality + m)
+
+    return margin_softmax(x, w, y, scale, margin)
+
+
+def curricular_face(x: Tensor, w: Tensor, y: list[int], t: float, m: float = 0.5, scale: float = 64.0) -> Tensor:
+    s = scores(x, w)
+    total = torch.tensor(0.0, dtype=x.dtype)
+    for i, own in enumerate(y):
+        theta = torch.arccos(s[i, own])
+        hardest = torch.cos(theta.detach() + m)
+        negatives = [s[i, c] if s[i, c] <= hardest else s[i, c] * (t + s[i, c]) for c in range(len(w)) if c != own]
+        total = total + log1p_sum_exp([scale * (each - arc(theta, m)) for each in negatives])
+    return total / len(y)
+
+
+def elastic_face(
+    x: Tensor, w: Tensor, y: list[int], margins: list[float], form: str = "arc", scale: float = 64.0
+) -> Tensor:
+    """By the margin that each sample has drawn."""
+    own = {row.data_ptr(): margin for row, margin in zip(x, margins, strict=True)}
+
+    def margin(theta: Tensor, row: Tensor) -> Tensor:
+        m = own[row.data_ptr()]
+        return arc(theta, m) if form == "arc" else torch.cos(theta) - m
+
+    return margin_softmax(x, w, y, scale, margin)
+
+
 def squared_distance(x: Tensor, proxies: Tensor) -> Tensor:
     """``‖x̂ − ŵ‖²`` pooled over the proxies as their cosines are, of which it is 2 − 2·."""
     if len(proxies) == 1:

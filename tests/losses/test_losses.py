@@ -17,11 +17,14 @@ from torch import Tensor
 import warm
 from losses import oracles
 from proxemic.losses import (
+    AdaFaceLoss,
     AllPairMultiProxyAnchorLoss,
     ArcFaceLoss,
     CenterRegularizer,
     CosFaceLoss,
+    CurricularFaceLoss,
     DataWiseMultiProxyAnchorLoss,
+    ElasticFaceLoss,
     EuclideanSoftmaxLoss,
     HISTLoss,
     MagFaceLoss,
@@ -90,12 +93,25 @@ def _proxy_nca(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
     return oracles.proxy_nca(x, w, y, 8.0)
 
 
+def _ada_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.ada_face(x, w, y, mean=30.0, std=5.0)
+
+
+def _curricular_face(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.curricular_face(x, w, y, t=0.3)
+
+
+def _elastic_cos(x: Tensor, w: Tensor, y: list[int]) -> Tensor:
+    return oracles.elastic_face(x, w, y, [0.35] * len(y), "cos")
+
+
 @dataclass
 class Case:
     loss: Callable[..., ProxyLoss]
     oracle: Callable[[Tensor, Tensor, list[int]], Tensor] | None
     keywords: dict[str, Any] = field(default_factory=dict)
     length: float = 2.0  # of the embeddings, times √D
+    state: dict[str, float] = field(default_factory=dict)  # moving averages
 
 
 CASES = {
@@ -105,6 +121,10 @@ CASES = {
     "cos-face": Case(CosFaceLoss, _cos_face),
     "arc-face": Case(ArcFaceLoss, _arc_face),
     "mag-face": Case(MagFaceLoss, oracles.mag_face, length=20.0),
+    "ada-face": Case(AdaFaceLoss, _ada_face, length=12.0, state={"norm_mean": 30.0, "norm_std": 5.0}),
+    "curricular-face": Case(CurricularFaceLoss, _curricular_face, state={"t": 0.3}),
+    "elastic-face": Case(ElasticFaceLoss, _arc_face),
+    "elastic-cos": Case(ElasticFaceLoss, _elastic_cos, {"form": "cos", "margin": 0.35}),
     "sub-center": Case(ArcFaceLoss, _sub_center, {"pooling": MaxPooling(), "scale": 30.0, "margin": 0.3}),
     "mean-pooled": Case(CosFaceLoss, _mean_pooled, {"pooling": MeanPooling(), "scale": 30.0}),
     "proxy-nca": Case(ProxyNCALoss, _proxy_nca, {"scale": 8.0}),
@@ -129,7 +149,10 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def make(case: str, classes: int = 5, dim: int = 7, proxies: int = 1, **keywords: Any) -> ProxyLoss:
-    return CASES[case].loss(classes, dim, proxies_per_class=proxies, **CASES[case].keywords, **keywords)
+    """In evaluation mode: averages stand still and no margin is drawn; test_moving.py is of losses in training."""
+    loss = CASES[case].loss(classes, dim, proxies_per_class=proxies, **CASES[case].keywords, **keywords)
+    loss.load_state_dict({name: torch.tensor(value) for name, value in CASES[case].state.items()}, strict=False)
+    return loss.eval()
 
 
 def gradients(value: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -172,6 +195,8 @@ def test_gradcheck(case: str, proxies: int, chunk: int | None) -> None:
         )
     else:
         loss = make(case, 4, 3, proxies, chunk_size=chunk)
+    if isinstance(loss, AdaFaceLoss):
+        loss.concentration = 1e9  # ẑ, which has no gradient either, is 1 or −1
     x = (CASES[case].length * torch.randn(5, 3, dtype=torch.float64)).requires_grad_()
     w = torch.randn(4, proxies, 3, dtype=torch.float64, requires_grad=True)
     y = torch.tensor([0, 3, 3, 1, 0])
@@ -195,8 +220,9 @@ def test_streamed_scores_equal_the_dense_definition_for_any_chunk(
     case: str, batch: int, classes: int, proxies: int, chunk: int, seed: int
 ) -> None:
     rng = torch.Generator().manual_seed(seed)
-    scoring = make(case).scoring
     x = torch.randn(batch, 6, generator=rng, dtype=torch.float64, requires_grad=True)
+    cosines = 2 * torch.rand(batch, generator=rng, dtype=torch.float64) - 1
+    scoring = make(case).step_scoring(lambda: cosines, x.detach())
     w = torch.randn(classes, proxies, 6, generator=rng, dtype=torch.float64, requires_grad=True)
     y = torch.randint(classes, (batch,), generator=rng)
     if case == "hist":
@@ -240,9 +266,10 @@ def test_the_loss_does_not_depend_on_the_order_of_samples_or_classes(case: str) 
     torch.testing.assert_close(other(x, renamed[y]), value)
 
 
-@pytest.mark.parametrize(
-    "case", [name for name in CASES if name not in ("mag-face", "euclidean", "warped", "warped-functions", "hist")]
-)
+OF_LENGTHS = ("mag-face", "ada-face", "euclidean", "warped", "warped-functions", "hist")
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name not in OF_LENGTHS])
 def test_cosine_losses_do_not_depend_on_lengths(case: str) -> None:
     torch.manual_seed(3)
     loss = make(case, proxies=2)
@@ -455,6 +482,12 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: MagFaceLoss(5, 7, margin_range=(0.8, 0.45)), "margin_range"),
         (lambda: MagFaceLoss(5, 7, norm_range=(110.0, 10.0)), "norm_range"),
         (lambda: MagFaceLoss(5, 7, norm_weight=-1.0), "norm_weight"),
+        (lambda: AdaFaceLoss(5, 7, margin=25.0), "margin is 25.*degrees"),
+        (lambda: AdaFaceLoss(5, 7, concentration=0.0), "concentration"),
+        (lambda: CurricularFaceLoss(5, 7, momentum=0.0), "momentum is 0.0, but is a batch's share"),
+        (lambda: CurricularFaceLoss(5, 7, momentum=1.5), "momentum"),
+        (lambda: ElasticFaceLoss(5, 7, deviation=-0.1), "deviation"),
+        (lambda: ElasticFaceLoss(5, 7, form="sphere"), 'form is \'sphere\', but must be "arc" or "cos"'),  # type: ignore[arg-type]
         (lambda: ProxyNCALoss(5, 7, scale=-1.0), "scale"),
         (lambda: ProxyNCAPlusPlusLoss(5, 7, temperature=0.0), "temperature"),
         (lambda: SoftTripleLoss(5, 7, gamma=-0.1), "gamma"),
@@ -465,8 +498,8 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: HISTLoss(5, 7, hidden=0), "hidden"),
         (lambda: HISTLoss(5, 7, graph_weight=-1.0), "graph_weight"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0), "k1"),
-        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=1.0, k2=2.0), "k1"),
-        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=1.0), "k2"),
+        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=1.1, k2=2.0), "k1"),
+        (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=0.9), "k2"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=-1.0, k1=0.5, k2=2.0), "alpha"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=2.0, delta_scale=0.5), "delta_scale"),
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0, k1=0.5, k2=2.0, f1=torch.sqrt), "f1"),
@@ -487,6 +520,8 @@ def test_bad_hyper_parameters_name_the_argument(make_loss: Callable[[], ProxyLos
 def test_arguments_of_a_wrong_type_are_refused_by_name(case: str, value: Any) -> None:
     loss = CASES[case].loss
     names = {*signature(loss).parameters} - {"f1", "f2", "pooling", "gamma", "center_weight"}  # the last: below
+    if value is True:
+        names -= {"plus"}
     if case == "warped-functions":
         names -= {"alpha", "k1", "k2", "delta_scale"}
     for name in names - ({"chunk_size"} if value is None else set()):
@@ -532,6 +567,31 @@ def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
     for module in (ArcFaceLoss(5, 7), WithLoss()):
         with pytest.raises(TypeError, match=r"^ArcFaceLoss cannot be scripted: .*\.$"):
             torch.jit.script(module)
+
+
+@pytest.mark.parametrize("off", [{"alpha": 0.0}, {"k1": 1.0}, {"k2": 1.0}, {"alpha": 0.0, "k1": 1.0, "k2": 1.0}])
+def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, float]) -> None:
+    """Where figures 6 and 7 of the paper begin; three embeddings are within α = 3 of their proxy, two beyond."""
+    torch.manual_seed(5)
+    warp, y = WARP | off, [0, 1, 2, 2, 4]
+    loss = WarpedSoftmaxLoss(5, 7, **warp, init=torch.nn.init.normal_)
+    w = loss.proxies.detach().double().requires_grad_()
+    away = torch.tensor([0.1, 0.2, 0.3, 2.0, 3.0], dtype=torch.float64).unsqueeze(1)
+    x = (w[y, 0].detach() + away * torch.randn(5, 7, dtype=torch.float64)).requires_grad_()
+    expected = oracles.warped_softmax(x, w, y, **warp)
+    wanted = gradients(expected, x, w)
+    for chunk in (1, 2, 5, None):
+        loss.chunk_size = chunk
+        value = torch.func.functional_call(loss, {"proxies": w}, (x, torch.tensor(y)))
+        torch.testing.assert_close(value, expected, check_dtype=False)
+        for got, want in zip(gradients(value, x, w), wanted, strict=True):
+            assert (got - want).norm() <= 1e-9 * want.norm()
+    if off.get("alpha") == 0 and "k1" in off:
+        plain = EuclideanSoftmaxLoss(5, 7, temperature=1.3)
+        plain.load_state_dict(loss.state_dict())
+        torch.testing.assert_close(loss(x.float(), torch.tensor(y)), plain(x.float(), torch.tensor(y)))
+    on_proxy = loss.proxies[:3, 0].detach().requires_grad_()
+    assert all(grad.isfinite().all() for grad in gradients(loss(on_proxy, torch.arange(3)), on_proxy, loss.proxies))
 
 
 def test_the_warp_changes_the_gradient_and_not_the_value() -> None:

@@ -150,6 +150,46 @@ def test_batches_with_few_pairs_have_a_gradient(name: str, memory_size: int, lab
         assert x.grad.abs().max() == 0
 
 
+def test_a_row_alone_is_not_its_own_positive() -> None:
+    x, y = batch([3])
+    for miner in (None, miners.UniformHistogramMiner(), miners.TripletMarginMiner(margin=2.0)):
+        loss = PairwiseLoss(5, 6, loss=losses.MultiSimilarityLoss(), miner=miner, memory_size=12)
+        assert loss(x, y) == 0
+    kept = batch([3, 1, 1, 3], seed=1)
+    loss = make("multi-similarity", memory_size=12)
+    loss(*kept)
+    value = loss(x, y)
+    places = (torch.tensor([0, 0]), torch.tensor([0, 3]), torch.tensor([0, 0]), torch.tensor([1, 2]))
+    expected = losses.MultiSimilarityLoss()(x, y, places, kept[0].detach(), kept[1])
+    torch.testing.assert_close(value, expected)
+    bare = losses.CrossBatchMemory(losses.MultiSimilarityLoss(), 6, 12)
+    bare(*kept)
+    assert not torch.isclose(bare(x, y), expected), "PML does it rightly now: PairMemory need not"
+
+
+@each_loss
+@pytest.mark.parametrize("miner", MINERS)
+def test_a_reference_is_what_the_batch_is_compared_with(name: str, miner: str) -> None:
+    if name == "n-pair":
+        pytest.skip("of one set alone")
+    make_miner = MINERS[miner]
+    ours, mine, bare = make(name, miner=make_miner and make_miner()), make_miner and make_miner(), LOSSES[name]()
+    x, y = batch(LABELS[0])
+    others, their_labels = batch(LABELS[2] + [1, 3], seed=1)
+    torch.manual_seed(0)
+    value = ours(x, y, reference=(others, their_labels.int()))
+    torch.manual_seed(0)
+    expected = bare(x, y, mine and mine(x, y, others, their_labels), others, their_labels)
+    assert value.shape == ()
+    for one, other in zip(
+        torch.autograd.grad(value, [x, others], allow_unused=True),
+        torch.autograd.grad(expected.sum(), [x, others], allow_unused=True),
+        strict=True,
+    ):
+        assert torch.equal(value, expected.reshape(()))
+        assert (one is other is None) or torch.equal(one, other)
+
+
 @each_loss
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) -> None:
@@ -266,6 +306,7 @@ def test_a_loss_of_the_user_s_own() -> None:
         (lambda loss: loss(torch.randn(2, 6), torch.tensor([0.0, 1.0])), ["labels", "float32", ".long()"]),
         (lambda loss: loss(torch.randn(2, 6), torch.tensor([0, 5])), ["labels", "5", "0 to 4"]),
         (lambda loss: loss(torch.randn(9, 6), torch.zeros(9, dtype=torch.long)), ["memory_size", "8", "9"]),
+        (lambda loss: loss(*batch([0, 1]), reference=batch([0, 1])), ["reference", "memory_size is 8", "leave one"]),
     ],
 )
 def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], words: list[str]) -> None:
@@ -284,6 +325,18 @@ def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], wor
         ({"loss": losses.ProxyAnchorLoss(5, 6)}, ["PML's ProxyAnchorLoss", "take proxemic.losses.ProxyAnchorLoss"]),
         ({"loss": losses.P2SGradLoss(6, 5)}, ["P2SGradLoss", "a loss of proxemic.losses"]),
         ({"loss": losses.ManifoldLoss(6)}, ["ManifoldLoss", "a loss of proxemic.losses"]),
+        (
+            {"loss": losses.SelfSupervisedLoss(losses.NCALoss())},
+            ["PML's SelfSupervised", "inside it", "reference="],
+        ),
+        (
+            {"loss": losses.MultipleLosses([losses.NCALoss()])},
+            ["PML's MultipleLosses", "give the loss that is"],
+        ),
+        (
+            {"loss": miners.HDCMiner()},
+            ["hdc_miner.HDCMiner", "must be a loss of pytorch_metric"],
+        ),
         ({"loss": losses.CrossBatchMemory(losses.CircleLoss(), 6)}, ["CrossBatchMemory", "memory_size"]),
         ({"loss": losses.NPairsLoss(), "memory_size": 8}, ["memory_size is 8", "NPairsLoss", "MarginLoss"]),
         ({"loss": losses.VICRegLoss()}, ["VICRegLoss", "labels"]),

@@ -86,7 +86,7 @@ def test_gradients_are_the_published_ones(
     torch.manual_seed(0)
     scores = (2 * torch.rand(len(LABELS), CLASSES, dtype=torch.float64) - 1).requires_grad_()
     labels = torch.tensor(LABELS)
-    value = loss.objective(*reduce_scores(scores, labels, loss.scoring), labels, torch.zeros(len(LABELS), 3))
+    value = loss.objective(*reduce_scores(scores, labels, loss.scoring), labels, torch.zeros(len(LABELS), 3)).mean()
     (got,) = torch.autograd.grad(value, scores)
     plain = scores.tolist()
     want = torch.tensor([[formula(plain, i, c) for c in range(CLASSES)] for i in range(len(LABELS))])

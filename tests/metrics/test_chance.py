@@ -10,6 +10,7 @@ from proxemic.metrics import chance, ranking, retrieval_metrics
 from proxemic.metrics.confidence import Average
 
 AT_K = ("recall_at_k", "precision_at_k", "map_at_k", "ndcg_at_k")
+DIVIDED = {f"map_at_k over {divisor}": divisor for divisor in ("k", "hits", "R")}
 
 
 def all_rankings(relevant: int, gallery: int) -> Tensor:
@@ -20,18 +21,23 @@ def all_rankings(relevant: int, gallery: int) -> Tensor:
     return rows
 
 
-@pytest.mark.parametrize("name", [*AT_K, "r_precision", "map_at_r"])
+@pytest.mark.parametrize("name", [*AT_K, *DIVIDED, "r_precision", "map_at_r", "mrr"])
 def test_equals_the_mean_over_all_rankings(name: str) -> None:
+    more = {"divisor": DIVIDED[name]} if name in DIVIDED else {}
+    name, _, _ = name.partition(" ")
     for gallery in range(1, 8):
         for relevant in range(1, gallery + 1):
             rankings = all_rankings(relevant, gallery)
             counts = torch.full((len(rankings),), relevant)
             for k in range(1, gallery + 3) if name in AT_K else (None,):
                 last = () if k is None else (k,)
-                expected = getattr(ranking, name)(rankings, counts, *last).mean()
-                found = getattr(chance, name)(torch.tensor([relevant, 0]), torch.tensor([gallery, gallery]), *last)
+                expected = getattr(ranking, name)(rankings, counts, *last, **more).mean()
+                sizes = torch.tensor([relevant, 0]), torch.tensor([gallery, gallery])
+                found = getattr(chance, name)(*sizes, *last, **more)
                 assert found[0].item() == pytest.approx(expected.item(), rel=1e-12), (relevant, gallery, k)
                 assert found[1].isnan()
+            whole = ranking.map_at_k(rankings, counts, gallery, divisor="R").mean().item()
+            assert chance.average_precision(*sizes)[0].item() == pytest.approx(whole, rel=1e-12)
 
 
 def test_large_galleries_keep_their_digits() -> None:
@@ -50,7 +56,8 @@ def test_random_embeddings_are_worth_what_chance_says(average: Average) -> None:
     drawn = [
         retrieval_metrics(
             torch.randn(400, 32, generator=torch.Generator().manual_seed(seed)), labels, recall_at=(1, 5),
-            precision_at=(7,), map_at=(7,), ndcg_at=(7,), nmi=seed == 0, average=average,
+            precision_at=(7,), map_at=(7,), map_divisors=("min", "k", "hits", "R"), ndcg_at=(7,), map=True, mrr=True,
+            nmi=seed == 0, average=average,
         )
         for seed in range(12)
     ]  # fmt: skip

@@ -157,7 +157,7 @@ def test_the_search_does_not_care_for_the_tiles(monkeypatch: pytest.MonkeyPatch)
     points = sample(500, 16)
     expected = nearest_neighbours(points, points, k=30)
     monkeypatch.setattr("proxemic.metrics.shortlist._TILE", 2000)
-    monkeypatch.setattr("proxemic.metrics.neighbours._COLUMNS", 70)
+    monkeypatch.setattr("proxemic.metrics.neighbours.EXACT_COLUMNS", 70)
     for chunk_size in (None, 1, 37):
         found = nearest_neighbours(points, points, k=30, chunk_size=chunk_size)
         assert torch.equal(found[0], expected[0])
@@ -233,3 +233,22 @@ def test_refuses() -> None:
         nearest_neighbours(points, broken, k=1)
     with pytest.raises(ValueError, match="at least one dimension"):
         nearest_neighbours(points[:, :0], points[:, :0], k=1)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_rows_of_a_querys_sequence_are_not_listed(distance: Distance) -> None:
+    points = sample(40, 3).repeat(2, 1).round(decimals=1)  # with ties that the shortlist cannot settle
+    sequences = torch.arange(80) % 7 - 1
+    sequences[:30] = 9
+    expected = oracle(points, points, distance).masked_fill(
+        (sequences[:, None] == sequences) & (sequences >= 0), torch.inf
+    )
+    expected.fill_diagonal_(torch.inf)
+    for k in (5, 60):
+        distances, indices = nearest_neighbours(
+            points, points, k=k, distance=distance, exclude=torch.arange(80),
+            query_sequences=sequences, gallery_sequences=sequences,
+        )  # fmt: skip
+        torch.testing.assert_close(distances.double(), expected.sort(1).values[:, :k], rtol=1e-6, atol=2e-7)
+        assert torch.equal(indices == -1, distances.isinf())
+    assert bool((indices[:30] == -1).any())

@@ -1,14 +1,18 @@
 """Ranking metrics against plain-Python formulas, the published table and their bounds."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torchmetrics.functional.retrieval import retrieval_average_precision
 
-from proxemic.metrics.ranking import map_at_k, map_at_r, ndcg_at_k, precision_at_k, r_precision, recall_at_k
+from proxemic.metrics.ranking import map_at_k, map_at_r, mrr, ndcg_at_k, precision_at_k, r_precision, recall_at_k
 
+DIVIDED = {divisor: partial(map_at_k, divisor=divisor) for divisor in ("k", "hits", "R")}
+WHOLE = (r_precision, map_at_r, mrr)
 AT_K = (recall_at_k, precision_at_k, map_at_k, ndcg_at_k)
 
 
@@ -16,6 +20,9 @@ def plain(name: str, hits: list[int], r: int, k: int) -> float:
     """Compute one metric of one ranking from its formula, in Python floats."""
     hits = hits + [0] * max(0, max(k, r) - len(hits))
     precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
+
+    def map_over(divisor: int) -> float:
+        return sum(h * p for h, p in zip(hits[:k], precision[:k], strict=True)) / max(divisor, 1)
 
     def dcg(relevance: list[int]) -> float:
         return sum((2**rel - 1) / math.log2(i + 2) for i, rel in enumerate(relevance[:k]))
@@ -25,7 +32,11 @@ def plain(name: str, hits: list[int], r: int, k: int) -> float:
         "precision_at_k": lambda: sum(hits[:k]) / k,
         "r_precision": lambda: sum(hits[:r]) / r,
         "map_at_r": lambda: sum(h * p for h, p in zip(hits[:r], precision[:r], strict=True)) / r,
-        "map_at_k": lambda: sum(h * p for h, p in zip(hits[:k], precision[:k], strict=True)) / k,
+        "map_at_k": lambda: map_over(min(k, r)),
+        "k": lambda: map_over(k),
+        "hits": lambda: map_over(sum(hits[:k])),
+        "R": lambda: map_over(r),
+        "mrr": lambda: 1 / (hits.index(1) + 1) if any(hits) else 0.0,
         "ndcg_at_k": lambda: dcg(hits) / dcg([1] * r),
     }[name]()
 
@@ -40,11 +51,13 @@ def test_equal_the_formulas_and_stay_in_bounds(ranking: tuple[list[int], int, in
     hits, r, k = ranking
     relevance, num_relevant = torch.tensor([hits]), torch.tensor([r])
     values = {each.__name__: each(relevance, num_relevant, k).item() for each in AT_K}
-    values |= {each.__name__: each(relevance, num_relevant).item() for each in (r_precision, map_at_r)}
+    values |= {name: each(relevance, num_relevant, k).item() for name, each in DIVIDED.items()}
+    values |= {each.__name__: each(relevance, num_relevant).item() for each in WHOLE}
     assert values == {name: pytest.approx(plain(name, hits, r, k), abs=1e-12) for name in values}
     assert all(0 <= value <= 1 for value in values.values())
     assert values["map_at_r"] <= values["r_precision"]
-    assert values["map_at_k"] <= values["precision_at_k"]
+    assert values["k"] <= values["precision_at_k"]
+    assert max(values["k"], values["R"]) <= values["map_at_k"] <= values["hits"]
 
 
 def test_table_3_of_the_multi_proxy_anchor_paper() -> None:
@@ -56,7 +69,7 @@ def test_table_3_of_the_multi_proxy_anchor_paper() -> None:
         recall_at_k(relevance, four, 10),
         precision_at_k(relevance, four, 10),
         map_at_r(relevance, four),
-        map_at_k(relevance, four, 10),
+        map_at_k(relevance, four, 10, divisor="k"),
         ndcg_at_k(relevance, four, 10),
     ]
     assert [[round(100 * value, 1) for value in row] for row in torch.stack(table, 1).tolist()] == [
@@ -69,15 +82,28 @@ def test_table_3_of_the_multi_proxy_anchor_paper() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3, 10, 1000])
-def test_a_perfect_list_has_ndcg_of_exactly_one(k: int) -> None:
+def test_a_perfect_list_has_map_and_ndcg_of_exactly_one(k: int) -> None:
     relevance = (torch.arange(100) < torch.arange(1, 101)[:, None]).int()
-    assert (ndcg_at_k(relevance, torch.arange(1, 101), k) == 1).all()
+    for metric in (ndcg_at_k, map_at_k):
+        assert (metric(relevance, torch.arange(1, 101), k) == 1).all()
+
+
+def test_the_reports_of_other_libraries_can_be_had_again() -> None:
+    """Of hits at the places 1, 4 and 6 of five relevant items, by hand and by torchmetrics."""
+    ranking, five = torch.tensor([[1, 0, 0, 1, 0, 1]]), torch.tensor([5])
+    total = 1 + 2 / 4
+    worth = {"min": total / 5, "k": total / 5, "hits": total / 2, "R": total / 5}
+    assert {each: map_at_k(ranking, five, 5, divisor=each).item() for each in worth} == pytest.approx(worth)
+    assert map_at_k(ranking, five, 4).item() == pytest.approx(total / 4)
+    theirs = retrieval_average_precision(torch.arange(7.0, 1.0, -1.0), ranking[0].bool(), top_k=5)
+    assert theirs.item() == pytest.approx(worth["hits"])
 
 
 def test_no_relevant_items_is_not_a_number() -> None:
     relevance, num_relevant = torch.tensor([[False, False], [True, False]]), torch.tensor([0, 1])
     values = [each(relevance, num_relevant, 2) for each in AT_K]
-    values += [each(relevance, num_relevant) for each in (r_precision, map_at_r)]
+    values += [each(relevance, num_relevant, 2) for each in DIVIDED.values()]
+    values += [each(relevance, num_relevant) for each in WHOLE]
     for value in values:
         assert value.isnan().tolist() == [True, False]
 

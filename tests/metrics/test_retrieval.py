@@ -32,7 +32,11 @@ def oracle(
         precision = [sum(hits[: n + 1]) / (n + 1) for n in range(len(hits))]
         found = {f"recall@{k}": float(any(hits[:k])) for k in (1, 2, 15)}
         found |= {f"precision@{k}": precision[k - 1] for k in (3, 15)}
-        found |= {f"map@{k}": sum(hits[n] * precision[n] for n in range(k)) / k for k in (3, 15)}
+        for k in (3, 15):
+            total = sum(hits[n] * precision[n] for n in range(k))
+            found |= {f"map@{k}": total / min(k, r), f"map_over_hits@{k}": total / max(sum(hits[:k]), 1)}
+        found["map"] = sum(hit * each for hit, each in zip(hits, precision, strict=True)) / r
+        found["mrr"] = 1 / (hits.index(1) + 1)
         ideal = sum(1 / math.log2(n + 2) for n in range(min(4, r)))
         found["ndcg@4"] = sum(hits[n] / math.log2(n + 2) for n in range(4)) / ideal
         found["map@r"] = sum(hits[n] * precision[n] for n in range(r)) / r
@@ -44,7 +48,8 @@ def oracle(
 
 def judge(*sets: Tensor, distance: Distance = "euclidean", chunk_size: int | None = None) -> RetrievalMetrics:
     at = {"recall_at": (1, 2, 15), "precision_at": (3, 15), "map_at": (3, 15), "ndcg_at": (4,)}
-    return retrieval_metrics(*sets, distance=distance, chunk_size=chunk_size, **at)
+    more = {"map_divisors": ("min", "hits"), "map": True, "mrr": True}
+    return retrieval_metrics(*sets, distance=distance, chunk_size=chunk_size, **at, **more)
 
 
 @st.composite
@@ -66,7 +71,7 @@ def test_equals_the_oracle_between_sets(queries: tuple[Tensor, Tensor], gallery:
     assert judge(*queries, *gallery) == pytest.approx(oracle(*queries, *gallery, own=False), abs=1e-12)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(
     labelled_points(), st.integers(1, 12), st.randoms(use_true_random=False), st.sampled_from(["cosine", "euclidean"])
 )
@@ -121,7 +126,7 @@ def test_k_beyond_the_gallery() -> None:
     found = retrieval_metrics(
         torch.eye(3), torch.tensor([0, 0, 0]), recall_at=(50,), precision_at=(50,), map_at=(50,), ndcg_at=(50,)
     )
-    exact = {"recall@50": 1, "precision@50": 2 / 50, "map@50": 2 / 50, "ndcg@50": 1, "map@r": 1, "r_precision": 1}
+    exact = {"recall@50": 1, "precision@50": 2 / 50, "map@50": 1, "ndcg@50": 1, "map@r": 1, "r_precision": 1}
     assert found == pytest.approx(exact)
 
 
@@ -236,7 +241,8 @@ def test_equals_a_full_sort_at_size(distance: Distance, tied: bool) -> None:
     expected = {f"recall@{k}": hits[:, :k].amax(1) for k in at}
     inside = hits * (torch.arange(1, 2000) <= counts[:, None])
     expected |= {"map@r": (inside * precision).sum(1) / counts, "r_precision": inside.sum(1) / counts}
-    found = retrieval_metrics(points, labels, distance=distance, recall_at=at, chunk_size=300)
+    expected |= {"map": (hits * precision).sum(1) / counts, "mrr": 1.0 / (hits.argmax(1).double() + 1)}
+    found = retrieval_metrics(points, labels, distance=distance, recall_at=at, chunk_size=300, map=True, mrr=True)
     for name, values in expected.items():
         torch.testing.assert_close(found.per_query[name], values.where(counts > 0, torch.nan), equal_nan=True)
         assert found[name] == pytest.approx(float(values[counts > 0].mean()), abs=1e-12)
@@ -286,3 +292,88 @@ def test_every_value_has_an_interval_about_it(average) -> None:
     for name, interval in intervals.items():
         assert interval.value == pytest.approx(found[name], abs=1e-12)
         assert interval.low < found[name] < interval.high
+
+
+def oracle_of_sequences(
+    points: Tensor, labels: Tensor, sequences: Tensor, asked: Tensor, searched: Tensor, k: int
+) -> list[list[float]]:
+    """Recall@k, MAP@R, MAP, MRR, R and how many rows are left, a query each, by Euclidean distance in float64."""
+    found = []
+    distances = (points.double()[:, None] - points.double()).norm(dim=2).tolist()
+    label, sequence = labels.tolist(), sequences.tolist()
+    for i in asked.tolist():
+        ranking = sorted(
+            (distances[i][j], label[i] == label[j])
+            for j in searched.tolist()
+            if i != j and not (sequence[i] == sequence[j] >= 0)
+        )
+        hits = [int(relevant) for _, relevant in ranking]
+        r = sum(hits)
+        precision = [hits[n] * sum(hits[: n + 1]) / (n + 1) for n in range(len(hits))]
+        values = [any(hits[:k]), sum(precision[:r]) / r, sum(precision) / r, 1 / (1 + hits.index(1))] if r else []
+        found.append([*(values or [math.nan] * 4), r, len(hits)])
+    return found
+
+
+@pytest.mark.parametrize("decimals", [0, 6], ids=["tied", "apart"])
+@pytest.mark.parametrize("apart", [False, True], ids=["one set", "two sets"])
+def test_rows_of_a_querys_sequence_are_neither_hits_nor_in_the_way(apart: bool, decimals: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 8, (160,), generator=generator)
+    sequences = torch.randint(-10, 20, (160,), generator=generator)  # of mixed labels; a third in none
+    labels[:30], sequences[:30] = 99, 500  # a class of which one burst is most: a long list, with little left in it
+    labels[30:34] = 99
+    points = torch.randn(8, 5, generator=generator)[labels % 8] + torch.randn(160, 5, generator=generator)
+    points += torch.randn(600, 5, generator=generator)[sequences]  # what is in one sequence lies together
+    points = points.round(decimals=decimals)
+    asked = torch.arange(0, 160, 3) if apart else torch.arange(160)
+    searched = torch.arange(20, 160) if apart else torch.arange(160)
+    settings: dict[str, object] = {"query_sequences": sequences[asked]}
+    sets = [points[asked], labels[asked]]
+    if apart:
+        sets += [points[searched], labels[searched]]
+        settings |= {"gallery_sequences": sequences[searched], "exclude": (asked - 20).clamp(min=-1)}
+    expected = torch.tensor(oracle_of_sequences(points, labels, sequences, asked, searched, k=2), dtype=torch.float64).T
+    for chunk_size in (None, 7):
+        found = retrieval_metrics(
+            *sets, distance="euclidean", recall_at=(2, 150), map=True, mrr=True, chunk_size=chunk_size, **settings
+        )  # type: ignore[arg-type]
+        torch.testing.assert_close(found.per_query["recall@2"], expected[0], equal_nan=True, rtol=0, atol=0)
+        for place, name in ((1, "map@r"), (2, "map"), (3, "mrr")):
+            torch.testing.assert_close(found.per_query[name], expected[place], equal_nan=True, rtol=0, atol=1e-12)
+        chance = (expected[4] / expected[5]).masked_fill(expected[4] == 0, math.nan)
+        torch.testing.assert_close(found.expected["r_precision"], chance, equal_nan=True)
+        if chunk_size is None:
+            assert found.per_query["recall@150"].nansum() == found.queries  # of all rows that are left
+    without = retrieval_metrics(*sets, distance="euclidean", recall_at=(2,), exclude=settings.get("exclude"))  # type: ignore[arg-type]
+    assert without["recall@2"] != found["recall@2"]
+
+
+def test_sequences_of_none_change_nothing_and_wrong_ones_are_refused() -> None:
+    points, labels = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    none = torch.arange(12) - 12
+    assert retrieval_metrics(points, labels, query_sequences=none) == retrieval_metrics(points, labels)
+    for message, given_sequences in {
+        r"query_sequences has torch.float32": {"query_sequences": none.float()},
+        r"query_sequences has torch.int64 and shape \(3,\) but must be int64 and \[12\]": {"query_sequences": none[:3]},
+        r"gallery_sequences is given without a gallery": {"gallery_sequences": none},
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            retrieval_metrics(points, labels, **given_sequences)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="go together"):
+        retrieval_metrics(points, labels, points, labels, query_sequences=none)
+
+
+def test_groups_of_queries_search_the_whole_gallery() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points, labels = torch.randn(60, 3, generator=generator), torch.arange(60) % 6
+    groups = torch.randint(-1, 3, (60,), generator=generator)
+    found = retrieval_metrics(points, labels, average="classes")
+    parts = found.by_group(groups)
+    assert parts.keys() == {0, 1, 2}
+    for group, part in parts.items():
+        asked = (groups == group).nonzero().squeeze(1)
+        alone = retrieval_metrics(points[asked], labels[asked], points, labels, exclude=asked, average="classes")
+        assert (part, part.chance, part.queries) == (alone, alone.chance, alone.queries)
+    with pytest.raises(ValueError, match=r"groups has torch.float32"):
+        found.by_group(groups.float())

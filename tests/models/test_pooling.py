@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from proxemic.models import AvgMaxPool, AvgPool, GeM, MaxPool
+from proxemic.models import AvgMaxPool, AvgPool, GeM, MaxPool, ModelConfig, build_model
 
 FEATURES = torch.randn(4, 3, 5, 6, generator=torch.Generator().manual_seed(0))
 
@@ -18,17 +18,28 @@ def test_average_and_maximum_and_their_sum() -> None:
 @pytest.mark.parametrize("p", [1.0, 3.0, 6.5])
 def test_gem_is_the_power_mean_of_the_floored_features(p: float) -> None:
     expected = FEATURES.double().flatten(2).clamp(min=1e-6).pow(p).mean(2).pow(1 / p)
-    torch.testing.assert_close(GeM(p)(FEATURES).double(), expected, rtol=1e-5, atol=1e-7)
+    for trained in (True, False):
+        torch.testing.assert_close(GeM(p, train_p=trained)(FEATURES).double(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_gem_trains_its_exponent_from_any_features() -> None:
     pool = GeM()
     pool(FEATURES * 0).sum().backward()
     pool(FEATURES).sum().backward()
-    assert [name for name, _ in pool.named_parameters()] == ["p"]
-    assert pool.p.grad is not None
-    assert pool.p.grad.isfinite()
-    assert pool.p.grad != 0
+    [(name, power)] = pool.named_parameters()
+    assert name == "p"
+    assert power.grad is not None
+    assert power.grad.isfinite()
+    assert power.grad != 0
+
+
+def test_the_power_of_cubic_gem_stays_3() -> None:
+    model = build_model(ModelConfig(pooling="cubic-gem", embedding_size=4, width=4))
+    assert model.pooling.p == 3
+    assert not list(model.pooling.parameters())
+    assert not model.pooling.state_dict()
+    cubes = FEATURES.clamp(min=1e-6).pow(3).mean((2, 3))
+    torch.testing.assert_close(model.pooling(FEATURES), cubes.pow(1 / 3))
 
 
 def test_gem_keeps_the_dtype_and_loses_no_range_in_half_precision() -> None:

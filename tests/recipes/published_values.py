@@ -45,10 +45,23 @@ MEAN_PROXY = {
     "training.epochs": 20,
     "falls": (0.1, [11]),
     "images.size": 224,
+    "images.resize": 256,
+    # "We centercroped images with size 224×224", "results are maintained after 20-epochs", all classes train.
+    "augment.random_resized_crop": None,
+    "augment.random_crop": False,
+    "augment.horizontal_flip": 0,
+    "data.validation_fraction": 0,
+    "evaluation.select_on": "last",
+}
+AUGMENTED = {
+    "augment.random_resized_crop": [0.08, 1.0],
+    "augment.horizontal_flip": 0.5,
+    "data.validation_fraction": 0.5,
+    "evaluation.select_on": "validation",
 }
 MPA = {
     **INCEPTION,
-    "model.pooling": "gem",
+    "model.pooling": "cubic-gem",
     "model.embedding_size": 512,
     "model.normalize": True,
     "batches.images_per_class": None,
@@ -60,7 +73,7 @@ MPA = {
     "optim.lr": 1e-4,
     "optim.loss_lr": 1e-2,
     "images.size": 224,
-    "images.resize": 256,
+    "images.resize": [256, 256],
 }
 MPA_ON = {
     "cub": {"batches.size": 180, "loss.proxies_per_class": 10, "training.epochs": 60, "falls": (0.5, every(20, 60))},
@@ -80,6 +93,8 @@ WARPED = {
     "optim.optimizer.weight_decay": 1e-7,
     "optim.clip_value": 10,
     "evaluation.distance": "euclidean",
+    "images.size": 224,
+    "images.resize": [256, 256],
     "loss": "WarpedSoftmaxLoss",
     "falls": (1, []),
 }
@@ -143,6 +158,47 @@ NCA = {
 # Warm-up comes before the epochs of ProxyNCA++ and HIST, and is the first of Proxy-Anchor's.
 NCA_SMALL = {"batches.size": 32, "batches.images_per_class": 4, "optim.lr": 4e-3, "training.epochs": 5 + 40}
 NCA_LARGE = {"batches.size": 192, "batches.images_per_class": 3, "optim.lr": 2.4e-2, "training.epochs": 5 + 80}
+N_SOFTMAX = {
+    **RESNET,
+    "images.resize": [256, 256],
+    "augment.random_crop": True,
+    "model.pooling": "avg",
+    "model.layer_norm": True,
+    "model.embedding_size": 512,
+    "batches.size": 75,
+    "loss": "NormalizedSoftmaxLoss",
+    "loss.scale": 1 / 0.05,
+    "optim.optimizer": "SGD",
+    "optim.optimizer.momentum": 0.9,
+    "optim.optimizer.weight_decay": 1e-4,
+    "training.warmup_epochs": 1,
+    "training.epochs": 1 + 2 * 15,
+    "falls": (0.1, [1 + 15 + 1]),
+}
+N_SOFTMAX_ON = {
+    "cub": {"optim.lr": 1e-3, "optim.loss_lr": 1e-3, "batches.images_per_class": 25},
+    "cars": {"optim.lr": 1e-2, "optim.loss_lr": 1e-2, "batches.images_per_class": 25},
+    "sop": {"optim.lr": 1e-2, "optim.loss_lr": 1e-2, "batches.images_per_class": 5},
+}
+MARGIN = {
+    **RESNET,
+    "model.embedding_size": 128,
+    "model.normalize": True,
+    "batches.size": 70,
+    "batches.images_per_class": 5,
+    "loss.loss": "MarginLoss",
+    "loss.loss.margin": 0.2,
+    "loss.loss.beta": 1.2,
+    "loss.loss.nu": 0,
+    "loss.loss.learn_beta": True,
+    "loss.miner": "DistanceWeightedMiner",
+    "optim.optimizer": "Adam",
+    "optim.optimizer.weight_decay": 1e-4,
+    "optim.head_lr": 1e-4,
+    "optim.lr": 0.01 * 1e-4,
+    "training.epochs": round(20 * 200 * 70 / 5864),
+    "falls": (0.5, [round(steps * 200 * 70 / 5864) + 1 for steps in (12, 14, 16, 18)]),
+}
 HIST = {
     **RESNET,
     "model.pooling": "avg+max",
@@ -220,6 +276,8 @@ ON_TEST = {"data.validation_fraction": 0, "evaluation.select_on": "test"}
 PUBLISHED: dict[str, dict[str, Any]] = {
     "cub/softmax": MEAN_PROXY,
     "cub/softmax-mean-proxy": MEAN_PROXY | {"mean proxy": 1.0},
+    "cub/softmax-augmented": MEAN_PROXY | AUGMENTED,
+    "cub/softmax-mean-proxy-augmented": MEAN_PROXY | AUGMENTED | {"mean proxy": 1.0},
     "cars/softmax": MEAN_PROXY,
     "cars/softmax-mean-proxy": MEAN_PROXY | {"mean proxy": 0.01},
     **{f"{on}/mpa": MPA | own | {"loss": "MultiProxyAnchorLoss"} for on, own in MPA_ON.items()},
@@ -234,7 +292,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "cars/warped-softmax": WARP_CARS,
     "sop/warped-softmax": WARP_SOP,
     "cub/warped-softmax-on-test": WARP_CUB | ON_TEST,
-    "cub/warped-softmax-large-crop": WARP_CUB | ON_TEST | {"images.size": 256, "images.resize": 288},
+    "cub/warped-softmax-large-crop": WARP_CUB | ON_TEST | {"images.size": 256, "images.resize": [288, 288]},
     "sop/warped-softmax-all-classes": WARP_SOP | {"data.validation_fraction": 0, "evaluation.select_on": "last"},
     "cub/euclidean-softmax": {
         key: value for key, value in WARP_CUB.items() if not key.endswith(("alpha", "k1", "k2", "scale"))
@@ -246,6 +304,12 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "cars/proxy-anchor-bn-inception": PROXY_ANCHOR_BN | SMALL | {"falls": (0.5, every(20, 60))},
     "sop/proxy-anchor-bn-inception": PROXY_ANCHOR_BN | LARGE | {"falls": (0.25, every(20, 60))},
     "in-shop/proxy-anchor-bn-inception": PROXY_ANCHOR_BN | LARGE | {"falls": (0.25, every(20, 60))},
+    "cub/proxy-nca-plus-plus-512": {"images.size": 224, "images.resize": [256, 256], "model.pooling": "avg+max"},
+    **{f"{on}/n-softmax": N_SOFTMAX | own for on, own in N_SOFTMAX_ON.items()},
+    "cub/circle": {**INCEPTION, "model.embedding_size": 512, "loss.loss.m": 0.4, "loss.loss.gamma": 80},
+    "cub/margin": MARGIN,
+    "cars/margin": MARGIN,
+    "fashion-mnist/warped-softmax": {"data.validation_fraction": 0, "evaluation.select_on": "last"},
     "cub/proxy-nca-plus-plus": NCA | NCA_SMALL | {"optim.loss_lr": 400},
     "cars/proxy-nca-plus-plus": NCA | NCA_SMALL | {"optim.loss_lr": 400},
     "sop/proxy-nca-plus-plus": NCA | NCA_LARGE | {"optim.loss_lr": 240},

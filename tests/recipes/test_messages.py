@@ -20,6 +20,7 @@ CASES = {
     "batches: 4": "batches is 4, but must map names such as size to values.",
     "batches: {size: [1, 2]}": "batches.size is [1, 2], but must be a whole number.",
     "evaluation: {recall_at: many}": "evaluation.recall_at is many, but must be a list, each a whole number.",
+    "augment: {scale: [1]}": "augment.scale is [1], but must be null or a list of 2, each a number.",
     "model: {pretrained: maybe}": "model.pretrained is maybe, but must be true or false.",
     "model: {pooling: {gem: 3}}": "There is no key model.pooling.gem: model.pooling is a single value.",
     "model: {in_channels: 1}": "There is no key model.in_channels:",

@@ -12,6 +12,7 @@ import torch
 
 import proxemic.losses
 from proxemic.analysis.gradient_changes import batch_labels, gradient_changes
+from proxemic.analysis.scores import at_rest
 from proxemic.losses import ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count
 
@@ -139,7 +140,7 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     check_count("samples", samples, 1, "1024 are enough")
     generator = torch.Generator().manual_seed(_check_seed(seed))
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
-    with _one_thread():
+    with _one_thread(), at_rest(loss):
         changes = [gradient_changes(loss, generator) for _ in range(batches)]
     return Characteristics(loss.proxies_per_class, **{name: max(each[name] for each in changes) for name in changes[0]})
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.scores import at_rest
 from proxemic.extras import extra
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.similarity import unit
@@ -75,7 +76,7 @@ def plot_gradient_field(
     Args:
         loss: A loss of embedding size 2; it is left as it is.
         label: Class of the embedding.
-        radius: Length of the embedding on the circle; of the losses of cosines only MagFace minds it.
+        radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace mind it.
         half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
         rest: As in `gradient_field`.
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
@@ -126,7 +127,7 @@ def _walk(
     others = (points[:0], torch.empty(0, dtype=torch.long)) if rest is None else rest
     labels = torch.cat((torch.tensor([label]), others[1])).to(points.device)
     values, forces = [], []
-    with torch.enable_grad():
+    with torch.enable_grad(), at_rest(loss):
         for point in points.detach():
             x = point.clone().requires_grad_()
             value = loss(torch.cat((x.unsqueeze(0), others[0].to(point))), labels)

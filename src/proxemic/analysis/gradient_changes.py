@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from proxemic.analysis.scores import objective_of_scores
 from proxemic.losses import ProxyLoss
-from proxemic.losses.scoring import reduce_scores
 from proxemic.losses.similarity import Cosine, unit
 
 __all__ = ["batch_labels", "gradient_changes"]
@@ -80,7 +80,7 @@ class _Draw:
             return torch.rand(shape, generator=generator, dtype=torch.float64)
 
         def embeddings() -> Tensor:
-            """Random directions with lengths from 1 to 256, which is what MagFace reads."""
+            """Random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
             directions = unit(torch.randn(len(labels), loss.embedding_size, generator=generator, dtype=torch.float64))
             return directions * 2 ** (8 * uniform(len(labels), 1))
 
@@ -112,8 +112,7 @@ class _Draw:
         labels = self.labels.to(device)
         with torch.enable_grad():
             leaves = tuple(each.detach().to(device).requires_grad_() for each in (scores, embeddings))
-            positive, negative = reduce_scores(leaves[0], labels, self.loss.scoring)
-            value = self.loss.objective(positive, negative, labels, leaves[1])
+            value = objective_of_scores(self.loss, leaves[0], labels, leaves[1])
             found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         if not all(gradient.isfinite().all() for gradient in found):
             raise ValueError(

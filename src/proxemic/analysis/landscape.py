@@ -17,7 +17,7 @@ from torch import Tensor
 
 from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count, check_positive
-from proxemic.losses.warped_softmax import warp
+from proxemic.losses.warped_softmax import check_warp, warp
 
 __all__ = ["Function", "Landscape", "WarpPotential", "landscape_of", "pushes_off_proxies"]
 
@@ -36,9 +36,9 @@ class WarpPotential:
     ``q = softmax_j(−T·f2(t_j))`` and z the `Landscape.logits`, and Δ enters z alone.
 
     Args:
-        alpha: α > 0, a distance.
-        k1: slope below α, in (0, 1).
-        k2: slope from α on, > 1.
+        alpha: α ≥ 0, a distance.
+        k1: slope below α, in (0, 1].
+        k2: slope from α on, ≥ 1.
 
     Raises:
         ValueError: an argument is out of range.
@@ -54,11 +54,12 @@ class WarpPotential:
     k2: float
 
     def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
-        if not 0 < self.k1 < 1:
-            raise ValueError(f"k1 is {self.k1}, but the slope below alpha must lie between 0 and 1.")
-        if not 1 < self.k2 < float("inf"):
-            raise ValueError(f"k2 is {self.k2}, but the slope above alpha must be greater than 1.")
+        check_warp(self.alpha, self.k1, self.k2)
+
+    @property
+    def at_proxy(self) -> float:
+        """Slope at the distance 0."""
+        return self.k1 if self.alpha else self.k2
 
     def __call__(self, distance: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         beyond = self.k2 * distance + (self.k1 - self.k2) * self.alpha

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.scores import at_rest, objective_of_scores
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
-from proxemic.losses.scoring import reduce_scores
 from proxemic.losses.similarity import Cosine, unit
 
 __all__ = ["THRESHOLD", "score_dependence"]
@@ -58,8 +58,9 @@ def score_dependence(
         )
     generator = torch.Generator().manual_seed(seed)
     found = torch.zeros(len(labels), classes, len(labels), classes, dtype=torch.float64)
-    for _ in range(draws):
-        found = torch.maximum(found, _changes(loss, labels, classes, generator))
+    with at_rest(loss):
+        for _ in range(draws):
+            found = torch.maximum(found, _changes(loss, labels, classes, generator))
     return found
 
 
@@ -81,7 +82,7 @@ def _changes(
         # Minus distances, which have no natural unit: they reach from 1/16 to 256, so that a warp anywhere shows.
         scores = -share * 2 ** (12 * uniform(1, 1) - 4)
     directions = unit(torch.randn(len(labels), loss.embedding_size, generator=generator, dtype=torch.float64))
-    embeddings = directions * 2 ** (8 * uniform(len(labels), 1))  # MagFace reads their lengths
+    embeddings = directions * 2 ** (8 * uniform(len(labels), 1))  # MagFace and AdaFace read their lengths
     before, falls = _gradient(loss, scores, labels, embeddings), step * (1 + uniform(*size)) / 2
     changes = torch.empty(*size, *size, dtype=torch.float64)
     floor = _FLOOR * before.abs().max()
@@ -102,7 +103,6 @@ def _gradient(
 ) -> Float[Tensor, "batch classes"]:
     device = loss.proxies.device
     with torch.enable_grad():
-        leaf, labels = scores.to(device).requires_grad_(), labels.to(device)
-        positive, negative = reduce_scores(leaf, labels, loss.scoring)
-        value = loss.objective(positive, negative, labels, embeddings.to(device))
+        leaf, labels, embeddings = scores.to(device).requires_grad_(), labels.to(device), embeddings.to(device)
+        value = objective_of_scores(loss, leaf, labels, embeddings)
         return torch.autograd.grad(value, leaf)[0].cpu()

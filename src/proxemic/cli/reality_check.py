@@ -12,7 +12,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "reality-check",
         help="losses tuned alike by cross-validation and judged on unseen classes, many times",
         description="For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training "
-        "classes; then repetitions with the best values, judged on the test classes: the folds' models (separated), "
+        "classes; where it has a second phase, as many trials of that phase, each from the best of the first; then "
+        "repetitions with the best values, judged on the test classes: the folds' models (separated), "
         "their joined embeddings (concatenated), and one model on all training classes (complete).",
         epilog="Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 20, … "
         "The same command with the same --out, or --resume, goes on where it was, after Ctrl-C or a kill.",
@@ -21,7 +22,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe's name or a YAML file, one a loss")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the directory (runs/reality-check-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the check in this directory")
-    parser.add_argument("--trials", type=int, help="a loss (50)")
+    parser.add_argument("--trials", type=int, help="a loss (50), and as many for its second phase")
+    parser.add_argument(
+        "--space",
+        action="append",
+        metavar="NAME|FILE",
+        help="what is searched: a loss's name, or a YAML file (that of the loss); once, or once for each recipe",
+    )
     parser.add_argument("--repeats", type=int, help="seeds with the best values (10)")
     parser.add_argument("--folds", type=int, help="parts of the training classes (4)")
     parser.add_argument(
@@ -54,6 +61,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     names = ("trials", "repeats", "folds", "embedding_size", "metric", "seed")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if arguments.space:
+        given["spaces"] = tuple(arguments.space)
     if arguments.resume is not None:
         if arguments.recipes or flags or arguments.out or given:
             raise UserError(
@@ -63,7 +72,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             kept = json.loads((arguments.resume / "reality-check.json").read_text(encoding="utf-8"))
         except OSError as error:
             raise UserError(f"{arguments.resume} holds no reality check: give the directory of one.") from error
-        check = RealityCheck(**kept | {"recipes": tuple(kept["recipes"]), "flags": tuple(kept["flags"])})
+        lists = ("recipes", "flags", "spaces")
+        check = RealityCheck(**kept | {name: tuple(kept.get(name, ())) for name in lists})
     else:
         check = RealityCheck(recipes=tuple(arguments.recipes), flags=tuple(flags), **given)
     out = arguments.resume or arguments.out or Path("runs") / f"reality-check-{datetime.now():%Y%m%d-%H%M%S}"

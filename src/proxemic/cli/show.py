@@ -18,6 +18,10 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
     Where there are no test classes, those of the validation.
     """
+    if "phases" in result:
+        ends = {"plateau": "to a plateau", "epochs": "all that there may be"}
+        told = [f"{phase['epochs']} epochs, {ends[phase['reason']]}" for phase in result["phases"]]
+        print(f"Trained for {'; then, in the second phase, '.join(told)}.")
     if result.get("split") == "nothing held out":
         print(f"Trained on all {result['train_classes']:,} classes, {result['train_images']:,} images.")
     if "test" not in result:

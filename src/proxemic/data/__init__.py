@@ -28,8 +28,15 @@ with extra("train"):
     from proxemic.data.reading import Picture, UnreadableImageError, read_image
     from proxemic.data.record_file import RecordPixels
     from proxemic.data.report import DatasetReport, check
+    from proxemic.data.row_groups import RowGroups
     from proxemic.data.row_labels import RowLabels, read_labels
-    from proxemic.data.samplers import Batches, ClassBalancedBatches, RandomBatches, SeededBatches
+    from proxemic.data.samplers import (
+        Batches,
+        CategoryBalancedBatches,
+        ClassBalancedBatches,
+        RandomBatches,
+        SeededBatches,
+    )
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
 
@@ -44,6 +51,7 @@ __all__ = [
     "CacheConfig",
     "CachedPixels",
     "Cars196",
+    "CategoryBalancedBatches",
     "ClassBalancedBatches",
     "CorruptedPixels",
     "Corruption",
@@ -69,6 +77,7 @@ __all__ = [
     "RandomBatches",
     "RecordFaces",
     "RecordPixels",
+    "RowGroups",
     "RowLabels",
     "SeededBatches",
     "Splits",

@@ -13,7 +13,7 @@ from proxemic.data.images import ImageSet
 from proxemic.data.npy import read_npy
 from proxemic.data.pixels import FilePixels
 from proxemic.data.row_labels import RowLabels, read_labels
-from proxemic.files import readable, write_atomically
+from proxemic.files import write_atomically
 
 __all__ = ["LabelledEmbeddings", "check_embedding_name", "read_embeddings", "write_embeddings"]
 
@@ -41,18 +41,26 @@ class LabelledEmbeddings:
 
     @classmethod
     def of_images(cls, embeddings: Float[Tensor, "rows dim"], images: ImageSet) -> "LabelledEmbeddings":
-        """Take labels, flags and, where the images are files, their paths."""
-        paths = tuple(map(readable, images.pixels.paths)) if isinstance(images.pixels, FilePixels) else None
-        rows = RowLabels(images.labels, images.class_names, paths, images.is_query, images.is_gallery)
+        """Take labels, flags, sequences, categories and, where the images are files, their paths and boxes."""
+        rows = RowLabels(
+            images.labels,
+            images.class_names,
+            images.pixels.names if isinstance(images.pixels, FilePixels) else None,
+            images.is_query,
+            images.is_gallery,
+            images.sequences,
+            images.categories,
+        )
         return cls(embeddings, rows)
 
 
 def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
     """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
 
-    ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query`` and ``is_gallery`` and, as bytes of
-    JSON, ``class_names`` and ``paths``; ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``,
-    ``is_query`` and ``is_gallery``; ``.npy`` the embeddings alone.
+    ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
+    ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
+    ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
+    ``sequence`` and ``category``; ``.npy`` the embeddings alone.
 
     Args:
         path: The file; its folder is made if it is not there.

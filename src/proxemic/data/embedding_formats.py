@@ -12,21 +12,30 @@ from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from proxemic.data.row_groups import RowGroups
 from proxemic.data.row_labels import RowLabels, gather_notes, number_labels
-from proxemic.data.tables import read_notes
+from proxemic.data.tables import NOTE_COLUMNS, read_notes
 from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
 
-_TENSORS = ("labels", "class_names", "paths", "is_query", "is_gallery")
-_COLUMNS = ("embedding", "path", "label", "is_query", "is_gallery")
+_GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
+_TEXTS = ("class_names", "paths", *_GROUPS.values())
+_TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
+_COLUMNS = ("embedding", *NOTE_COLUMNS)
 
 
 def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
     """Write tensors; texts are bytes of JSON among them, as the header may not grow beyond 100 MB."""
     tensors = {"embeddings": embeddings.contiguous()}
+    parts: dict[str, Any] = vars(rows) | {
+        name: part
+        for numbers, names in _GROUPS.items()
+        if (groups := getattr(rows, numbers)) is not None
+        for name, part in ((numbers, groups.numbers), (names, groups.names))
+    }
     for name in _TENSORS:
-        part = getattr(rows, name)
+        part = parts.get(name)
         if part is not None:
             # Copies: safetensors refuses tensors that share memory, as flags from one table do.
             tensors[name] = part.cpu().clone().contiguous() if isinstance(part, Tensor) else _to_bytes(part)
@@ -52,7 +61,7 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
     except (OSError, SafetensorError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is no sound .safetensors file ({why}): write it anew.") from error
-    for name in ("class_names", "paths"):
+    for name in _TEXTS:
         if name in parts:
             parts[name] = _to_texts(path, name, parts[name])
     labels = parts.get("labels")
@@ -67,6 +76,11 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
             numbered = number_labels([str(label) for label in labels.tolist()])
             parts |= {"labels": numbered.labels, "class_names": numbered.class_names}
     try:
+        for numbers, names in _GROUPS.items():
+            if (numbers in parts) != (names in parts):
+                raise ValueError(f"{numbers} and {names} must be given together.")
+            if numbers in parts:
+                parts[numbers] = RowGroups(parts[numbers].long(), parts.pop(names))
         return embeddings, RowLabels(**parts)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -87,7 +101,7 @@ def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
 
 
 def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:
-    """Write the columns path, label, is_query and is_gallery as far as they are known, and lists of one length."""
+    """Write the columns of `NOTE_COLUMNS` as far as they are known, and lists of one length."""
     import pyarrow
     import pyarrow.parquet
 
@@ -98,6 +112,9 @@ def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows:
         columns["label"] = [readable(rows.class_names[label]) for label in rows.labels.tolist()]
     if rows.is_query is not None and rows.is_gallery is not None:
         columns |= {"is_query": rows.is_query.cpu().numpy(), "is_gallery": rows.is_gallery.cpu().numpy()}
+    for column, groups in (("sequence", rows.sequences), ("category", rows.categories)):
+        if groups is not None:
+            columns[column] = [None if text is None else readable(text) for text in groups.texts()]
     numbers = pyarrow.array(embeddings.reshape(-1))
     columns["embedding"] = pyarrow.FixedSizeListArray.from_arrays(numbers, embeddings.shape[1])
     pyarrow.parquet.write_table(pyarrow.table(columns), path)

@@ -18,9 +18,13 @@ from tqdm import tqdm
 
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixel_cache import CachedPixels, PixelFile, write_pixels
-from proxemic.data.pixels import FilePixels
+from proxemic.data.pixels import FilePixels, crop
 from proxemic.data.reading import UnreadableImageError, describe, open_image, prepare
+from proxemic.data.tables import Box
 from proxemic.errors import UserError
+
+Cut = tuple[Path, Box | None]
+"""A file, and the part of it that is a picture."""
 
 _VERSION = 1  # of what is done to a picture before it is written
 _SAMPLE = 64  # pictures by which the size of all is estimated
@@ -74,12 +78,13 @@ def cache_images(
     preprocessing makes colour grey, it does so after the resizing instead of before, and rounds differently. Training
     with `random_resized_crop` differs: it crops the shrunk pictures, which have less detail than the files, so what is
     compared with published figures should be trained without a cache. So does a preprocessing that does not resize to
-    `shorter_side`: a larger one enlarges the shrunk pictures.
+    `shorter_side`: a larger one enlarges the shrunk pictures, and one of height and width resizes them once more.
 
     A picture takes 3 · shorter_side² · (longer side / shorter side) bytes in colour, some 0.26 MB at 256. Reading is
     fast while the file fits into free memory, and bound by the disk otherwise.
 
-    The cache is found again by the paths, sizes and times of change of the files and by `shorter_side`: after a change
+    Boxes are cut out before. The cache is found again by the paths, sizes and times of change of the files, by the
+    boxes and by `shorter_side`: after a change
     a new one is written, and the old one stays until somebody deletes it.
 
     Args:
@@ -137,45 +142,55 @@ def _cache(
     if workers is not None and workers < 1:
         raise ValueError(f"workers is {workers}, but it must be at least 1, or None for one a processor.")
     # Sorted, so that the parts share one cache however the classes are split.
-    paths = sorted({path for part in parts if part is not None for path in _uncached(part)})
-    if not paths:
+    cuts = sorted({cut for part in parts if part is not None for cut in _uncached(part)}, key=_order)
+    if not cuts:
         return list(parts), ()
-    path = Path(folder) / f"images-{shorter_side}-{_fingerprint(paths, shorter_side)}.pixels"
-    file, notes = _find(path, len(paths))
+    path = Path(folder) / f"images-{shorter_side}-{_fingerprint(cuts, shorter_side)}.pixels"
+    file, notes = _find(path, len(cuts))
     if file is None:
         _remove_left_behind(path.parent)
-        _check_space(paths, shorter_side, path.parent)
-        with closing(_shrunk(paths, shorter_side, workers or os.cpu_count() or 1, description)) as pictures:
+        _check_space(cuts, shorter_side, path.parent)
+        with closing(_shrunk(cuts, shorter_side, workers or os.cpu_count() or 1, description)) as pictures:
             write_pixels(path, pictures)
         file = PixelFile(path)
-    places = {path: place for place, path in enumerate(paths)}
+    places = {cut: place for place, cut in enumerate(cuts)}
 
     def swap(part: ImageSet | None) -> ImageSet | None:
-        if part is None or not (files := _uncached(part)):
+        if part is None or not (found := _uncached(part)):
             return part
-        return replace(part, pixels=CachedPixels(file, np.array([places[path] for path in files]), files))
+        paths, boxes = zip(*found, strict=True)
+        return replace(part, pixels=CachedPixels(file, np.array([places[cut] for cut in found]), paths, boxes))
 
     notes = (
         *notes,
-        f"{len(paths):,} images are read from the cache {path} ({_megabytes(file.size)}), shrunk to a shorter side of "
+        f"{len(cuts):,} images are read from the cache {path} ({_megabytes(file.size)}), shrunk to a shorter side of "
         f"{shorter_side} pixels.",
     )
     return [swap(part) for part in parts], notes
 
 
-def _uncached(images: ImageSet) -> tuple[Path, ...]:
+def _uncached(images: ImageSet) -> tuple[Cut, ...]:
     pixels = images.pixels
-    return pixels.paths if isinstance(pixels, FilePixels) and not isinstance(pixels, CachedPixels) else ()
+    if not isinstance(pixels, FilePixels) or isinstance(pixels, CachedPixels):
+        return ()
+    return tuple(zip(pixels.paths, pixels.boxes, strict=True))
 
 
-def _fingerprint(paths: Sequence[Path], shorter_side: int) -> str:
+def _order(cut: Cut) -> tuple[Path, tuple[int, ...]]:
+    path, box = cut
+    return path, box or ()
+
+
+def _fingerprint(cuts: Sequence[Cut], shorter_side: int) -> str:
     digest = hashlib.sha256(b"%d %d" % (_VERSION, shorter_side))
-    for path in paths:
+    for path, box in cuts:
         try:
             facts = path.stat()
         except OSError as error:
             raise UnreadableImageError(path, describe(error)) from error
         digest.update(b"\0%s\0%d %d" % (os.fsencode(path.absolute()), facts.st_size, facts.st_mtime_ns))
+        if box is not None:
+            digest.update(b" %d %d %d %d" % box)
     return digest.hexdigest()[:16]
 
 
@@ -194,14 +209,14 @@ def _find(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
 
 
 def _shrunk(
-    paths: Sequence[Path], shorter_side: int, workers: int, description: str
+    cuts: Sequence[Cut], shorter_side: int, workers: int, description: str
 ) -> Generator[Image.Image, None, None]:
     """Decode in threads, as Pillow decodes and resizes without Python's lock, but give in order."""
     waiting: deque[Future[Image.Image]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for path in tqdm(paths, description, leave=False, disable=None):
-                waiting.append(pool.submit(_shrink, path, shorter_side))
+            for path, box in tqdm(cuts, description, leave=False, disable=None):
+                waiting.append(pool.submit(_shrink, path, shorter_side, box))
                 if len(waiting) == 4 * workers:  # what waits to be written is held in memory
                     yield waiting.popleft().result()
             while waiting:
@@ -210,24 +225,24 @@ def _shrunk(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _shrink(path: Path, shorter_side: int) -> Image.Image:
+def _shrink(path: Path, shorter_side: int, box: Box | None = None) -> Image.Image:
     # Without `Image.draft`: a JPEG decoded at half its size has other pixels than one resized to it.
     with open_image(path) as image:
-        picture = prepare(image)
+        picture = crop(prepare(image), box)
         if min(picture.size) <= shorter_side:
             return picture
         return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(picture)
 
 
-def _check_space(paths: Sequence[Path], shorter_side: int, folder: Path) -> None:
-    sample = paths[:: -(-len(paths) // _SAMPLE)]
-    pictures = [_shrink(path, shorter_side) for path in sample]
-    needed = sum(len(picture.tobytes()) for picture in pictures) * len(paths) // len(sample)
+def _check_space(cuts: Sequence[Cut], shorter_side: int, folder: Path) -> None:
+    sample = cuts[:: -(-len(cuts) // _SAMPLE)]
+    pictures = [_shrink(path, shorter_side, box) for path, box in sample]
+    needed = sum(len(picture.tobytes()) for picture in pictures) * len(cuts) // len(sample)
     with suppress(OSError):  # writing will say what is wrong with the folder
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
         if free < needed:
             raise UserError(
-                f"{folder} has {_megabytes(free)} free, but the cache of {len(paths):,} images at shorter side "
+                f"{folder} has {_megabytes(free)} free, but the cache of {len(cuts):,} images at shorter side "
                 f"{shorter_side} needs about {_megabytes(needed)}: free some space, give another folder or a lower "
                 "shorter side, or do without the cache."
             )

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ import torch
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.listing import Listing, list_images, unreadable
 from proxemic.data.pixels import FilePixels
+from proxemic.data.row_groups import RowGroups
 from proxemic.data.splits import hold_out, hold_out_images
 from proxemic.data.tables import Row, SplitName
 from proxemic.files import readable
@@ -24,9 +25,12 @@ class OwnImages(ImageSource):
     """PNG, JPEG, WebP and BMP images in one folder a class, or named in a CSV or Parquet table.
 
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
-    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps `split`
-    (train, validation or val, test), `is_query` and `is_gallery`. Labels of any type are compared as text and numbered
-    in the sorted order of that text.
+    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps those of
+    Open Metric Learning's tables: `split` (train, validation or val, test), `is_query` and `is_gallery`; `sequence`
+    (the burst or video that an image is of: those of one are no hits of each other, nor in the way); `category` (a
+    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright picture, which is cut out before
+    everything else (the whole picture where it is empty; a picture may have several rows). Labels of any type are
+    compared as text and numbered in the sorted order of that text. Other columns are named in the notes.
 
     Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
     given split may not have a class on two sides. With `hold_out` set to images, it may, and of each class some images
@@ -106,7 +110,10 @@ class OwnImages(ImageSource):
         for row in rows:
             parts[row.split or "train"].append(row)
         if not parts["train"]:
-            raise ValueError(f"{root} gives splits but no readable training image: add some, or give no splits.")
+            raise ValueError(
+                f"{root} gives splits but no readable training image: add some, give no splits, or load one split "
+                "alone (load_split; --split of proxemic evaluate)."
+            )
         for one, other in combinations(parts, 2):
             shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
             if shared and self.hold_out == "classes":
@@ -135,6 +142,32 @@ class OwnImages(ImageSource):
         _check_part(root, "only", images)
         return images, notes
 
+    def gives_splits(self) -> bool:
+        """Whether the folder or table says which images are for training, validation and test."""
+        return self.root is not None and list_images(Path(self.root)).rows[0].split is not None
+
+    def load_split(self, split: SplitName) -> tuple[ImageSet, tuple[str, ...]]:
+        """Read the images that the folder or table gives to a split, and need not give to any other; with notes.
+
+        Where it gives none to test, its validation split is the test, as in `load`.
+
+        Raises:
+            ValueError: it gives no splits, or this one has no images that can be judged.
+        """
+        root, rows, notes = self._read()
+        given = {row.split for row in rows}
+        if None in given:
+            raise ValueError(f"{root} gives no splits: load all of it (load_unsplit), or have it split (load).")
+        wanted = "validation" if split == "test" and "test" not in given else split
+        chosen = [row for row in rows if row.split == wanted]
+        if not chosen:
+            raise ValueError(f"{root} gives no image to {split}: its splits are {', '.join(sorted(map(str, given)))}.")
+        images = image_set(chosen, flagged=wanted != "train")
+        _check_part(root, wanted, images)
+        called = f"its {wanted} split, as there is no test" if wanted != split else f"its {split} split"
+        taken = f"{root} gives splits: {called}, {len(chosen):,} of {len(rows):,} images, is taken."
+        return images, (taken, *notes)
+
     def _read(self) -> tuple[Path, list[Row], tuple[str, ...]]:
         if self.root is None:
             raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
@@ -159,20 +192,25 @@ def read_images(root: Path, strict: bool) -> tuple[list[Row], tuple[str, ...]]:
     rows = [row for row in listing.rows if row.path not in failures]
     if not rows:
         raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
-    return rows, tuple(_notes(listing, failures))
+    return rows, tuple(_notes(root, listing, failures))
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
     """Make an image set of rows; with `flagged`, of which ask and which answer as they say."""
-    pixels, names = FilePixels([row.path for row in rows]), [row.label for row in rows]
+    pixels = FilePixels([row.path for row in rows], [row.box for row in rows])
+    images = replace(
+        ImageSet.from_names(pixels, [row.label for row in rows]),
+        sequences=RowGroups.from_names([row.sequence for row in rows]),
+        categories=RowGroups.from_names([row.category for row in rows]),
+    )
     flags = [(row.is_query, row.is_gallery) for row in rows]
     if not flagged or all(flag == (None, None) for flag in flags):
-        return ImageSet.from_names(pixels, names)
+        return images
     for row, flag in zip(rows, flags, strict=True):
         if None in flag:
             raise ValueError(f"{row.path}: is_query or is_gallery is empty, but other images of its split have both.")
     is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
-    return ImageSet.from_names(pixels, names, is_query, is_gallery)
+    return replace(images, is_query=is_query, is_gallery=is_gallery)
 
 
 def _check_usable(root: Path, rows: Sequence[Row]) -> None:
@@ -194,20 +232,26 @@ def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
     if name != "train" and not anything_to_find(images):
         raise ValueError(
             f"{root} has no query with another image of its class to find in its {name} split: add images, mind "
-            "is_query and is_gallery, or change split_seed or the fractions."
+            "is_query, is_gallery and sequence, or change split_seed or the fractions."
         )
 
 
 def anything_to_find(images: ImageSet) -> bool:
-    """Whether any query has another image of its class in the gallery."""
+    """Whether any query has another image of its class, and of another sequence, in the gallery."""
     everything = torch.ones(len(images), dtype=torch.bool)
     query = everything if images.is_query is None else images.is_query
     gallery = everything if images.is_gallery is None else images.is_gallery
-    found = images.labels[gallery].bincount(minlength=images.num_classes)[images.labels] - gallery.long()
-    return bool((found[query] > 0).any())
+    # What is in no sequence is one of its own.
+    alone = -1 - torch.arange(len(images))
+    numbers = alone if images.sequences is None else images.sequences.numbers
+    sequences = torch.where(numbers < 0, alone, numbers)
+    pairs = torch.stack([images.labels, sequences], 1).unique(dim=0, return_inverse=True)[1]
+    of_class = images.labels[gallery].bincount(minlength=images.num_classes)[images.labels]
+    of_sequence = pairs[gallery].bincount(minlength=int(pairs.max()) + 1)[pairs]
+    return bool((of_class > of_sequence)[query].any())
 
 
-def _notes(listing: Listing, failures: dict[Path, str]) -> list[str]:
+def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]:
     notes = []
     if failures:
         notes.append(f"Left out: {_unreadable_note(failures)}.")
@@ -217,6 +261,8 @@ def _notes(listing: Listing, failures: dict[Path, str]) -> list[str]:
             f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
             f".bmp: {_some(names)}."
         )
+    if listing.unused:
+        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
     return notes
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.pixels import Pixels
+from proxemic.data.row_groups import RowGroups
 from proxemic.errors import UserError
 
 
@@ -24,6 +25,8 @@ class ImageSet:
         is_query: pictures that ask, or None where every picture both asks and answers.
         is_gallery: pictures that answer, or None likewise.
         groups: a second, label-independent property of each picture (a glyph's typeface), if there is one.
+        sequences: the burst or video that each picture is of, if known: those of one are no hits of each other.
+        categories: the group of classes that each picture's class belongs to, if known.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -45,6 +48,8 @@ class ImageSet:
     is_query: Bool[Tensor, " images"] | None = None
     is_gallery: Bool[Tensor, " images"] | None = None
     groups: Int64[Tensor, " images"] | None = None
+    sequences: RowGroups | None = None
+    categories: RowGroups | None = None
 
     def __post_init__(self) -> None:
         if len(self.pixels) != len(self.labels):
@@ -55,6 +60,9 @@ class ImageSet:
             )
         if (self.is_query is None) != (self.is_gallery is None):
             raise ValueError("is_query and is_gallery must be given together.")
+        for name, groups in (("sequences", self.sequences), ("categories", self.categories)):
+            if groups is not None and len(groups) != len(self.labels):
+                raise ValueError(f"{name} has {len(groups)} entries but labels has {len(self.labels)}.")
 
     @classmethod
     def from_names(
@@ -99,8 +107,16 @@ class ImageSet:
         def pick(values: Tensor | None) -> Tensor | None:
             return None if values is None else values[indices]
 
-        pixels = self.pixels.select(indices.tolist())
-        return ImageSet(pixels, labels, names, pick(self.is_query), pick(self.is_gallery), pick(self.groups))
+        return ImageSet(
+            self.pixels.select(indices.tolist()),
+            labels,
+            names,
+            pick(self.is_query),
+            pick(self.is_gallery),
+            pick(self.groups),
+            self.sequences and self.sequences.take(indices),
+            self.categories and self.categories.take(indices),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from proxemic.data.pixels import check_box
 from proxemic.data.reading import UnreadableImageError, examine
-from proxemic.data.tables import SPLITS, Row, SplitName, read_table
+from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
 Found = TypeVar("Found")
@@ -20,10 +21,11 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a folder or table, and the other files met on the way."""
+    """The images of a folder or table, the other files met on the way, and the columns that are not used."""
 
     rows: tuple[Row, ...]
     ignored: tuple[Path, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 def list_images(root: Path) -> Listing:
@@ -37,7 +39,7 @@ def list_images(root: Path) -> Listing:
     elif not root.exists():
         raise ValueError(f"{root} does not exist: give a folder of class folders, or a .csv or .parquet table.")
     elif root.suffix.lower() in (".csv", ".parquet"):
-        listing = Listing(tuple(read_table(root)))
+        listing = Listing(tuple(read_table(root)), unused=unused_columns(root, IMAGE_COLUMNS))
     else:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
     if not listing.rows:
@@ -49,8 +51,24 @@ def list_images(root: Path) -> Listing:
 
 
 def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
-    """Find the files that cannot be decoded, with reasons: better now than in the middle of training."""
-    return look_at(rows, examine)[1]
+    """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
+
+    Raises:
+        ValueError: a box leaves its picture.
+    """
+    found, failures = look_at(rows, examine)
+    for row, (_, size) in found:
+        check_row_box(row, size)
+    return failures
+
+
+def check_row_box(row: Row, size: tuple[int, int]) -> None:
+    """Raise `ValueError`, which names the row of the table, where its box leaves its picture of this size."""
+    if row.box is not None:
+        try:
+            check_box(row.box, size)
+        except ValueError as error:
+            raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
 
 
 def look_at(rows: Sequence[Row], look: Callable[[Path], Found]) -> tuple[list[tuple[Row, Found]], dict[Path, str]]:
@@ -58,28 +76,29 @@ def look_at(rows: Sequence[Row], look: Callable[[Path], Found]) -> tuple[list[tu
 
     Args:
         rows: the images.
-        look: is given each path.
+        look: is given each path, once.
 
     Returns:
         What was found of each image that can be read, and why the others cannot.
     """
 
-    def attempt(row: Row) -> Found | UnreadableImageError:
+    def attempt(path: Path) -> Found | UnreadableImageError:
         try:
-            return look(row.path)
+            return look(path)
         except UnreadableImageError as error:
             return error
 
-    found: list[tuple[Row, Found]] = []
+    paths = list(dict.fromkeys(row.path for row in rows))  # several boxes may be of one file
+    found: dict[Path, Found] = {}
     failures: dict[Path, str] = {}
     with ThreadPoolExecutor() as pool:
-        results = zip(rows, pool.map(attempt, rows), strict=True)
-        for row, result in tqdm(results, "checking images", len(rows), leave=False, disable=None):
+        results = zip(paths, pool.map(attempt, paths), strict=True)
+        for path, result in tqdm(results, "checking images", len(paths), leave=False, disable=None):
             if isinstance(result, UnreadableImageError):
-                failures[row.path] = result.reason
+                failures[path] = result.reason
             else:
-                found.append((row, result))
-    return found, failures
+                found[path] = result
+    return [(row, found[row.path]) for row in rows if row.path in found], failures
 
 
 def _list_folder(root: Path) -> Listing:

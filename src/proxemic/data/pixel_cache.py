@@ -11,6 +11,7 @@ from jaxtyping import Int64
 from PIL import Image
 
 from proxemic.data.pixels import FilePixels
+from proxemic.data.tables import Box
 from proxemic.files import write_atomically
 
 # Header, raw pixels of all pictures, and a table of height, width and channels, by which each picture is found. The
@@ -122,6 +123,7 @@ class CachedPixels(FilePixels):
         file: the cache.
         places: where in it each picture is.
         paths: the image file that each picture came from; it is not opened.
+        boxes: the part of it that the picture is, as in `FilePixels`; it was cut out before.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -135,8 +137,14 @@ class CachedPixels(FilePixels):
         (2, 'L', (5, 7))
     """
 
-    def __init__(self, file: PixelFile, places: Int64[np.ndarray, " pictures"], paths: Sequence[Path]) -> None:
-        super().__init__(paths)
+    def __init__(
+        self,
+        file: PixelFile,
+        places: Int64[np.ndarray, " pictures"],
+        paths: Sequence[Path],
+        boxes: Sequence[Box | None] | None = None,
+    ) -> None:
+        super().__init__(paths, boxes)
         self.file = file
         self.places = places
         if len(self.places) != len(self.paths):
@@ -153,4 +161,5 @@ class CachedPixels(FilePixels):
     def select(self, indices: Sequence[int]) -> "CachedPixels":
         """Keep the pictures at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
-        return CachedPixels(self.file, self.places[chosen], [self.paths[index] for index in chosen.tolist()])
+        whole = super().select(chosen.tolist())
+        return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from proxemic.data.embedding_files import LabelledEmbeddings
 from proxemic.data.image_folder import anything_to_find, image_set, read_images
 from proxemic.data.images import ImageSet
+from proxemic.data.row_groups import RowGroups
 from proxemic.data.row_labels import RowLabels, number_labels
+from proxemic.data.tables import Row
 
 __all__ = ["join_query_gallery", "load_query_gallery"]
 
@@ -18,7 +22,8 @@ __all__ = ["join_query_gallery", "load_query_gallery"]
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
     """Read images that ask and images that answer as one set, with notes as in `Splits`.
 
-    Classes go by the text of their names. A file that is in both places is one image: it does not find itself.
+    Classes, sequences and categories go by the text of their names. A file that is in both places, with the same box if
+    it has one, is one image: it does not find itself.
 
     Args:
         query: a folder of class folders or a table, as `OwnImages` reads.
@@ -31,7 +36,7 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     """
     asked, asked_notes = read_images(query, strict)
     searched, searched_notes = read_images(gallery, strict)
-    files, places = ([str(row.path.resolve()) for row in rows] for rows in (asked, searched))
+    files, places = ([_place(row) for row in rows] for rows in (asked, searched))
     _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
     known, found = set(files), set(places)
     rows = [replace(row, is_query=True, is_gallery=file in found) for row, file in zip(asked, files, strict=True)]
@@ -44,6 +49,10 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
             "must be the same."
         )
     return images, (*asked_notes, *searched_notes)
+
+
+def _place(row: Row) -> str:
+    return f"{row.path.resolve()}" + (f" {row.box}" if row.box else "")
 
 
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
@@ -75,13 +84,27 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     is_query = torch.arange(total) < count
     is_gallery = ~is_query
     is_gallery[[place for place in itself if place >= 0]] = True
+    groups = {
+        name: _join(getattr(query.rows, name), getattr(gallery.rows, name), count, new)
+        for name in ("sequences", "categories")
+    }
     rows = replace(
         number_labels(asked + [name for name, place in zip(searched, itself, strict=True) if place < 0]),
+        **groups,
         paths=None if None in paths else (*(paths[0] or ()), *(path for path in paths[1] or () if path not in known)),
         is_query=is_query,
         is_gallery=is_gallery,
     )
     return LabelledEmbeddings(torch.cat([query.embeddings, gallery.embeddings[new]]), rows)
+
+
+def _join(
+    query: RowGroups | None, gallery: RowGroups | None, count: int, new: Bool[Tensor, " gallery"]
+) -> RowGroups | None:
+    """The groups of all queries, and then of the new rows of the gallery."""
+    asked = (None,) * count if query is None else query.texts()
+    searched = (None,) * int(new.sum()) if gallery is None else gallery.take(new.nonzero().squeeze(1)).texts()
+    return RowGroups.from_names([*asked, *searched])
 
 
 def _check_shared(

@@ -7,15 +7,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from proxemic.data.listing import list_images, look_at
+from proxemic.data.listing import check_row_box, list_images, look_at
 from proxemic.data.reading import examine
-from proxemic.data.tables import Row
+from proxemic.data.tables import Box, Row
 from proxemic.files import readable
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Files with the same content, to the byte.
+    """Files with the same content, to the byte, and the same box where they have one.
 
     Args:
         paths: the files, two or more.
@@ -42,10 +42,11 @@ class DatasetReport:
         shared_classes: classes in more than one split.
         duplicates: groups of files with the same content.
         formats: number of images of each file format.
-        widths: least and most, in pixels.
+        widths: least and most, in pixels, of the boxes where there are some.
         heights: least and most, in pixels.
         unreadable: files that cannot be decoded, with reasons.
         ignored: files that are in no class folder, or not of a known format by name.
+        unused: columns of the table that are not used.
     """
 
     root: str
@@ -61,6 +62,7 @@ class DatasetReport:
     heights: tuple[int, int]
     unreadable: dict[str, str]
     ignored: tuple[str, ...]
+    unused: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data for JSON."""
@@ -80,6 +82,7 @@ class DatasetReport:
         text += _listed("classes with a single image", self.single_image_classes)
         text += _listed("classes in more than one split", self.shared_classes)
         text += _listed("groups of identical files", [_told(group) for group in self.duplicates])
+        text += _listed("columns that are not used", self.unused)
         return text + _listed("other files, ignored", self.ignored)
 
 
@@ -107,7 +110,10 @@ def check(root: Path) -> DatasetReport:
     if not looks:
         path, reason = next(iter(failures.items()))
         raise ValueError(f"{root} has {len(failures)} images, but none is readable, such as {path}: {reason}.")
+    for row, look in looks:
+        check_row_box(row, look.size)
     rows = [row for row, _ in looks]
+    sizes = [look.size if row.box is None else _size(row.box) for row, look in looks]
     counts = Counter(row.label for row in rows)
     splits_of: dict[str, set[str]] = {}
     for row in rows:
@@ -122,10 +128,11 @@ def check(root: Path) -> DatasetReport:
         shared_classes=tuple(sorted(label for label, splits in splits_of.items() if len(splits) > 1)),
         duplicates=_duplicates([(row, look.digest) for row, look in looks]),
         formats=dict(Counter(look.format for _, look in looks).most_common()),
-        widths=(min(look.size[0] for _, look in looks), max(look.size[0] for _, look in looks)),
-        heights=(min(look.size[1] for _, look in looks), max(look.size[1] for _, look in looks)),
+        widths=(min(width for width, _ in sizes), max(width for width, _ in sizes)),
+        heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
         unreadable=failures,
         ignored=tuple(map(readable, listing.ignored)),
+        unused=listing.unused,
     )
 
 
@@ -142,6 +149,10 @@ def _look(path: Path) -> _Look:
         return _Look(kind, size, hashlib.file_digest(file, "sha256").digest())
 
 
+def _size(box: Box) -> tuple[int, int]:
+    return box[2] - box[0], box[3] - box[1]
+
+
 def _splits(rows: list[Row]) -> dict[str, tuple[int, int]]:
     labels: dict[str, list[str]] = {}
     for row in rows:
@@ -152,9 +163,9 @@ def _splits(rows: list[Row]) -> dict[str, tuple[int, int]]:
 
 
 def _duplicates(digests: list[tuple[Row, bytes]]) -> tuple[Duplicates, ...]:
-    groups: dict[bytes, list[Row]] = {}
+    groups: dict[tuple[bytes, Box | None], list[Row]] = {}
     for row, digest in digests:
-        groups.setdefault(digest, []).append(row)
+        groups.setdefault((digest, row.box), []).append(row)
     return tuple(
         Duplicates(
             tuple(readable(row.path) for row in group),

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.npy import read_npy
+from proxemic.data.row_groups import RowGroups
 from proxemic.data.tables import Note, read_notes
 
 __all__ = ["RowLabels", "gather_notes", "number_labels", "read_labels"]
@@ -24,6 +25,8 @@ class RowLabels:
         paths: Name of each row, its image's path as a rule.
         is_query: Rows that ask; where None, every row both asks and answers.
         is_gallery: Rows that answer; likewise.
+        sequences: The burst or video that each row is of: those of one are no hits of each other.
+        categories: The group of classes that each row's class belongs to.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -34,17 +37,20 @@ class RowLabels:
     paths: tuple[str, ...] | None = None
     is_query: Bool[Tensor, " rows"] | None = None
     is_gallery: Bool[Tensor, " rows"] | None = None
+    sequences: RowGroups | None = None
+    categories: RowGroups | None = None
 
     def __post_init__(self) -> None:
         if (self.is_query is None) != (self.is_gallery is None):
             raise ValueError("is_query and is_gallery must be given together.")
         if (self.labels is None) != (self.class_names is None):
             raise ValueError("labels and class_names must be given together.")
-        parts = (self.labels, self.paths, self.is_query, self.is_gallery)
+        parts = (self.labels, self.paths, self.is_query, self.is_gallery, self.sequences, self.categories)
         counts = {len(part) for part in parts if part is not None}
         if len(counts) > 1:
             raise ValueError(
-                f"labels, paths, is_query and is_gallery have {sorted(counts)} entries, but one a row each."
+                f"labels, paths, is_query, is_gallery, sequences and categories have {sorted(counts)} entries, but one "
+                "a row each."
             )
         if self.labels is not None and self.class_names is not None and len(self.labels):
             low, high = (int(value) for value in self.labels.aminmax())
@@ -56,7 +62,7 @@ class RowLabels:
     @property
     def count(self) -> int | None:
         """Number of rows, or None where nothing is known of them."""
-        parts = (self.labels, self.paths, self.is_query)
+        parts = (self.labels, self.paths, self.is_query, self.sequences, self.categories)
         return next((len(part) for part in parts if part is not None), None)
 
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
@@ -65,8 +71,15 @@ class RowLabels:
         def pick(part: Tensor | None) -> Tensor | None:
             return None if part is None else part[order]
 
-        paths = None if self.paths is None else tuple(self.paths[place] for place in order.tolist())
-        return RowLabels(pick(self.labels), self.class_names, paths, pick(self.is_query), pick(self.is_gallery))
+        return RowLabels(
+            pick(self.labels),
+            self.class_names,
+            None if self.paths is None else tuple(self.paths[place] for place in order.tolist()),
+            pick(self.is_query),
+            pick(self.is_gallery),
+            self.sequences and self.sequences.take(order),
+            self.categories and self.categories.take(order),
+        )
 
     def override(self, other: "RowLabels") -> "RowLabels":
         """Put what is known here in the place of what `other` says of the same rows."""
@@ -78,8 +91,8 @@ def read_labels(path: str | Path) -> RowLabels:
     """Read the labels of rows of embeddings, in their order.
 
     Args:
-        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query`` and ``is_gallery``;
-            or a .npy file of integers or texts. Labels are compared as text.
+        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
+            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
 
     Raises:
         ValueError: If the file is missing, not sound, or lacks a label.
@@ -127,10 +140,14 @@ def gather_notes(path: Path, notes: Iterable[Note]) -> RowLabels:
     paths: list[str] = []
     labels: list[str] = []
     flags: list[tuple[bool | None, bool | None]] = []
+    sequences: list[str | None] = []
+    categories: list[str | None] = []
     for note in notes:
         paths += [] if note.path is None else [note.path]
         labels += [] if note.label is None else [note.label]
         flags.append((note.is_query, note.is_gallery))
+        sequences.append(note.sequence)
+        categories.append(note.category)
     is_query = is_gallery = None
     if any(flag != (None, None) for flag in flags):
         empty = next((row for row, flag in enumerate(flags, start=1) if None in flag), None)
@@ -138,4 +155,11 @@ def gather_notes(path: Path, notes: Iterable[Note]) -> RowLabels:
             raise ValueError(f"{path}: is_query or is_gallery is empty in its row {empty}, but other rows have both.")
         is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
     known = number_labels(labels) if labels else RowLabels()
-    return replace(known, paths=tuple(paths) if paths else None, is_query=is_query, is_gallery=is_gallery)
+    return replace(
+        known,
+        paths=tuple(paths) if paths else None,
+        is_query=is_query,
+        is_gallery=is_gallery,
+        sequences=RowGroups.from_names(sequences),
+        categories=RowGroups.from_names(categories),
+    )

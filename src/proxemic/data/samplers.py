@@ -13,6 +13,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from proxemic.data.row_groups import RowGroups
+
 
 def derive_seed(*parts: int) -> int:
     """Mix integers into a seed of 63 bits, the same on every machine.
@@ -55,7 +57,9 @@ class MakesBatches(Protocol):
     names.
     """
 
-    def __call__(self, labels: Tensor, num_images: int, batch_size: int, seed: int) -> Batches: ...
+    def __call__(
+        self, labels: Tensor, num_images: int, batch_size: int, seed: int, categories: RowGroups | None
+    ) -> Batches: ...
 
 
 class RandomBatches(Batches):
@@ -150,6 +154,90 @@ class ClassBalancedBatches(Batches):
         for _ in range(self.batches_per_epoch):
             chosen = classes.deal(self.classes_per_batch)
             yield [index for label in chosen for index in images[label].deal(self.images_per_class)]
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch
+
+
+class CategoryBalancedBatches(Batches):
+    """Images of a few categories (groups of classes), of each the same number of classes, of each of these of images.
+
+    In a recipe: ``batches: {size: 32, sampler: {class_path: proxemic.data.CategoryBalancedBatches, init_args:
+    {categories_per_batch: 2, images_per_class: 4}}}`` makes batches of 2 categories, 4 classes of each, and 4 images of
+    each of these. Classes of one category are hard to tell apart, and small categories come as often as large ones.
+
+    Categories, the classes of each and the images of these are dealt as in `ClassBalancedBatches`. A category of fewer
+    classes repeats some within a batch. Images of no category are one more.
+
+    Args:
+        labels: class of each image.
+        categories: category of each image: a table's column `category`.
+        batch_size: images a batch: a multiple of `categories_per_batch` times `images_per_class`.
+        seed: which random order.
+        categories_per_batch: categories in a batch, from 1 to their number.
+        images_per_class: images of each class, at least 1.
+
+    Raises:
+        ValueError: there are no categories, or a number is out of its range.
+
+    Example:
+        >>> categories = RowGroups.from_names(["bird"] * 6 + ["cat"] * 4)
+        >>> labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+        >>> batches = CategoryBalancedBatches(labels, categories, 4, seed=0, categories_per_batch=1, images_per_class=2)
+        >>> [len(set(labels[batch].tolist())) for batch in batches]
+        [2, 2]
+    """
+
+    def __init__(
+        self,
+        labels: Shaped[Tensor, " images"],
+        categories: RowGroups | None,
+        batch_size: int,
+        seed: int,
+        categories_per_batch: int,
+        images_per_class: int,
+    ) -> None:
+        super().__init__(seed)
+        _at_least_one(categories_per_batch=categories_per_batch, images_per_class=images_per_class)
+        if categories is None:
+            raise ValueError(
+                "the images have no categories to balance: give data.root a table with a column category, or use "
+                "batches.images_per_class."
+            )
+        together = categories_per_batch * images_per_class
+        if batch_size < 1 or batch_size % together:
+            raise ValueError(
+                f"batch_size is {batch_size}, but must be a multiple of categories_per_batch times images_per_class, "
+                f"{categories_per_batch} times {images_per_class}."
+            )
+        self.images_of: dict[int, dict[int, list[int]]] = {}
+        for index, pair in enumerate(zip(categories.numbers.tolist(), labels.tolist(), strict=True)):
+            self.images_of.setdefault(pair[0], {}).setdefault(pair[1], []).append(index)
+        if categories_per_batch > len(self.images_of):
+            raise ValueError(
+                f"categories_per_batch is {categories_per_batch}, but there are only {len(self.images_of)} categories: "
+                "lower it."
+            )
+        self.categories_per_batch, self.images_per_class = categories_per_batch, images_per_class
+        self.classes_per_category = batch_size // together
+        self.batches_per_epoch = max(1, len(labels) // batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = random.Random(derive_seed(self.seed, self.epoch))
+        categories = _Deck(sorted(self.images_of), generator)
+        classes = {category: _Deck(sorted(each), generator) for category, each in self.images_of.items()}
+        images = {
+            (category, label): _Deck(indices, generator)
+            for category, each in self.images_of.items()
+            for label, indices in each.items()
+        }
+        for _ in range(self.batches_per_epoch):
+            yield [
+                index
+                for category in categories.deal(self.categories_per_batch)
+                for label in classes[category].deal(self.classes_per_category)
+                for index in images[category, label].deal(self.images_per_class)
+            ]
 
     def __len__(self) -> int:
         return self.batches_per_epoch

@@ -22,14 +22,15 @@ _BILINEAR = v2.InterpolationMode.BILINEAR
 class Preprocessing:
     """What every image goes through: channels, size, range.
 
-    `x = (image · white / 255 - mean) / std`, after the shorter side is resized to `resize` and the centre is cropped.
+    `x = (image · white / 255 - mean) / std`, after the image is resized to `resize` and the centre is cropped.
     Networks converted from Caffe, as BN-Inception, want `Preprocessing(channel_order="bgr", white=255, mean=(104, 117,
     128), std=(1, 1, 1))`.
 
     Args:
         size: side of the square that the network sees, in pixels.
-        resize: the shorter side before the centre crop, at least `size`; `auto` is 8/7 of `size`, less what exceeds a
-            multiple of 8, as 256 for 224; None squeezes the whole image to the square.
+        resize: the shorter side before the centre crop, at least `size`; or height and width, as [256, 256], to which
+            the whole image is squeezed before the crop; `auto` is a shorter side of 8/7 of `size`, less what exceeds a
+            multiple of 8, as 256 for 224; None squeezes the whole image to the square of `size`.
         channels: 1 for grey, 3 for colour.
         mean: per channel, in the order of `channel_order`, on the scale where white is `white`.
         std: per channel, positive, in the same order and on the same scale.
@@ -46,7 +47,7 @@ class Preprocessing:
     """
 
     size: int = 224
-    resize: int | Literal["auto"] | None = "auto"
+    resize: int | Sequence[int] | Literal["auto"] | None = "auto"
     channels: Literal[1, 3] = 3
     mean: Sequence[float] = (0.485, 0.456, 0.406)
     std: Sequence[float] = (0.229, 0.224, 0.225)
@@ -56,8 +57,13 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size is {self.size}, but it must be at least 1 pixel.")
-        if self.resize not in (None, "auto") and (isinstance(self.resize, str) or self.resize < self.size):
-            raise ValueError(f"resize is {self.resize!r}, but it must be auto, null or at least size={self.size}.")
+        sides = [self.resize] * 2 if isinstance(self.resize, int | str | None) else self.resize
+        whole = len(sides) == 2 and all(isinstance(side, int) and side >= self.size for side in sides)
+        if self.resize not in (None, "auto") and not whole:
+            raise ValueError(
+                f"resize is {self.resize!r}, but it must be auto, null, a shorter side, or height and width as "
+                f"[256, 256], of at least size={self.size} pixels."
+            )
         if self.channels not in (1, 3):
             raise ValueError(f"channels is {self.channels}, but it must be 1 (grey) or 3 (colour).")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -76,13 +82,20 @@ class Preprocessing:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
 
     @property
+    def resized(self) -> int | tuple[int, ...] | None:
+        """What `resize` comes to in pixels: the shorter side, or height and width; None without a crop."""
+        if isinstance(self.resize, str):
+            return max(self.size, self.size * 8 // 7 // 8 * 8)
+        return tuple(self.resize) if isinstance(self.resize, Sequence) else self.resize
+
+    @property
     def shorter_side(self) -> int | None:
-        """What `resize` comes to in pixels, or None where the whole image is squeezed."""
-        return max(self.size, self.size * 8 // 7 // 8 * 8) if self.resize == "auto" else self.resize
+        """The shorter side of the resized image, or None where the whole image is squeezed to the square of `size`."""
+        return min(self.resized) if isinstance(self.resized, tuple) else self.resized
 
     def as_dict(self) -> dict[str, Any]:
         """Give the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
-        return asdict(self) | {"resize": self.shorter_side}
+        return asdict(self) | {"resize": self.resized}
 
     def fit(self) -> Callable[[Picture], Image.Image]:
         """Make the first half of `evaluation`, from a picture to the square of pixels that the network sees.
@@ -225,9 +238,10 @@ class Augmentation:
 def _fit(
     preprocessing: Preprocessing, crop: type[v2.CenterCrop] | type[v2.RandomCrop] = v2.CenterCrop
 ) -> list[nn.Module]:
-    if preprocessing.shorter_side is None:
+    resized = preprocessing.resized
+    if resized is None:
         return [v2.Resize((preprocessing.size, preprocessing.size), interpolation=_BILINEAR)]
-    return [v2.Resize(preprocessing.shorter_side, interpolation=_BILINEAR), crop(preprocessing.size)]
+    return [v2.Resize(resized, interpolation=_BILINEAR), crop(preprocessing.size)]
 
 
 class _ToChannels(nn.Module):

@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 __all__ = [
     "exchange_sizes",
     "gather_batch",
+    "gather_rows",
     "own_part",
+    "own_rows",
     "pool_across",
     "reduce_scores_across",
     "share_first",
@@ -67,7 +69,7 @@ def gather_batch(
         scores of its own classes: the gradients of all are summed. From the second, each derives the *whole* of it, so
         that its own gradient is complete, and nothing is sent.
     """
-    common = _gather_rows(labels, group, sizes)
+    common = gather_rows(labels, group, sizes)
     parts, whole = _Gather.apply(embeddings, group, tuple(sizes))  # type: ignore[misc]
     return parts, whole, common
 
@@ -105,12 +107,44 @@ def own_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> F
     return _OwnPart.apply(rows, part, group)  # type: ignore[return-value]
 
 
+def gather_rows(
+    x: Shaped[Tensor, "rows *shape"], group: Group, sizes: Sequence[int]
+) -> Shaped[Tensor, "joined *shape"]:
+    """The rows of all processes, in the order of their ranks, without a gradient.
+
+    Args:
+        x: This process's.
+        group: The processes.
+        sizes: How many rows each has.
+    """
+    most = max(sizes)
+    joined = x.new_empty(group.size() * most, *x.shape[1:])
+    dist.all_gather_into_tensor(joined, _padded(x, most), group)
+    if min(sizes) == most:
+        return joined
+    return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
+
+
+def own_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
+    """This process's rows of values that all processes hold alike.
+
+    Each derives a scalar from its own; what is trained is the mean of these, as of the networks' gradients in
+    `torch.nn.parallel.DistributedDataParallel`.
+
+    Args:
+        joined: The same on every process, in the order of the ranks.
+        group: The processes.
+        sizes: How many rows each has.
+    """
+    return _OwnRows.apply(joined, group, tuple(sizes))  # type: ignore[return-value]
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         ctx.group, ctx.sizes = group, sizes
         ctx.set_materialize_grads(False)
-        joined = _gather_rows(x, group, sizes)
+        joined = gather_rows(x, group, sizes)
         return joined, joined.view_as(joined)
 
     @staticmethod
@@ -187,19 +221,22 @@ class _OwnPart(torch.autograd.Function):
         return whole[: ctx.rows], None, None
 
 
+class _OwnRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, joined: Tensor, group: Group, sizes: tuple[int, ...]) -> Tensor:  # type: ignore[override]
+        ctx.group, ctx.sizes = group, sizes
+        return joined.split(sizes)[group.rank()].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return gather_rows(grad, ctx.group, ctx.sizes) / ctx.group.size(), None, None
+
+
 def _summed(x: Tensor, group: Group) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
-
-
-def _gather_rows(x: Tensor, group: Group, sizes: Sequence[int]) -> Tensor:
-    most = max(sizes)
-    joined = x.new_empty(group.size() * most, *x.shape[1:])
-    dist.all_gather_into_tensor(joined, _padded(x, most), group)
-    if min(sizes) == most:
-        return joined
-    return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
 
 
 def _reduce_scatter_rows(x: Tensor, group: Group, sizes: Sequence[int]) -> Tensor:

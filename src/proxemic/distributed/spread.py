@@ -46,6 +46,12 @@ class Spread:
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
         """The joined batch, as `gather_batch` gives it; `ValueError`, on every process, if it is empty."""
+        return self.join(embeddings, labels)[:3]
+
+    def join(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"], list[int]]:
+        """The same, and how many rows of it each process has."""
         if self.even_batches:
             sizes = [len(embeddings)] * self.group.size()
         else:
@@ -54,7 +60,7 @@ class Spread:
                 embeddings = embeddings.detach().requires_grad_()
         if not any(sizes):
             raise ValueError("embeddings hold no rows on any process, but the mean over an empty batch is not defined.")
-        return gather_batch(embeddings, labels, self.group, sizes)
+        return *gather_batch(embeddings, labels, self.group, sizes), sizes
 
 
 def make_spread(

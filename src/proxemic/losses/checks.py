@@ -11,13 +11,17 @@ from torch import Tensor, nn
 __all__ = [
     "check_callable",
     "check_count",
+    "check_counts",
     "check_embeddings",
     "check_finite",
     "check_labels",
     "check_modules",
     "check_positive",
+    "check_reduction",
+    "check_weights",
     "is_number",
     "is_pair",
+    "refuse_samples",
     "refuse_script",
     "told",
 ]
@@ -65,6 +69,23 @@ def check_count(name: str, value: int, least: int, why: str) -> None:
     """Raise `ValueError` unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} is {told(value)}, but must be a whole number of at least {least}: {why}.")
+
+
+def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
+    """Samples of each class, at least 1, as float64; else a `ValueError`."""
+    try:
+        values = torch.as_tensor(counts).detach()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"counts are {told(counts)}, but must be how many samples each class has.") from error
+    if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number a class.")
+    right = (values >= 1) & values.isfinite()
+    if not right.all():
+        wrong = int(right.byte().argmin())
+        raise ValueError(
+            f"counts hold {values[wrong].item()} for class {wrong}, but every class must have at least 1 sample."
+        )
+    return values.double()
 
 
 def check_callable(name: str, value: object, what: str) -> None:
@@ -124,6 +145,54 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
             f"labels hold {wrong.item()}, but num_classes={num_classes} allows 0 to {num_classes - 1}: "
             "number the training classes from 0 without gaps."
         )
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise `ValueError` unless it is one that the losses know."""
+    if reduction not in ("mean", "none"):
+        raise ValueError(f"reduction is {told(reduction)}, but must be 'mean', or 'none' for values of samples.")
+
+
+def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True) -> Tensor:
+    """Weights of samples as a tensor beside the embeddings, without a gradient; else a `ValueError`.
+
+    On a GPU a weight out of range fails later, by a device-side assertion.
+
+    Args:
+        weights: One a sample, 0 or more, and not all 0.
+        embeddings: Of the samples.
+        all_of_them: Not so where other processes have the rest of the batch: here all may be 0.
+    """
+    try:
+        weights = torch.as_tensor(weights).detach().to(embeddings)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"weights are {told(weights)}, but must be one number a sample.") from error
+    if weights.shape != embeddings.shape[:1]:
+        raise ValueError(
+            f"weights have shape {list(weights.shape)}, but each of the {len(embeddings)} embeddings needs one: pass "
+            f"[{len(embeddings)}], as class_weights[labels] is."
+        )
+    right = (weights >= 0).all() & weights.isfinite().all()
+    if all_of_them:
+        right = right & (weights.sum() > 0)
+    if weights.is_cuda:
+        torch._assert_async(right)
+    elif not right:
+        raise ValueError("weights must be finite and 0 or more, at least one of them above 0: check how they are made.")
+    return weights
+
+
+def refuse_samples(weights: object, reduction: str, whose: str) -> None:
+    """Raise `ValueError` if samples are to be weighed or told apart, by a loss that cannot.
+
+    Args:
+        weights: As they came.
+        reduction: As it came.
+        whose: What values the loss has instead, and what to do.
+    """
+    check_reduction(reduction)
+    if weights is not None or reduction == "none":
+        raise ValueError(f"weights or reduction='none' came, but {whose}")
 
 
 def refuse_script(loss: nn.Module) -> NoReturn:

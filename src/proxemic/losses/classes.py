@@ -25,15 +25,18 @@ class Among:
         total: Classes in all.
         weights: How many classes each row stands for; ``None``: each for itself.
         group: The processes that have the other rows; ``None``: these are all.
+        bias: Added to the scaled score of each row where it is a negative, as margins of classes are; ``None``: 0.
     """
 
     total: int
     weights: Float[Tensor, " classes"] | None = None
     group: dist.ProcessGroup | None = None
+    bias: Float[Tensor, " classes"] | None = None
 
     def part(self, part: slice) -> "Among":
         """The same of a part of the rows."""
-        return self if self.weights is None else replace(self, weights=self.weights[part])
+        weights, bias = (None if each is None else each[part] for each in (self.weights, self.bias))
+        return replace(self, weights=weights, bias=bias)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,11 @@ class Classes:
             return rows
         assert self.among.group is not None
         return own_part(rows, self.part, self.among.group)
+
+    def own_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
+        """Of given numbers, one a class that this process holds, those of `own_rows`."""
+        values = values if self.index is None else values[self.index]
+        return values if self.part is None else values[self.part]
 
     @property
     def own(self) -> "Classes":

@@ -152,7 +152,7 @@ class HISTLoss(ProxyLoss):
         self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor, classes: Classes
     ) -> Tensor:
         distribution = softmax_objective(self.scoring.scale * positive, negative)
-        graph = F.cross_entropy(self._propagated(embeddings, classes), classes.labels)
+        graph = F.cross_entropy(self._propagated(embeddings, classes), classes.labels, reduction="none")
         return distribution + self.graph_weight * graph
 
     def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: Classes) -> Tensor:

@@ -5,22 +5,31 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_count, check_positive, is_number, is_pair, told
+from proxemic.losses.checks import (
+    check_count,
+    check_embeddings,
+    check_labels,
+    check_positive,
+    is_number,
+    is_pair,
+    told,
+)
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
-from proxemic.losses.margins import angular_margin, multiplied_angle
+from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, own_margin
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scoring import Scoring
+from proxemic.losses.sub_centers import far_from_dominant
 
-__all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "SphereFaceLoss"]
+__all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "MarginSoftmax", "SphereFaceLoss"]
 
 
-class _MarginSoftmax(ProxyLoss):
-    """``mean_i softplus(N_i(σ) − σ·margin(P_i))``."""
+class MarginSoftmax(ProxyLoss):
+    """``mean_i softplus(N_i(σ) − σ·margin(P_i))``: what the softmax losses with a margin share."""
 
     def __init__(
         self,
@@ -47,15 +56,50 @@ class _MarginSoftmax(ProxyLoss):
 
     @abstractmethod
     def with_margin(
-        self, cosine: Float[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
+        self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
         """The own class's score, made harder."""
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * self.with_margin(positive, embeddings), negative)
+        return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
+
+    def outliers(
+        self, embeddings: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], *, degrees: float = 75.0
+    ) -> Bool[Tensor, " rows"]:
+        """Which samples the sub-centers of their classes say to be mislabelled: sub-center ArcFace's cleaning.
+
+        With several proxies a class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
+        noise at the others. An outlier is more than 75° from the dominant sub-center of its class, that which most of
+        the class's samples are nearest to. Deng et al., Sub-center ArcFace, ECCV 2020, section 3.4 and the authors'
+        ``drop.py``; pytorch-metric-learning's ``get_outliers`` has the same.
+
+        Args:
+            embeddings: ``[N, D]`` of all the samples to be cleaned at once, as a class's samples vote.
+            labels: ``[N]``, their classes.
+            degrees: The angle, in [0, 180].
+
+        Returns:
+            A mask ``[N]``: true of an outlier.
+
+        Raises:
+            ValueError: If a shape, a dtype, a label or the angle is not allowed, or the proxies are sharded.
+
+        >>> proxies = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]]])
+        >>> loss = ArcFaceLoss(2, 2, proxies_per_class=2, init=lambda w: w.copy_(proxies))
+        >>> loss.outliers(torch.tensor([[1.0, 0.1], [1.0, 0.2], [0.2, 1.0], [-1.0, 0.0]]), torch.tensor([0, 0, 0, 1]))
+        tensor([False, False,  True, False])
+        """
+        check_embeddings(embeddings, self.embedding_size, least=0)
+        check_labels(labels, len(embeddings), self.num_classes)
+        if not (is_number(degrees) and 0 <= degrees <= 180):
+            raise ValueError(f"degrees is {told(degrees)}, but an angle between directions is 0 to 180: take 75.")
+        self._need_all_classes()
+        dtype = self._dtype(embeddings)
+        cosine = math.cos(math.radians(degrees))
+        return far_from_dominant(embeddings.to(dtype), labels.long(), self.proxies.to(dtype), cosine)
 
 
-class SphereFaceLoss(_MarginSoftmax):
+class SphereFaceLoss(MarginSoftmax):
     """A-softmax: the angle to the own class counts m times, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
 
     ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
@@ -109,11 +153,11 @@ class SphereFaceLoss(_MarginSoftmax):
         check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
         self.margin = margin
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return multiplied_angle(cosine, self.margin)
 
 
-class CosFaceLoss(_MarginSoftmax):
+class CosFaceLoss(MarginSoftmax):
     """The cosine to the own class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
 
     Wang et al., CosFace, CVPR 2018, equation 4.
@@ -121,7 +165,7 @@ class CosFaceLoss(_MarginSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m in [0, 2), in units of the cosine.
+        margin: m in [0, 2), in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
@@ -138,12 +182,14 @@ class CosFaceLoss(_MarginSoftmax):
     0.4740...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
-        margin: float = 0.35,
+        margin: Margin = 0.35,
         scale: float = 64.0,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
@@ -163,15 +209,13 @@ class CosFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        if not (is_number(margin) and 0 <= margin < 2):
-            raise ValueError(f"margin is {told(margin)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
-        self.margin = margin
+        self._set_margin(margin, _check_cosine_margin)
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
-        return cosine - self.margin
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return cosine - own_margin(self.margin, labels)
 
 
-class ArcFaceLoss(_MarginSoftmax):
+class ArcFaceLoss(MarginSoftmax):
     """A margin on the angle to the own class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
 
     Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score goes on as ``σ(cos θ − m sin m)``.
@@ -181,7 +225,7 @@ class ArcFaceLoss(_MarginSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        margin: m in [0, π/2], in radians.
+        margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
@@ -198,12 +242,14 @@ class ArcFaceLoss(_MarginSoftmax):
     0.3476...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
-        margin: float = 0.5,
+        margin: Margin = 0.5,
         scale: float = 64.0,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
@@ -223,13 +269,13 @@ class ArcFaceLoss(_MarginSoftmax):
             sample_rate,
             init,
         )
-        self.margin = _check_radians("margin", margin)
+        self._set_margin(margin, check_radians)
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
-        return angular_margin(cosine, self.margin)
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return angular_margin(cosine, own_margin(self.margin, labels))
 
 
-class MagFaceLoss(_MarginSoftmax):
+class MagFaceLoss(MarginSoftmax):
     """ArcFace whose margin grows with the length of the embedding, which comes to measure the image's quality.
 
     ``mean_i softplus(N_i(σ) − σ cos(θ_i + m(a_i))) + λ mean_i(a_i/a_u² + 1/a_i)`` with ``a = clip(‖x‖, a_l, a_u)`` and
@@ -288,7 +334,7 @@ class MagFaceLoss(_MarginSoftmax):
         for name, pair in {"margin_range": margin_range, "norm_range": norm_range}.items():
             if not is_pair(pair):
                 raise ValueError(f"{name} is {told(pair)}, but must be two numbers.")
-        low, high = (_check_radians("margin_range", bound) for bound in margin_range)
+        low, high = (check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
             raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
         if not 0 < norm_range[0] < norm_range[1]:
@@ -299,23 +345,36 @@ class MagFaceLoss(_MarginSoftmax):
         self.norm_range = norm_range
         self.norm_weight = norm_weight
 
-    def with_margin(self, cosine: Tensor, embeddings: Tensor) -> Tensor:
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         (low, high), (shortest, longest) = self.margin_range, self.norm_range
         share = (self._length(embeddings) - shortest) / (longest - shortest)
         return angular_margin(cosine, low + (high - low) * share)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         length = self._length(embeddings)
-        longer = (length / self.norm_range[1] ** 2 + 1 / length).mean()
+        longer = length / self.norm_range[1] ** 2 + 1 / length
         return super().objective(positive, negative, labels, embeddings) + self.norm_weight * longer
 
     def _length(self, embeddings: Tensor) -> Tensor:
         return torch.linalg.vector_norm(embeddings, dim=1).clamp(*self.norm_range)
 
 
-def _check_radians(name: str, value: float) -> float:
+def _check_cosine_margin(name: str, value: float) -> float:
+    if not (is_number(value) and 0 <= value < 2):
+        raise ValueError(f"{name} is {told(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
+    return value
+
+
+def check_radians(name: str, value: float) -> float:
     if not (is_number(value) and 0 <= value <= math.pi / 2):
         large = is_number(value) and value > math.pi / 2
         degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
         raise ValueError(f"{name} is {told(value)}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
+    return value
+
+
+def check_momentum(value: float) -> float:
+    """``value``, if it is a share of a batch in a moving average; else a `ValueError`."""
+    if not (is_number(value) and 0 < value <= 1):
+        raise ValueError(f"momentum is {told(value)}, but is a batch's share of the average: above 0, up to 1 for all.")
     return value

@@ -1,12 +1,152 @@
-"""Margins on the cosine to the own class: functions of the positive score alone, so that they cost nothing."""
+"""Margins on the cosine to the own class: functions of the positive score alone, so that they cost nothing.
+
+A margin is one number for all classes, or one a class: given as such, or by a rule that makes them of class counts.
+"""
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["angular_margin", "multiplied_angle"]
+from proxemic.losses.checks import check_counts, check_positive, is_number, told
+
+__all__ = [
+    "MARGINS",
+    "DynamicMargin",
+    "Margin",
+    "MarginRule",
+    "angular_margin",
+    "class_margins",
+    "common_margin",
+    "multiplied_angle",
+    "own_margin",
+    "shifted_angle",
+    "wider_angle",
+]
+
+MARGINS = ("margin", "_margin")
+"""Names of the buffers ``[C]`` in which losses have margins of the classes: given to them, not learned."""
+
+
+class MarginRule(ABC):
+    """How a class's margin follows from how many samples the class has; derive from it for a rule of your own."""
+
+    @abstractmethod
+    def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
+        """The margin of each class.
+
+        Args:
+            counts: ``[C]``, samples of each class, at least 1: ``torch.bincount(labels, minlength=num_classes)``.
+
+        Raises:
+            ValueError: If they are not such counts.
+        """
+
+
+@dataclass(frozen=True)
+class DynamicMargin(MarginRule):
+    """``m_c = a · n_c^{−power} + b``: a class with few samples is held further from the others.
+
+    Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution", 2020, who take a = 0.5,
+    b = 0.05 and power = 1/4 with sub-center ArcFace, in radians; their code stretches ``n_c^{−1/4}`` over 0.05 to 0.5.
+
+    Args:
+        a: ≥ 0; a class of one sample has the margin ``a + b``.
+        b: ≥ 0, the margin of a class of very many.
+        power: > 0, how fast it falls.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> DynamicMargin()([1, 16, 10_000])
+    tensor([0.5500, 0.3000, 0.1000])
+    """
+
+    a: float = 0.5
+    b: float = 0.05
+    power: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b"):
+            if not (is_number(value := getattr(self, name)) and value >= 0):
+                raise ValueError(f"{name} is {told(value)}, but must be 0 or more: margins are a / n^power + b.")
+        check_positive("power", self.power)
+
+    def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
+        margins = self.a * check_counts(counts) ** -self.power + self.b
+        return margins.to(torch.get_default_dtype())
+
+
+Margin = float | Sequence[float] | Tensor | MarginRule
+
+
+def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
+    """Margins of the classes, checked; NaN where they follow from counts that are not known yet.
+
+    Args:
+        margin: As it was given.
+        num_classes: C.
+        check: Gives a value back, if it is in a range, or raises a `ValueError` that names it.
+    """
+    if isinstance(margin, MarginRule):
+        return torch.full((num_classes,), torch.nan)
+    try:
+        margins = torch.as_tensor(margin).detach().clone().to(torch.get_default_dtype())
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"margin is {told(margin)}, but must be a number, or one a class.") from error
+    if margins.shape != (num_classes,):
+        raise ValueError(
+            f"margin has shape {list(margins.shape)}, but must be one number, or one for each of the {num_classes} "
+            f"classes: [{num_classes}]."
+        )
+    # NaN would hide from the least and the largest.
+    for place in (margins.isfinite().byte().argmin(), margins.argmin(), margins.argmax()):
+        check(f"margin of class {int(place)}", margins[place].item())
+    return margins
+
+
+def own_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
+    """The margin of each sample's class; one number, if it is the same for all."""
+    if not isinstance(margin, Tensor):
+        return margin
+    margins = margin[labels]
+    known = margins.isfinite().all()
+    if margins.is_cuda:
+        torch._assert_async(known)
+    elif not known:
+        raise ValueError(
+            "margin is a rule, which needs to know how many samples each class has: call "
+            "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of the training images."
+        )
+    return margins
+
+
+def common_margin(margin: float | Float[Tensor, " classes"]) -> float:
+    """The margin, if it is the same for all classes; else 0, as `ProxyLoss.class_bias` puts it to their scores."""
+    return 0.0 if isinstance(margin, Tensor) else margin
+
+
+def wider_angle(cosine: Float[Tensor, " batch"], angle: float | Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """``cos(θ + g)``, which rises again beyond ``θ + g = π``.
+
+    Args:
+        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        angle: g in radians, one for all or one a sample.
+
+    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
+
+    >>> wider_angle(torch.tensor([1.0, 0.0, -1.0]), 0.5)
+    tensor([ 0.8776, -0.4794, -0.8776])
+    """
+    cos_g, sin_g = _cos_sin(angle)
+    squared = (1 - cosine) * (1 + cosine)
+    inside = squared > 0
+    sine = torch.where(inside, torch.where(inside, squared, 1).sqrt(), 0)
+    return cosine * cos_g - sine * sin_g
 
 
 def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
@@ -16,19 +156,31 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
         cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
         margin: m in [0, π/2] radians, one for all or one a sample.
 
-    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``; insightface's arcface_torch leaves it out. Where
-    ``cos θ = ±1``, ``sin θ`` gets none.
+    The gradient is exact (see `wider_angle`); insightface's arcface_torch leaves it out.
 
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
     """
-    cos_m, sin_m = (margin.cos(), margin.sin()) if isinstance(margin, Tensor) else (math.cos(margin), math.sin(margin))
-    squared = (1 - cosine) * (1 + cosine)
-    inside = squared > 0
-    sine = torch.where(inside, torch.where(inside, squared, 1).sqrt(), 0)
-    moved = cosine * cos_m - sine * sin_m
+    cos_m, sin_m = _cos_sin(margin)
     # θ + m ≤ π, by cosines: θ ≤ π − m.
-    return torch.where(cosine >= -cos_m, moved, cosine - margin * sin_m)
+    return torch.where(cosine >= -cos_m, wider_angle(cosine, margin), cosine - margin * sin_m)
+
+
+def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """``cos(clip(θ + g, 0, π))``: an angle moved either way, which stops at 0 and π (AdaFace).
+
+    Args:
+        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        shift: g in [-π, π] radians, one a sample.
+
+    Where the clip holds there is no gradient.
+
+    >>> shifted_angle(torch.tensor([0.0, 0.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5]))
+    tensor([-0.4794,  0.4794,  1.0000, -1.0000])
+    """
+    cos_g, moved = shift.cos(), wider_angle(cosine, shift)
+    # θ + g < 0 and θ + g > π, by cosines: θ < −g and θ > π − g.
+    return torch.where((shift < 0) & (cosine > cos_g), 1, torch.where((shift > 0) & (cosine < -cos_g), -1, moved))
 
 
 def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tensor, " batch"]:
@@ -50,3 +202,7 @@ def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tens
     for j in range(1, margin):
         passed = passed + (cosine < math.cos(j * math.pi / margin))
     return (1 - 2 * (passed % 2)) * polynomial - 2 * passed
+
+
+def _cos_sin(angle: float | Tensor) -> tuple[float, float] | tuple[Tensor, Tensor]:
+    return (angle.cos(), angle.sin()) if isinstance(angle, Tensor) else (math.cos(angle), math.sin(angle))

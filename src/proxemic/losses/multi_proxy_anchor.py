@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.margins import Margin, common_margin, own_margin
 from proxemic.losses.objectives import all_pair_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
@@ -32,7 +33,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         embedding_size: Dimension D of the embeddings.
         proxies_per_class: K ≥ 1, best below the number of images a class.
         alpha: α > 0, the sharpness.
-        margin: δ, in units of the cosine.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         pooling: In place of the softmax pooling with γ.
@@ -58,7 +59,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         *,
         proxies_per_class: int = 10,
         alpha: float = 32.0,
-        margin: float = 0.1,
+        margin: Margin = 0.1,
         gamma: float = 0.1,
         center_weight: float = 0.2,
         pooling: Pooling | None = None,
@@ -91,7 +92,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         proxies_per_class: K ≥ 1, best below the number of images a class.
         alpha: α > 0, the sharpness.
-        margin: δ, in units of the cosine.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         pooling: In place of the softmax pooling with γ.
@@ -110,6 +111,8 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
     1.0064...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
@@ -117,7 +120,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         *,
         proxies_per_class: int = 10,
         alpha: float = 32.0,
-        margin: float = 0.1,
+        margin: Margin = 0.1,
         gamma: float = 0.1,
         center_weight: float = 0.2,
         pooling: Pooling | None = None,
@@ -138,11 +141,15 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
             sample_rate=sample_rate,
             init=init,
         )
-        self.margin = check_finite("margin", margin)
+        self._set_margin(margin, check_finite)
+
+    def class_bias(self) -> Tensor | None:
+        return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        alpha, margin = self.scoring.scale, self.margin
-        return (F.softplus(-alpha * (positive - margin)) + F.softplus(negative + alpha * margin)).mean()
+        alpha = self.scoring.scale
+        pull = F.softplus(-alpha * (positive - own_margin(self.margin, labels)))
+        return pull + F.softplus(negative + alpha * common_margin(self.margin))
 
 
 class AllPairMultiProxyAnchorLoss(ProxyLoss):
@@ -155,7 +162,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         proxies_per_class: K ≥ 1, best below the number of images a class.
         alpha: α > 0, the sharpness.
-        margin: δ, in units of the cosine.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         pooling: In place of the softmax pooling with γ.
@@ -174,6 +181,8 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
     0.8619...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
@@ -181,7 +190,7 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
         *,
         proxies_per_class: int = 10,
         alpha: float = 32.0,
-        margin: float = 0.1,
+        margin: Margin = 0.1,
         gamma: float = 0.1,
         center_weight: float = 0.2,
         pooling: Pooling | None = None,
@@ -202,8 +211,12 @@ class AllPairMultiProxyAnchorLoss(ProxyLoss):
             sample_rate=sample_rate,
             init=init,
         )
-        self.margin = check_finite("margin", margin)
+        self._set_margin(margin, check_finite)
+
+    def class_bias(self) -> Tensor | None:
+        return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         alpha = self.scoring.scale
-        return all_pair_objective(alpha * (self.margin - positive), negative + alpha * self.margin)
+        pull = alpha * (own_margin(self.margin, labels) - positive)
+        return all_pair_objective(pull, negative + alpha * common_margin(self.margin))

@@ -1,4 +1,4 @@
-"""From positive scores and log-sum-exp of negatives to a scalar: the short part of every loss."""
+"""From positive scores and log-sum-exp of negatives to values of samples or classes: the short part of every loss."""
 
 import torch
 import torch.nn.functional as F
@@ -8,22 +8,22 @@ from torch import Tensor
 __all__ = ["all_pair_objective", "anchor_positive", "anchor_push", "softmax_objective"]
 
 
-def softmax_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
-    """``mean_i softplus(N_i − p_i)``: cross-entropy, with the positive logit ``p`` free to carry a margin or a warp.
+def softmax_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """``softplus(N_i − p_i)``: cross-entropy, with the positive logit ``p`` free to carry a margin or a warp.
 
     >>> softmax_objective(torch.tensor([0.0]), torch.tensor([0.0]))
-    tensor(0.6931)
+    tensor([0.6931])
     """
-    return F.softplus(negative - positive).mean()
+    return F.softplus(negative - positive)
 
 
-def all_pair_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
-    """``mean_i log(1 + e^{p_i} + e^{N_i})`` (MPA-AP; MPA paper, equation 16).
+def all_pair_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """``log(1 + e^{p_i} + e^{N_i})`` (MPA-AP; MPA paper, equation 16).
 
     >>> all_pair_objective(torch.tensor([0.0]), torch.tensor([0.0]))  # log 3
-    tensor(1.0986)
+    tensor([1.0986])
     """
-    return F.softplus(torch.logaddexp(positive, negative)).mean()
+    return F.softplus(torch.logaddexp(positive, negative))
 
 
 def anchor_positive(

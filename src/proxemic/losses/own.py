@@ -1,6 +1,6 @@
 """Any module ``loss(embeddings, labels)`` as a loss that is trained like those of this package."""
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from proxemic.distributed.gather import share_first
 from proxemic.distributed.spread import Spread, make_spread
-from proxemic.losses.checks import check_embeddings, check_labels
+from proxemic.losses.checks import check_embeddings, check_labels, refuse_samples
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 
@@ -39,12 +39,22 @@ class OwnLoss(nn.Module):
         self._spread = make_spread(self._spread, self.num_classes, False, group, even_batches)
         share_first([*self.parameters(), *self.buffers()], self._spread.group)
 
-    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Int[Tensor, " batch"],
+        *,
+        weights: None = None,
+        reduction: Literal["mean"] = "mean",
+    ) -> Float[Tensor, ""]:
         """The loss of a batch, a scalar.
 
         Raises:
-            ValueError: If a shape, a dtype or a label is not allowed, or the module gives anything but one value.
+            ValueError: If a shape, a dtype or a label is not allowed, the module gives anything but one value, or
+                samples are to be weighed or told apart.
         """
+        name = loss_name(self)
+        refuse_samples(weights, reduction, f"the loss {name} is given embeddings and labels alone: weigh inside it.")
         check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         labels = labels.long()

@@ -1,7 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -11,16 +11,20 @@ from torch import Tensor, nn
 from proxemic.distributed.gather import share_first
 from proxemic.distributed.spread import Spread, make_spread
 from proxemic.extras import extra
-from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_script
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, told
 
 __all__ = ["PairwiseLoss"]
+
+LOSSES = "pytorch_metric_learning.losses"
 
 
 class PairwiseLoss(nn.Module):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
-    The value and the gradient are PML's own, of ``loss(embeddings, labels, miner(embeddings, labels))``. A batch
-    without pairs that count gives 0, with gradient 0. Gradients of parts of a batch do not add up to that of the whole,
+    The value and the gradient are PML's own: of ``loss(embeddings, labels, miner(embeddings, labels))``, and with a
+    memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
+    from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
+    memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole,
     which `proxemic.training.accumulation.embed_in_parts` makes.
 
     What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
@@ -35,7 +39,9 @@ class PairwiseLoss(nn.Module):
         miner: A miner of `pytorch_metric_learning.miners` that chooses pairs or triplets; it is copied. ``None`` takes
             what the loss takes.
         memory_size: Embeddings of the latest batches, this one included, that the batch is compared with (PML's
-            ``CrossBatchMemory``), at least those of a batch; 0 compares it with itself. Every call fills it.
+            ``CrossBatchMemory``), at least those of a batch; 0 compares it with itself. Every call fills it. Miners
+            see each row also beside its own copy in the memory, at a distance of nearly 0: where they sort all pairs,
+            as ``HDCMiner`` does, what they choose depends on the last bit of such distances.
 
     Raises:
         ValueError: If a size is not allowed, or the loss or the miner is none of those.
@@ -69,7 +75,7 @@ class PairwiseLoss(nn.Module):
         self._spread: Spread | None = None
         # A recipe makes one loss and one miner, and builds from them more than once.
         loss, miner = copy.deepcopy((loss, miner))
-        self.loss = _Memory(loss, miner, embedding_size, memory_size) if memory_size else loss
+        self.loss = _remember(loss, miner, embedding_size, memory_size) if memory_size else loss
         self.miner = None if memory_size else miner
         self._try()
 
@@ -89,35 +95,72 @@ class PairwiseLoss(nn.Module):
         """
         self._spread = make_spread(self._spread, self.num_classes, False, group, even_batches)
         share_first([*self.parameters(), *self.buffers()], self._spread.group)
-        if isinstance(self.loss, _Memory):
+        if self.memory_size:
             position = self.loss.get_extra_state()
             share_first([position], self._spread.group)
             self.loss.set_extra_state(position)
 
-    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """The loss of a batch.
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Int[Tensor, " batch"],
+        *,
+        reference: tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]] | None = None,
+        weights: None = None,
+        reduction: Literal["mean"] = "mean",
+    ) -> Float[Tensor, ""]:
+        """The loss of a batch; its values are those of pairs or triplets, so that samples have no weights.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
+            reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with in place of itself: of
+                a second view, or a second network. PML's ``ref_emb`` and ``ref_labels``; no pair is left out.
+            weights: Not to be given.
+            reduction: ``"mean"``, what the loss's reducer makes.
 
         Returns:
             A scalar, float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype or a label is not allowed, or the batch does not fit into the memory. On a
-                GPU a label out of range fails later, by a device-side assertion.
+            ValueError: If a shape, a dtype or a label is not allowed, the batch does not fit into the memory, a
+                reference comes beside a memory, or samples are to be weighed or told apart. On a GPU a label out of
+                range fails later, by a device-side assertion.
         """
+        refuse_samples(
+            weights,
+            reduction,
+            "PairwiseLoss has values of pairs or triplets, not of samples: choose how PML reduces them by the loss's "
+            "reducer, or take a data-wise proxy loss.",
+        )
+        if reference is not None:
+            self._check_reference(reference)
+        with torch.autocast(embeddings.device.type if isinstance(embeddings, Tensor) else "cpu", enabled=False):
+            batch = self._joined(embeddings, labels)
+            self.check_batch_size(len(batch[0]))
+            if self.memory_size:
+                return self.loss(*batch).reshape(())
+            others = () if reference is None else self._joined(*reference)
+            pairs = None if self.miner is None else self.miner(*batch, *others)
+            return self.loss(*batch, pairs, *others).reshape(())
+
+    def _check_reference(self, reference: object) -> None:
+        if self.memory_size:
+            raise ValueError(
+                f"reference is given, but memory_size is {self.memory_size}, so that the batch is compared with the "
+                "memory: leave one of the two out."
+            )
+        if not isinstance(reference, tuple | list) or len(reference) != 2:
+            raise ValueError(f"reference is {told(reference)}, but must be a tuple of embeddings and labels.")
+
+    def _joined(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
+        """Of all processes, checked, with at least 32 bits."""
         check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
-        labels = labels.long()
-        with torch.autocast(embeddings.device.type, enabled=False):
-            x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-            if self._spread is not None:
-                _, x, labels = self._spread.gather(x, labels)
-            self.check_batch_size(len(x))
-            pairs = None if self.miner is None else self.miner(x, labels)
-            return self.loss(x, labels, pairs).reshape(())
+        x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
+        return (x, labels) if self._spread is None else self._spread.gather(x, labels)[1:]
 
     def check_batch_size(self, batch: int) -> None:
         """Raise `ValueError` if a batch of this size does not fit into the memory."""
@@ -144,7 +187,7 @@ class PairwiseLoss(nn.Module):
                 for _ in range(2):  # state that holds on to the graph of the step before fails in the second
                     trial(x, labels).backward()
         except Exception as error:
-            given = self.loss.memory.loss if isinstance(self.loss, _Memory) else self.loss
+            given = self.loss.memory.loss if self.memory_size else self.loss
             raise ValueError(
                 f"loss is {type(given).__name__}, which fails on a first batch ({type(error).__name__}: {error}): "
                 "check the arguments of the loss and of the miner; one that is a class, as distance, is given by "
@@ -152,31 +195,10 @@ class PairwiseLoss(nn.Module):
             ) from error
 
 
-class _Memory(nn.Module):
-    """PML's memory, with its position in the ``state_dict``: PML has the embeddings and the labels there alone."""
+def _remember(loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> nn.Module:
+    from proxemic.losses.pair_memory import PairMemory  # which imports PML
 
-    def __init__(self, loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> None:
-        super().__init__()
-        with extra("pairs"):
-            from pytorch_metric_learning.losses import CrossBatchMemory
-        if (name := type(loss).__name__) not in (known := CrossBatchMemory.supported_losses()):
-            raise ValueError(
-                f"memory_size is {memory_size}, but {name} compares a batch with itself alone: set it to 0, or choose "
-                f"one of {', '.join(known)}."
-            )
-        self.memory = CrossBatchMemory(loss, embedding_size, memory_size, miner)
-
-    def forward(
-        self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"], pairs: None
-    ) -> Float[Tensor, ""]:
-        return self.memory(embeddings, labels)
-
-    def get_extra_state(self) -> Int[Tensor, " 2"]:
-        return torch.tensor([self.memory.queue_idx, int(self.memory.has_been_filled)])
-
-    def set_extra_state(self, state: Int[Tensor, " 2"]) -> None:
-        position, filled = state.tolist()
-        self.memory.queue_idx, self.memory.has_been_filled = position, bool(filled)
+    return PairMemory(loss, miner, embedding_size, memory_size)
 
 
 def _check_loss(loss: nn.Module) -> None:
@@ -185,9 +207,14 @@ def _check_loss(loss: nn.Module) -> None:
     name = type(loss).__name__
     if isinstance(loss, CrossBatchMemory):
         raise ValueError("loss is CrossBatchMemory: give the loss that is inside it, and memory_size beside it.")
+    if not isinstance(loss, BaseMetricLossFunction) and type(loss).__module__.startswith(f"{LOSSES}."):
+        raise ValueError(
+            f"loss is PML's {name}, which calls other losses: give the loss that is inside it"
+            f"{', and the second view by reference=' if name == 'SelfSupervisedLoss' else ''}."
+        )
     if not isinstance(loss, BaseMetricLossFunction):
         raise ValueError(
-            f"loss is {type(loss).__module__}.{name}, but must be a loss of pytorch_metric_learning.losses, for "
+            f"loss is {type(loss).__module__}.{name}, but must be a loss of {LOSSES}, for "
             "example TripletMarginLoss, or a class of your own derived from its BaseMetricLossFunction."
         )
     # These are the names under which PML's losses keep what they know of classes.

@@ -5,8 +5,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_finite, check_positive
+from proxemic.losses.checks import check_finite, check_positive, is_number
 from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.margins import Margin, own_margin
 from proxemic.losses.objectives import anchor_positive, anchor_push
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -32,7 +33,7 @@ class ProxyAnchorLoss(ProxyLoss):
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         alpha: α > 0, the sharpness.
-        margin: δ, in units of the cosine.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         proxies_per_class: K ≥ 1.
         pooling: From K similarities to a class score.
         regularizers: Terms on the proxies to add.
@@ -48,13 +49,15 @@ class ProxyAnchorLoss(ProxyLoss):
     0.6598...
     """
 
+    _margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
         alpha: float = 32.0,
-        margin: float = 0.1,
+        margin: Margin = 0.1,
         proxies_per_class: int = 1,
         pooling: Pooling = SoftmaxPooling(),
         regularizers: Sequence[nn.Module] = (),
@@ -67,7 +70,7 @@ class ProxyAnchorLoss(ProxyLoss):
             embedding_size,
             scoring=Scoring(
                 check_positive("alpha", alpha),
-                push=partial(anchor_push, shift=alpha * check_finite("margin", margin), num_classes=num_classes),
+                push=partial(anchor_push, shift=alpha * margin if is_number(margin) else 0.0, num_classes=num_classes),
                 pooling=pooling,
             ),
             proxies_per_class=proxies_per_class,
@@ -76,13 +79,18 @@ class ProxyAnchorLoss(ProxyLoss):
             sample_rate=sample_rate,
             init=init,
         )
-        self._margin = margin
+        self._set_margin(margin, check_finite, "_margin")
 
     @property
-    def margin(self) -> float:
+    def margin(self) -> float | Tensor:
         """δ, not to be changed: it is in the push too."""
         return self._margin
 
+    def class_bias(self) -> Tensor | None:
+        return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        pull = anchor_positive(-self.scoring.scale * (positive - self.margin), labels, self.num_classes)
+        pull = anchor_positive(
+            -self.scoring.scale * (positive - own_margin(self.margin, labels)), labels, self.num_classes
+        )
         return pull + negative

@@ -1,15 +1,16 @@
 """What all proxy losses are: proxies, one streamed pass over them, an objective, regularisers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal, NoReturn
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from proxemic.distributed.gather import reduce_scores_across, share_first, sum_across
+from proxemic.distributed.gather import gather_rows, own_rows, reduce_scores_across, share_first, sum_across
 from proxemic.distributed.spread import Spread, make_spread
 from proxemic.losses.checks import (
     check_callable,
@@ -17,16 +18,19 @@ from proxemic.losses.checks import (
     check_embeddings,
     check_labels,
     check_modules,
+    check_reduction,
+    check_weights,
     is_number,
     refuse_script,
     told,
 )
 from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.pooling import Pooling
 from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.row_steps import step_rows
-from proxemic.losses.scoring import Scoring, dense_class_scores
+from proxemic.losses.scoring import Scoring, dense_class_scores, pair_scores
 from proxemic.losses.streaming import streamed_scores
 from proxemic.losses.watch import watch_proxies
 
@@ -37,6 +41,9 @@ class ProxyLoss(nn.Module, ABC):
     """Base of the proxy losses: ``objective(P, N) + Σ regularisers(proxies)``.
 
     A subclass says what is summed (`Scoring`) and writes `objective`. Gradients are of first order only.
+
+    A data-wise loss is a mean of values of the samples, which can be weighed, or had one by one (see `forward`); a
+    class-wise one, as Proxy-Anchor, takes the logarithm of sums over the batch.
 
     With ``sample_rate`` r < 1 a step looks at the classes of the batch and at a random part of the others, at least
     the share r, each of which stands for several (Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022,
@@ -99,6 +106,7 @@ class ProxyLoss(nn.Module, ABC):
         self.sample_rate = sample_rate
         self._num_classes = num_classes
         self._spread: Spread | None = None
+        self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self.chunk_size = chunk_size
         self.proxies = nn.Parameter(torch.empty(num_classes, proxies_per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", regularizers))
@@ -131,11 +139,21 @@ class ProxyLoss(nn.Module, ABC):
         negative: Float[Tensor, "*batch"],
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
-    ) -> Float[Tensor, ""]:
-        """The scalar loss from the positive class scores and the reduced negatives (see `streamed_scores`).
+    ) -> Float[Tensor, "*batch"]:
+        """Each sample's value, of which the loss is the mean; of a class-wise loss, one value for the batch.
 
-        ``negative`` is the log-sum-exp of each sample's scaled negatives; or, of a class-wise loss, a scalar.
+        ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
+        each sample's scaled negatives; or, of a class-wise loss, a scalar.
         """
+
+    def class_bias(self) -> Float[Tensor, " classes"] | None:
+        """What is added to the scaled score of each class where it is a negative, in the sums; ``None``: nothing."""
+        return None
+
+    @property
+    def data_wise(self) -> bool:
+        """Whether the negatives are summed for each sample, not for each class, so that samples have values."""
+        return self.scoring.push is None
 
     def centers(
         self, proxies: Float[Tensor, "classes proxies dim"], rows: Callable[[Tensor], Tensor] = lambda it: it
@@ -184,43 +202,93 @@ class ProxyLoss(nn.Module, ABC):
         alike = [each for each in self.parameters() if not (sharded and each is self.proxies)]
         share_first([*alike, *self.buffers()], self._spread.group)
 
-    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """The loss of a batch.
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Int[Tensor, " batch"],
+        *,
+        weights: Float[Tensor, " batch"] | Sequence[float] | None = None,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> Float[Tensor, "*batch"]:
+        """The loss of a batch, or of each of its samples.
+
+        With sample weights the mean is ``Σ_i w_i l_i / Σ_i w_i``, as of the class weights of
+        `torch.nn.CrossEntropyLoss`: equal weights change nothing. Regularisers are added to it. Without a reduction,
+        the value of a sample is ``w_i (l_i + R)`` with the regularisers R, so that the sum of the values over that of
+        the weights is the loss.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
+            weights: ``[B]``, 0 or more and not all 0, of a data-wise loss; they get no gradient. ``None``: all alike.
+            reduction: ``"mean"``, or ``"none"`` for the values of the samples, of a data-wise loss.
 
         Returns:
-            A scalar, float32 (float64 for float64 embeddings).
+            A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype or a label is not allowed. On a GPU a label out of range fails later,
-                by a device-side assertion, so that the check need not wait for the GPU.
+            ValueError: If a shape, a dtype, a label or a weight is not allowed, or if samples of a class-wise loss are
+                to be weighed or told apart. On a GPU a label or a weight out of range fails later, by a device-side
+                assertion, so that the check need not wait for the GPU.
         """
         check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
+        check_reduction(reduction)
+        alone = weights is not None or reduction == "none"
+        if alone and not self.data_wise:
+            raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             parts = whole = embeddings.to(self._dtype(embeddings))
+            if weights is not None:
+                weights = check_weights(weights, parts, all_of_them=self._spread is None)
+            sizes: list[int] = []
             if self._spread is not None:
-                parts, whole, labels = self._spread.gather(parts, labels)
+                parts, whole, labels, sizes = self._spread.join(parts, labels)
+                if weights is not None:
+                    joined = gather_rows(weights, self._spread.group, sizes)
+                    weights = check_weights(joined, whole)
             classes = Classes.of(labels, len(self.proxies), self.sample_rate, self._spread, parts.dtype)
-            own = classes.own
+            own, among = classes.own, classes.own.among
+            if (bias := self.class_bias()) is not None:
+                held = bias if self._spread is None or not self._spread.sharded else bias[self._spread.own]
+                among = replace(among, bias=classes.own_values(held).to(parts.dtype))
             proxies, terms, inside = self._regularized(classes.own_rows(self.proxies).to(parts.dtype), own.among)
+            centers = self.centers(proxies, classes.own_rows)
+            scoring = self.step_scoring(lambda: self._own_scores(parts, centers, own.labels), whole.detach())
             positive, negative, term = streamed_scores(
                 parts,
-                self.centers(proxies, classes.own_rows),
+                centers,
                 own.labels,
-                self.scoring,
+                scoring,
                 self.chunk_size,
                 inside,
-                own.among,
+                among,
             )
             if self._spread is not None:
                 positive, negative, term = reduce_scores_across(positive, negative, term, self._spread.group)
-            value = self.step_objective(positive, negative, labels, whole, classes)
-            return sum([*terms, term] if inside else terms, value)
+            values = self.step_objective(positive, negative, labels, whole, classes)
+            if alone and values.ndim == 0:
+                raise self._no_samples("its objective gives one value for the batch")
+            terms = [*terms, term] if inside else terms
+            if reduction == "none":
+                values = sum(terms, values) if weights is None else sum(terms, values) * weights
+                return values if self._spread is None else own_rows(values, self._spread.group, sizes)
+            return sum(terms, values.mean() if weights is None else (values * weights).sum() / weights.sum())
+
+    def step_scoring(
+        self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
+    ) -> Scoring:
+        """`scoring`, as the pass over the classes is to take it in this step, for losses that change it.
+
+        A loss with running statistics moves them here while it is in training mode, so that `objective` does not.
+
+        Args:
+            positive: Makes the positive class scores of the (joined) batch, without gradient: B·K·D operations and,
+                over processes, an all-reduce of a number a sample.
+            embeddings: Of the (joined) batch, without gradient.
+        """
+        return self.scoring
 
     def step_objective(
         self,
@@ -229,18 +297,14 @@ class ProxyLoss(nn.Module, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
         classes: Classes,
-    ) -> Float[Tensor, ""]:
+    ) -> Float[Tensor, "*batch"]:
         """`objective`, told which classes the step looks at, for losses that have more to do with them."""
         return self.objective(positive, negative, labels, embeddings)
 
     def class_scores(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """Score of every class, without margin: cosine in [-1, 1], or minus the distance; larger is nearer."""
         check_embeddings(embeddings, self.embedding_size)
-        if len(self.proxies) != self.num_classes:
-            raise ValueError(
-                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, as they are sharded over processes: "
-                "score all classes in one process, with the proxies that a run exports."
-            )
+        self._need_all_classes()
         with torch.autocast(embeddings.device.type, enabled=False):
             queries = self.scoring.similarity.prepare(embeddings.to(self._dtype(embeddings)))
             centers = self.centers(self.proxies.to(queries.dtype))
@@ -250,6 +314,27 @@ class ProxyLoss(nn.Module, ABC):
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:
         """The nearest class of each embedding."""
         return self.class_scores(embeddings).argmax(1)
+
+    def count_classes(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> None:
+        """Tell the loss how many samples each class has; a margin that is a `MarginRule` follows from it.
+
+        Other losses do not use it. The margins are kept in the ``state_dict``, so that a loss that was loaded has them.
+
+        Args:
+            counts: ``[C]``, of all classes, at least 1 each.
+
+        Raises:
+            ValueError: If they are not such counts, or a margin that follows is out of range.
+        """
+        counts = torch.as_tensor(counts)
+        if counts.shape != (self.num_classes,):
+            raise ValueError(
+                f"counts have shape {list(counts.shape)}, but must be one for each of the {self.num_classes} classes: "
+                "torch.bincount(labels, minlength=num_classes) gives them."
+            )
+        if self._margin_rule is not None:
+            rule, check, name = self._margin_rule
+            self.get_buffer(name).copy_(class_margins(rule(counts.cpu()), self.num_classes, check))
 
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
@@ -275,11 +360,49 @@ class ProxyLoss(nn.Module, ABC):
                 terms.append(term)
         return proxies, terms, inside
 
+    def _set_margin(self, margin: Margin, check: Callable[[str, float], float], name: str = "margin") -> None:
+        """Keep one number as an attribute, those of the classes as a buffer ``[C]``."""
+        if is_number(margin):
+            setattr(self, name, check("margin", margin))
+            return
+        margins = class_margins(margin, self.num_classes, check)
+        self.register_buffer(name, margins.to(self.proxies.device))
+        if isinstance(margin, MarginRule):
+            self._margin_rule = (margin, check, name)
+
+    def _no_samples(self, why: str) -> ValueError:
+        return ValueError(
+            f"weights or reduction='none' came, but {type(self).__name__} has no values of samples: {why}. Take a "
+            "data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, or leave them out."
+        )
+
+    @torch.no_grad()
+    def _own_scores(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        centers: Float[Tensor, "classes proxies features"],
+        labels: Int[Tensor, " batch"],
+    ) -> Float[Tensor, " batch"]:
+        """The positive scores of the joined batch; ``labels`` out of [0, classes) are of other processes' classes."""
+        scores = embeddings.new_zeros(len(labels))
+        if len(centers):
+            own = labels.clamp(0, len(centers) - 1)
+            queries = self.scoring.similarity.prepare(embeddings)
+            scores = pair_scores(queries, centers[own], self.scoring).masked_fill(own != labels, 0)
+        return scores if self._spread is None else sum_across(scores, self._spread.group)
+
     def _keep(self, part: slice) -> None:
         """Drop the proxies of other classes."""
         self.proxies = nn.Parameter(self.proxies.detach()[part].clone(), self.proxies.requires_grad)
         if self.sample_rate < 1:
             step_rows(self.proxies)
+
+    def _need_all_classes(self) -> None:
+        if len(self.proxies) != self.num_classes:
+            raise ValueError(
+                f"proxies hold {len(self.proxies)} of {self.num_classes} classes, as they are sharded over processes: "
+                "score all classes in one process, with the proxies that a run exports."
+            )
 
     def _need_own_regularizers(self, why: str) -> None:
         for regularizer in self.regularizers:

@@ -65,7 +65,7 @@ class ProxyNCALoss(ProxyLoss):
         )
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return (negative - self.scoring.scale * positive).mean()
+        return negative - self.scoring.scale * positive
 
 
 class ProxyNCAPlusPlusLoss(ProxyLoss):

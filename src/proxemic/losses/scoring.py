@@ -21,7 +21,7 @@ from proxemic.losses.regularizers import Regularizer
 from proxemic.losses.similarity import Cosine, Similarity
 from proxemic.precision import full_precision
 
-__all__ = ["Elementwise", "Scoring", "dense_class_scores", "dense_scores", "reduce_scores"]
+__all__ = ["Elementwise", "Scoring", "dense_class_scores", "dense_scores", "pair_scores", "reduce_scores"]
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -36,7 +36,8 @@ class Scoring:
             those of each class over the samples, and is itself summed over the classes.
         similarity: Of an embedding and a proxy.
         pooling: From the similarities to K proxies to one class score; unused when K = 1.
-        transform: ``g``, elementwise and differentiable, on the negatives' class scores; ``None`` is the identity.
+        transform: ``g``, elementwise and differentiable, on the negatives' class scores ``[classes, batch]``: may hold
+            one number a sample, ``[batch]``, which gets no gradient. ``None`` is the identity.
     """
 
     scale: float
@@ -58,11 +59,19 @@ def dense_class_scores(
     return pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(2)
 
 
+def pair_scores(
+    queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"], scoring: Scoring
+) -> Float[Tensor, " batch"]:
+    """The class score of each query and one class of its own, given by its proxies, by ordinary autograd."""
+    similarities = scoring.similarity.pairs(queries, proxies)
+    return scoring.pooling.dense(similarities) if proxies.shape[1] > 1 else similarities.squeeze(1)
+
+
 def reduce_scores(
     scores: Float[Tensor, "batch classes"],
     labels: Int[Tensor, " batch"],
     scoring: Scoring,
-    weights: Float[Tensor, " classes"] | None = None,
+    among: Among | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
     """Positive scores and reduced negatives of class scores, by ordinary autograd.
 
@@ -70,18 +79,20 @@ def reduce_scores(
         scores: Of the classes at hand.
         labels: Own classes; the positive score is 0 where it is not at hand, out of ``[0, classes)``.
         scoring: What is summed.
-        weights: How often each class counts in the sums; ``None``: once.
+        among: How often each class counts in the sums, and its bias; ``None``: once, and none.
     """
     classes = scores.shape[1]
+    among = among or Among(classes)
     inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)
     own = labels.clamp(0, classes - 1).unsqueeze(1)
     positive = torch.where(inside, scores.gather(1, own), 0).squeeze(1)
-    logits = scoring.scale * (scoring.transform(scores) if scoring.transform else scores)
+    logits = scoring.scale * (scoring.transform(scores.T).T if scoring.transform else scores)
+    logits = logits if among.bias is None else logits + among.bias
     logits = logits.scatter(1, own, torch.where(inside, -torch.inf, logits.gather(1, own)))
     if scoring.push is None:
-        return positive, (logits if weights is None else logits + weights.log()).logsumexp(1)
+        return positive, (logits if among.weights is None else logits + among.weights.log()).logsumexp(1)
     pushes = scoring.push(logits.logsumexp(0))
-    return positive, (pushes if weights is None else pushes * weights).sum()
+    return positive, (pushes if among.weights is None else pushes * among.weights).sum()
 
 
 def dense_scores(
@@ -97,4 +108,4 @@ def dense_scores(
     queries = scoring.similarity.prepare(embeddings)
     scores = dense_class_scores(queries, proxies, scoring.similarity, scoring.pooling)
     total = sum((term.through(proxies, among)[1] for term in terms), proxies.new_zeros(()))
-    return *reduce_scores(scores, labels, scoring, among.weights), total
+    return *reduce_scores(scores, labels, scoring, among), total

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_uniform
+from proxemic.losses.margins import Margin, own_margin
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -27,7 +28,7 @@ class SoftTripleLoss(ProxyLoss):
         proxies_per_class: K ≥ 1.
         scale: λ > 0.
         gamma: γ > 0, the softness of the pooling over proxies.
-        margin: δ, in units of the cosine.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         pooling: In place of the softmax pooling with γ.
         regularizers: Further terms on the proxies to add.
@@ -45,6 +46,8 @@ class SoftTripleLoss(ProxyLoss):
     0.4740...
     """
 
+    margin: float | Tensor
+
     def __init__(
         self,
         num_classes: int,
@@ -53,7 +56,7 @@ class SoftTripleLoss(ProxyLoss):
         proxies_per_class: int = 10,
         scale: float = 20.0,
         gamma: float = 0.1,
-        margin: float = 0.01,
+        margin: Margin = 0.01,
         center_weight: float = 0.2,
         pooling: Pooling | None = None,
         regularizers: Sequence[nn.Module] = (),
@@ -73,7 +76,7 @@ class SoftTripleLoss(ProxyLoss):
             sample_rate=sample_rate,
             init=init,
         )
-        self.margin = check_finite("margin", margin)
+        self._set_margin(margin, check_finite)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * (positive - self.margin), negative)
+        return softmax_objective(self.scoring.scale * (positive - own_margin(self.margin, labels)), negative)

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from proxemic.losses.classes import Among
 from proxemic.losses.regularizers import Regularizer
-from proxemic.losses.scoring import Elementwise, Scoring, dense_scores
+from proxemic.losses.scoring import Elementwise, Scoring, dense_scores, pair_scores
 from proxemic.precision import full_precision
 
 __all__ = ["Plan", "streamed_scores"]
@@ -256,8 +256,7 @@ class _Walk:
         labels = self.labels.clamp(0, last)
         with torch.enable_grad():
             x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[labels].requires_grad_()
-            similarities = scoring.similarity.pairs(x, w)
-            positive = scoring.pooling.dense(similarities) if w.shape[1] > 1 else similarities.squeeze(1)
+            positive = pair_scores(x, w, scoring)
             own = torch.autograd.grad(positive, (x, w), grad_positive.masked_fill(labels != self.labels, 0))
         if grads[0] is not None:
             grads[0].add_(own[0])
@@ -306,7 +305,7 @@ class _Chunk:
         torch.where(self.inside.squeeze(0), own, positive, out=positive)
 
     def logits(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """``a·g(S)/ln 2`` with −∞ for the own class, and the graph of ``g``, if there is one.
+        """``(a·g(S) + bias)/ln 2`` with −∞ for the own class, and the graph of ``g``, if there is one.
 
         In powers of 2, which a processor raises several times as fast as powers of e.
         """
@@ -317,9 +316,11 @@ class _Chunk:
                 transformed = scoring.transform(leaf)
             graph = (leaf, transformed)
         logits = transformed.detach() * (scoring.scale / math.log(2))
-        weights = self.walk.among.weights
-        if weights is not None and scoring.push is None:
-            logits.add_(weights[self.part].log2().unsqueeze(1))
+        among = self.walk.among.part(self.part)
+        if among.weights is not None and scoring.push is None:
+            logits.add_(among.weights.log2().unsqueeze(1))
+        if among.bias is not None:
+            logits.add_((among.bias / math.log(2)).unsqueeze(1))
         return self.put_own(logits, -torch.inf), graph
 
     def put_own(self, scores: Tensor, value: Tensor | float) -> Tensor:

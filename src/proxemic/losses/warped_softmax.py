@@ -17,7 +17,7 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scoring import Scoring
 from proxemic.losses.similarity import Euclidean
 
-__all__ = ["EuclideanSoftmaxLoss", "Power", "WarpedSoftmaxLoss", "warp"]
+__all__ = ["EuclideanSoftmaxLoss", "Power", "WarpedSoftmaxLoss", "check_warp", "warp"]
 
 Distances = Callable[..., Any]  # of a tensor; its types unchecked, so that a recipe may name torch.sqrt
 
@@ -162,10 +162,10 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        alpha: α > 0, the distance from the proxy that attracts.
-        k1: Slope below α, in (0, 1): pushes outwards.
-        k2: Slope above α, > 1: pulls inwards.
-        delta_scale: ≥ 1; 1 keeps the unwarped value, more acts like a margin.
+        alpha: α ≥ 0, the distance from the proxy that attracts; at 0 only the pull inwards is left.
+        k1: Slope below α, in (0, 1]: pushes outwards; 1 turns that off.
+        k2: Slope above α, ≥ 1: pulls inwards; 1 turns that off.
+        delta_scale: ≥ 1, the factor of Δ; 1 keeps the unwarped value, more acts like a margin.
         temperature: T > 0; it multiplies the distances.
         f1: Elementwise on the distance to the own proxy.
         f2: Elementwise on the distances to the others; ``None`` is the identity.
@@ -233,16 +233,26 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         )
 
 
+def check_warp(alpha: float, k1: float, k2: float) -> None:
+    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``.
+
+    Equation 7 of the warping paper has ``k1 < 1 < k2``; its figures 6 and 7 begin where the warp is off, at α = 0,
+    k1 = 1 and k2 = 1.
+    """
+    if not (is_number(alpha) and alpha >= 0):
+        raise ValueError(f"alpha is {told(alpha)}, but must be a distance of at least 0.")
+    if not (is_number(k1) and 0 < k1 <= 1):
+        raise ValueError(f"k1 is {told(k1)}, but the slope below alpha must be above 0 and at most 1.")
+    if not (is_number(k2) and k2 >= 1):
+        raise ValueError(f"k2 is {told(k2)}, but the slope above alpha must be at least 1.")
+
+
 def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta_scale: float) -> Distances:
     if alpha is None or k1 is None or k2 is None:
         raise ValueError(
             f"alpha={alpha}, k1={k1}, k2={k2}: the warp needs all three (for example 28.4, 0.93, 1.15), or f1 and f2."
         )
-    check_positive("alpha", alpha)
-    if not (is_number(k1) and 0 < k1 < 1):
-        raise ValueError(f"k1 is {told(k1)}, but the slope below alpha must lie between 0 and 1.")
-    if not (is_number(k2) and k2 > 1):
-        raise ValueError(f"k2 is {told(k2)}, but the slope above alpha must be greater than 1.")
+    check_warp(alpha, k1, k2)
     if not (is_number(delta_scale) and delta_scale >= 1):
         raise ValueError(f"delta_scale is {told(delta_scale)}, but must be at least 1, which keeps the unwarped value.")
     return partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)

@@ -16,6 +16,13 @@ from proxemic.metrics.proxies import average_distance_to_proxy as average_distan
 from proxemic.metrics.proxies import class_distances_to_proxy as class_distances_to_proxy
 from proxemic.metrics.proxies import proxy_accuracy as proxy_accuracy
 from proxemic.metrics.proxies import proxy_hits as proxy_hits
+from proxemic.metrics.ranking import map_at_k as map_at_k
+from proxemic.metrics.ranking import map_at_r as map_at_r
+from proxemic.metrics.ranking import mrr as mrr
+from proxemic.metrics.ranking import ndcg_at_k as ndcg_at_k
+from proxemic.metrics.ranking import precision_at_k as precision_at_k
+from proxemic.metrics.ranking import r_precision as r_precision
+from proxemic.metrics.ranking import recall_at_k as recall_at_k
 from proxemic.metrics.results import RetrievalMetrics as RetrievalMetrics
 from proxemic.metrics.retrieval import retrieval_metrics as retrieval_metrics
 from proxemic.metrics.verification import OperatingPoint as OperatingPoint

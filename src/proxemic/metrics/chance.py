@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from proxemic.metrics.ranking import Divisor
+
 Counts = Int[Tensor, "queries"]
 Values = Float64[Tensor, "queries"]
 
@@ -67,12 +69,45 @@ def map_at_r(num_relevant: Counts, gallery: Counts) -> Values:
     return _defined(_precisions(num_relevant, gallery, relevant) / relevant, num_relevant)
 
 
-def map_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""$E[\text{MAP@}k] = \frac1k \left( H_m \frac Rn + (m - H_m) \frac{R (R - 1)}{n (n - 1)} \right)$, m = min(k, n).
+def map_at_k(num_relevant: Counts, gallery: Counts, k: int, *, divisor: Divisor = "min") -> Values:
+    r"""$E[\text{MAP@}k]$, of the sum $H_m \frac Rn + (m - H_m) \frac{R (R - 1)}{n (n - 1)}$, m = min(k, n), divided.
 
-    Arguments: as `recall_at_k`.
+    With the divisor `hits`: of h ones at random among m places, each any with the same probability, the sum over h is
+    $\frac{H_m}{m} + \frac{(m - H_m)(h - 1)}{m (m - 1)}$ on average, and $E[h] = m \frac Rn$.
+
+    Arguments: as `recall_at_k`, and `divisor` of `proxemic.metrics.ranking.map_at_k`.
     """
-    return _defined(_precisions(num_relevant, gallery, gallery.double().clamp(max=k)) / k, num_relevant)
+    relevant, places = num_relevant.double(), gallery.double().clamp(max=k)
+    if divisor == "hits":
+        harmonic = _harmonic(places)
+        slope = (places - harmonic) / (places * (places - 1)).clamp(min=1.0)
+        any_hit = recall_at_k(num_relevant, gallery, k)
+        values = any_hit * (harmonic / places - slope) + slope * places * _share(num_relevant, gallery)
+    else:
+        divisors = {"min": relevant.clamp(max=k), "k": torch.full_like(relevant, k), "R": relevant}
+        values = _precisions(num_relevant, gallery, places) / divisors[divisor]
+    return _defined(values, num_relevant)
+
+
+def average_precision(num_relevant: Counts, gallery: Counts) -> Values:
+    r"""$E[\text{MAP}] = \frac1n \left( H_n + (n - H_n) \frac{R - 1}{n - 1} \right)$, over the whole list.
+
+    Arguments: as `recall_at_k`, without k.
+    """
+    return _defined(_precisions(num_relevant, gallery, gallery.double()) / num_relevant.double(), num_relevant)
+
+
+def mrr(num_relevant: Counts, gallery: Counts) -> Values:
+    r"""$E[\text{RR}] = \frac{R}{n - R + 1} \left( H_n - H_{R - 1} \right)$.
+
+    The first relevant item is at place i with probability $\binom{n - i}{R - 1} \big/ \binom nR$, and
+    $\sum_i \frac1i \binom{n - i}{R - 1} = \binom{n}{R - 1} (H_n - H_{R - 1})$.
+
+    Arguments: as `recall_at_k`, without k.
+    """
+    relevant, size = num_relevant.double(), gallery.double()
+    values = relevant / (size - relevant + 1) * (_harmonic(size) - _harmonic((relevant - 1).clamp(min=0.0)))
+    return _defined(values, num_relevant)
 
 
 def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
@@ -93,9 +128,13 @@ def _share(num_relevant: Counts, gallery: Counts) -> Values:
 def _precisions(num_relevant: Counts, gallery: Counts, places: Values) -> Values:
     """Expected sum of rel_i · Precision@i over the first places."""
     relevant, size = num_relevant.double(), gallery.double()
-    harmonic = torch.special.digamma(places + 1) - torch.special.digamma(torch.ones_like(places))
+    harmonic = _harmonic(places)
     pairs = relevant * (relevant - 1) / (size * (size - 1)).clamp(min=1.0)
     return harmonic * (relevant / size) + (places - harmonic) * pairs
+
+
+def _harmonic(count: Values) -> Values:
+    return torch.special.digamma(count + 1) - torch.special.digamma(torch.ones_like(count))
 
 
 def _defined(values: Values, num_relevant: Counts) -> Values:

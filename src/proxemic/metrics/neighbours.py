@@ -4,6 +4,8 @@ A float32 product finds a few more neighbours than are wanted. Their distances a
 (`proxemic.metrics.exact`), and where rounding might have kept a nearer row off the list, those of the whole gallery.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
@@ -12,10 +14,10 @@ from proxemic.metrics.arrays import take_arrays
 from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
-EXACT_ROWS, _COLUMNS = 512, 4096  # of a float64 tile: 16 MB
+EXACT_ROWS, EXACT_COLUMNS = 512, 4096  # of a float64 tile: 16 MB
 
 
-@take_arrays("queries", "gallery", "exclude")
+@take_arrays("queries", "gallery", "exclude", "query_sequences", "gallery_sequences")
 @torch.no_grad()
 def nearest_neighbours(
     queries: Float[Tensor, "queries ..."],
@@ -24,6 +26,8 @@ def nearest_neighbours(
     k: int,
     distance: Distance = "cosine",
     exclude: Shaped[Tensor, "..."] | None = None,
+    query_sequences: Shaped[Tensor, "..."] | None = None,
+    gallery_sequences: Shaped[Tensor, "..."] | None = None,
     chunk_size: int | None = None,
 ) -> tuple[Float32[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
     r"""Find the k rows of the gallery nearest to each query, nearest first.
@@ -41,6 +45,9 @@ def nearest_neighbours(
         k: from 1 to the number of gallery rows, less one where `exclude` is given.
         distance: which distance.
         exclude: index of the gallery row that is the query itself, or -1 where there is none.
+        query_sequences: number of the sequence (a burst, a video) of each query, below 0 for none. It does not see the
+            gallery rows of its own sequence; where fewer than k are left, infinite distances and indices of -1 follow.
+        gallery_sequences: likewise of each row of the gallery.
         chunk_size: queries compared with the gallery at once; None takes 1,024. The result is the same for every
             value.
 
@@ -70,12 +77,12 @@ def nearest_neighbours(
     indices = torch.empty_like(distances, dtype=torch.int64)
     if len(queries) == 0:
         return distances, indices
-    search = NeighbourSearch(queries, gallery, distance, exclude)
+    search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences)
     distances, indices = distances.to(search.device), indices.to(search.device)
     left = []
     for rows in search.chunks(torch.arange(len(queries), device=search.device), chunk_size):
         listed = search.shortlist(rows, k)
-        near = listed.values.isfinite()  # all but the query itself
+        near = listed.values.isfinite()  # all that the query sees
         pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
         pairs[near] = search.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
         keys = _keys(pairs, listed.indices).sort(1).values[:, :k]
@@ -84,6 +91,8 @@ def nearest_neighbours(
     for rows in torch.cat(left).split(EXACT_ROWS):
         keys = search.compare_with_all(rows, k)
         distances[rows], indices[rows] = _distances(keys), keys & _INDEX
+    if search.sequences is not None:
+        indices[distances.isinf()] = -1
     return distances.to(queries.device), indices.to(queries.device)
 
 
@@ -95,9 +104,11 @@ class NeighbourSearch:
         gallery: finite; the same tensor where the queries search themselves.
         distance: which distance.
         exclude: index of the gallery row that is the query itself, or -1 where there is none.
+        query_sequences: as in `nearest_neighbours`, like the next.
+        gallery_sequences: of the gallery.
 
     Raises:
-        ValueError: where the distance is unknown, or embeddings are NaN or infinite.
+        ValueError: where the distance is unknown, embeddings are NaN or infinite, or sequences are no integers.
     """
 
     def __init__(
@@ -106,6 +117,8 @@ class NeighbourSearch:
         gallery: Float[Tensor, "gallery ..."],
         distance: Distance,
         exclude: Shaped[Tensor, "..."] | None,
+        query_sequences: Shaped[Tensor, "..."] | None = None,
+        gallery_sequences: Shaped[Tensor, "..."] | None = None,
     ) -> None:
         if distance not in ("cosine", "euclidean"):
             raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
@@ -117,6 +130,9 @@ class NeighbourSearch:
         self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
         self.distance: Distance = distance
         self.exclude = None if exclude is None else check_exclude(exclude, len(queries), len(gallery)).to(self.device)
+        self.sequences = check_sequences(query_sequences, gallery_sequences, len(queries), len(gallery))
+        if self.sequences is not None:
+            self.sequences = self.sequences[0].to(self.device), self.sequences[1].to(self.device)
         self.near = ShortlistSearch(self.queries, self.gallery, distance)
 
     @property
@@ -132,7 +148,8 @@ class NeighbourSearch:
 
     def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
         """List the k nearest rows of the gallery and some more, for rounding to have its way with."""
-        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), self._own(rows))
+        sequences = None if self.sequences is None else (self.sequences[0][rows], self.sequences[1])
+        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), self._own(rows), sequences)
 
     def distances(self, rows: Int64[Tensor, "pairs"], found: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
         """Exact distances of queries to rows of the gallery."""
@@ -151,19 +168,34 @@ class NeighbourSearch:
             k: how many.
             labels: of all queries and of the gallery: of rows at the same distance the irrelevant come first.
         """
-        self.near.free()
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
-        own = self._own(rows)
-        for start in range(0, len(self.gallery), _COLUMNS):
-            part = slice(start, min(start + _COLUMNS, len(self.gallery)))
-            distances = distance_block(self.queries, self.gallery, rows, part, self.distance).float()
+        for part, distances in self.exact_tiles(rows):
             indices = torch.arange(part.start, part.stop, device=self.device)
-            if own is not None:
-                distances.masked_fill_(own[:, None] == indices, torch.inf)
-            keys = _keys(distances, indices, None if labels is None else labels[0][rows, None] == labels[1][part])
-            best = torch.cat([best, largest(keys.neg_(), k)[0].neg_()], 1)
+            relevant = None
+            if labels is not None:
+                relevant = (labels[0][rows, None] == labels[1][part]) & distances.isfinite()
+            best = torch.cat([best, largest(_keys(distances, indices, relevant).neg_(), k)[0].neg_()], 1)
             best = best if best.shape[1] <= k else best.topk(k, largest=False, sorted=False).values
         return best.sort(1).values
+
+    def exact_tiles(self, rows: Int64[Tensor, "queries"]) -> Iterator[tuple[slice, Float32[Tensor, "queries columns"]]]:
+        """Successive rows of the gallery with the exact distances to them, infinite where a query does not see them."""
+        self.near.free()
+        for start in range(0, len(self.gallery), EXACT_COLUMNS):
+            part = slice(start, min(start + EXACT_COLUMNS, len(self.gallery)))
+            distances = distance_block(self.queries, self.gallery, rows, part, self.distance).float()
+            left_out = self.left_out(rows, part)
+            yield part, distances if left_out is None else distances.masked_fill_(left_out, torch.inf)
+
+    def left_out(self, rows: Int64[Tensor, "queries"], part: slice) -> Bool[Tensor, "queries columns"] | None:
+        """Which of successive rows of the gallery a query does not see: itself and its sequence; None: it sees all."""
+        own, left_out = self._own(rows), None
+        if own is not None:
+            left_out = own[:, None] == torch.arange(part.start, part.stop, device=self.device)
+        if self.sequences is not None:
+            same = self.sequences[0][rows, None] == self.sequences[1][part]
+            left_out = same if left_out is None else left_out | same
+        return left_out
 
     def _own(self, rows: Int64[Tensor, "queries"]) -> Int64[Tensor, "queries"] | None:
         return None if self.exclude is None else self.exclude[rows]
@@ -179,6 +211,24 @@ def check_exclude(exclude: Shaped[Tensor, "..."], queries: int, gallery: int) ->
     if bool(((exclude < -1) | (exclude >= gallery)).any()):
         raise ValueError(f"exclude holds an index outside -1 to {gallery - 1}, the rows of the gallery")
     return exclude.long()
+
+
+def check_sequences(
+    queries: Shaped[Tensor, "..."] | None, gallery: Shaped[Tensor, "..."] | None, num_queries: int, num_gallery: int
+) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None:
+    """Sequences of the queries and of the gallery, of which those of rows without one differ; None: there are none."""
+    if queries is None and gallery is None:
+        return None
+    if queries is None or gallery is None:
+        raise ValueError("query_sequences and gallery_sequences go together; pass both, with -1 for no sequence")
+    for name, each, rows in (("query", queries, num_queries), ("gallery", gallery, num_gallery)):
+        if each.shape != (rows,) or each.is_floating_point() or each.is_complex() or each.dtype == torch.bool:
+            raise ValueError(
+                f"{name}_sequences has {each.dtype} and shape {tuple(each.shape)} but must be int64 and [{rows}], one "
+                "a row, below 0 for none"
+            )
+    queries, gallery = queries.long(), gallery.long()
+    return queries.where(queries >= 0, -2), gallery.clamp(min=-1)
 
 
 # A key sorts by distance, then the irrelevant first, then by index: the bits of a float >= 0 sort as it does.

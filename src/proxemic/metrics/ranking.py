@@ -4,7 +4,7 @@ Every function takes the relevance of the neighbours in ranked order, 1 (relevan
 relevant items in the whole gallery, and returns one float64 value in [0, 1] a query. Places beyond the end of the
 list count as not relevant. A query without relevant items has no defined value and gets NaN.
 
-The five rankings of Table 3 in the Multi-Proxy Anchor paper, each with four relevant items:
+The five rankings of Table 3 in the Multi-Proxy Anchor paper, which divides MAP@k by k, each with four relevant items:
 
 >>> rankings = torch.tensor([
 ...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -15,7 +15,7 @@ The five rankings of Table 3 in the Multi-Proxy Anchor paper, each with four rel
 ... ])
 >>> four = torch.full((5,), 4)
 >>> for values in (recall_at_k(rankings, four, 10), precision_at_k(rankings, four, 10), map_at_r(rankings, four),
-...                map_at_k(rankings, four, 10), ndcg_at_k(rankings, four, 10)):
+...                map_at_k(rankings, four, 10, divisor="k"), ndcg_at_k(rankings, four, 10)):
 ...     print([round(100 * value, 1) for value in values.tolist()])
 [100.0, 100.0, 100.0, 100.0, 100.0]
 [10.0, 20.0, 20.0, 40.0, 40.0]
@@ -25,6 +25,7 @@ The five rankings of Table 3 in the Multi-Proxy Anchor paper, each with four rel
 """
 
 import math
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -34,6 +35,7 @@ from proxemic.metrics.arrays import take_arrays
 
 Relevance = Int[Tensor, "queries places"] | Bool[Tensor, "queries places"]
 Values = Float64[Tensor, "queries"]
+Divisor = Literal["min", "k", "hits", "R"]
 
 
 @take_arrays("relevance", "num_relevant")
@@ -100,22 +102,71 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
     hits = _first_r(_checked(relevance, num_relevant), num_relevant)
-    return _defined(_average_precision(hits, num_relevant), num_relevant)
+    return _defined(_sum_of_precisions(hits, num_relevant) / num_relevant, num_relevant)
 
 
 @take_arrays("relevance", "num_relevant")
-def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Mean average precision over the first k places, divided by k also where fewer are relevant.
+def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int, *, divisor: Divisor = "min") -> Values:
+    r"""Mean average precision over the first k places; with k the number of places and the divisor R, that of the list.
 
-    $$\text{MAP@}k = \frac1k \sum_{i \le k} rel_i \, \text{Precision@}i$$
+    $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
-    Arguments and errors: as `recall_at_k`.
+    Args:
+        relevance: as in `recall_at_k`, like the next two.
+        num_relevant: R of each query.
+        k: how many places.
+        divisor: what the sum is divided by: `min`, min(k, R), of which a perfect list has 1; `k`, as in the
+            Multi-Proxy Anchor paper; `hits`, the relevant items among the first k, as in Open Metric Learning and
+            torchmetrics, where finding one at the first place and missing the others is worth 1; `R`, as in
+            pytorch-metric-learning.
 
-    >>> map_at_k(torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2]), 4)
+    Raises:
+        ValueError: where an argument is out of its range.
+
+    >>> rankings, two = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2])
+    >>> map_at_k(rankings, two, 4)
+    tensor([0.8333, 0.2500], dtype=torch.float64)
+    >>> map_at_k(rankings, two, 4, divisor="k")
     tensor([0.4167, 0.1250], dtype=torch.float64)
+    >>> map_at_k(rankings, two, 4, divisor="hits")
+    tensor([0.8333, 0.5000], dtype=torch.float64)
     """
     hits = _checked(relevance, num_relevant, k)[:, :k]
-    return _defined(_average_precision(hits, torch.full_like(num_relevant, k)), num_relevant)
+    if divisor == "min":
+        divisors = num_relevant.clamp(max=k)
+    elif divisor == "k":
+        divisors = torch.full_like(num_relevant, k)
+    elif divisor == "hits":
+        divisors = hits.sum(1).clamp(min=1.0)
+    elif divisor == "R":
+        divisors = num_relevant
+    else:
+        raise ValueError(f"divisor is {divisor!r} but must be one of {', '.join(map(repr, get_args(Divisor)))}")
+    return _defined(_sum_of_precisions(hits, num_relevant) / divisors, num_relevant)
+
+
+def map_at_k_name(divisor: Divisor) -> str:
+    """What comes before the @ in the results of `retrieval_metrics`.
+
+    >>> [map_at_k_name(divisor) for divisor in ("min", "k", "hits", "R")]
+    ['map', 'map_over_k', 'map_over_hits', 'map_over_r']
+    """
+    return "map" if divisor == "min" else f"map_over_{divisor.lower()}"
+
+
+@take_arrays("relevance", "num_relevant")
+def mrr(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
+    r"""Reciprocal rank of the first relevant item, 0 where none is listed; its mean is the mean reciprocal rank.
+
+    $$\text{RR} = \frac{1}{\min \{i : rel_i = 1\}}$$
+
+    Arguments and errors: as `recall_at_k`, without k.
+
+    >>> mrr(torch.tensor([[0, 1, 1], [0, 0, 0]]), torch.tensor([2, 1]))
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    hits = _checked(relevance, num_relevant)
+    return _defined(hits.amax(1) / (hits.argmax(1) + 1), num_relevant)
 
 
 @take_arrays("relevance", "num_relevant")
@@ -153,11 +204,24 @@ def _checked(
     return hits
 
 
-def _average_precision(hits: Float64[Tensor, "queries places"], most: Int[Tensor, "queries"]) -> Values:
+def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: Int[Tensor, "queries"]) -> Values:
+    """Average precision over the whole list, from the ranks of all R relevant items.
+
+    Args:
+        ranks: from 1, in ascending order; infinite beyond the R-th.
+        num_relevant: R of each query, at least 1.
+
+    >>> average_precision(torch.tensor([[1.0, 4.0], [5.0, torch.inf]]).double(), torch.tensor([2, 1]))
+    tensor([0.7500, 0.2000], dtype=torch.float64)
+    """
+    found = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
+    return _whole_steps(found / ranks, num_relevant[:, None]).sum(1) / num_relevant
+
+
+def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]) -> Values:
     places = torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
     # A quotient of the same two whole numbers is the same everywhere.
-    sums = _whole_steps(hits * (hits.cumsum(1) / places), most[:, None]).sum(1)
-    return sums / most
+    return _whole_steps(hits * (hits.cumsum(1) / places), num_relevant[:, None]).sum(1)
 
 
 def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:

@@ -25,7 +25,7 @@ def ranked_relevance(
     """
     listed = search.shortlist(rows, k)
     relevant = query_labels[rows, None] == gallery_labels[listed.indices]
-    relevant &= listed.values.isfinite()  # the query itself, at the end
+    relevant &= listed.values.isfinite()  # what the query does not see, at the end
     certain = listed.certain(k, len(gallery_labels))
     gaps = listed.values.diff(dim=1) <= listed.doubt[:, None]
     mixed = (gaps & (relevant[:, 1:] != relevant[:, :-1])).any(1) & certain

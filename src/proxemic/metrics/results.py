@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-from jaxtyping import Bool, Float64, Int64
+import torch
+from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics.clustering import ClusteringMetrics
@@ -24,6 +25,7 @@ class RetrievalMetrics(dict[str, float]):
         clustering: where k-means was asked for, what it found.
         chance: what the values would be, on average, with random rankings and random clusters of the same sizes; see
             `proxemic.metrics.chance`.
+        expected: value of each query under a random ranking, as `per_query`.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class RetrievalMetrics(dict[str, float]):
         average: Average = "queries",
         clustering: ClusteringMetrics | None = None,
         chance: Mapping[str, float] = MappingProxyType({}),
+        expected: Mapping[str, Float64[Tensor, "queries"]] = MappingProxyType({}),
     ) -> None:
         super().__init__(values)
         self.per_query = dict(per_query)
@@ -42,6 +45,7 @@ class RetrievalMetrics(dict[str, float]):
         self.average: Average = average
         self.clustering = clustering
         self.chance = dict(chance)
+        self.expected = dict(expected)
 
     @property
     def judged(self) -> Bool[Tensor, "queries"]:
@@ -68,6 +72,46 @@ class RetrievalMetrics(dict[str, float]):
         """
         return {label: means(values) for label, values in by_class(self.per_query, self.labels).items()}
 
+    def by_group(self, groups: Shaped[Tensor, "..."]) -> dict[int, "RetrievalMetrics"]:
+        """The same of the queries of each group alone, which search the whole gallery as before.
+
+        Clustering is of the gallery and has no part here, and metrics of one's own have none.
+
+        Args:
+            groups: One integer a query, below 0 for none.
+
+        Returns:
+            by group in ascending order, those with a query that was judged.
+
+        Raises:
+            ValueError: where there is not one integer a query.
+
+        >>> from proxemic.metrics import retrieval_metrics
+        >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2]], torch.tensor([5, 5, 7, 7]), recall_at=(1,))
+        >>> {group: part["recall@1"] for group, part in found.by_group(torch.tensor([0, 1, 1, 1])).items()}
+        {0: 1.0, 1: 0.333...}
+        """
+        if groups.shape != self.labels.shape or groups.is_floating_point() or groups.dtype == torch.bool:
+            raise ValueError(
+                f"groups has {groups.dtype} and shape {tuple(groups.shape)} but must be int64 and "
+                f"[{len(self.labels)}], one a query"
+            )
+        groups, parts = groups.cpu(), {}
+        for group in groups[self.judged & (groups >= 0)].unique().tolist():
+            chosen = groups == group
+            labels = self.labels[chosen]
+            values = {name: each[chosen] for name, each in self.per_query.items()}
+            expected = {name: each[chosen] for name, each in self.expected.items()}
+            parts[group] = RetrievalMetrics(
+                averages(values, labels, self.average),
+                per_query=values,
+                labels=labels,
+                average=self.average,
+                chance=averages(expected, labels, self.average),
+                expected=expected,
+            )
+        return parts
+
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
         """Confidence intervals of all values: what as many other classes might have given.
 
@@ -89,6 +133,15 @@ class RetrievalMetrics(dict[str, float]):
             name: bootstrap_statistic(statistic, len(table), level=level, resamples=times, seed=seed)
             for name, (statistic, times) in statistics.items()
         }
+
+
+def averages(
+    values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: Average
+) -> dict[str, float]:
+    """Mean of each metric over the queries, or over the classes of the means of their queries."""
+    parts = [values] if average == "queries" else by_class(values, labels).values()
+    each = [means(part) for part in parts]
+    return {name: math.fsum(part[name] for part in each) / len(each) for name in values}
 
 
 def by_class(

@@ -22,7 +22,7 @@ class Shortlist:
     """The k rows of the gallery with the smallest v for each query, nearest first.
 
     Args:
-        values: v in units of the search's own; infinite for the row that is the query itself.
+        values: v in units of the search's own; infinite for the rows that the query does not see.
         indices: of the rows.
         doubt: two rows of one query whose v differ by more have the right order, also as float32 distances; rows that
             are not listed have a v of at least the last, less half of this.
@@ -36,7 +36,8 @@ class Shortlist:
         """Whether no row that is not listed can be among the first k."""
         if self.values.shape[1] == gallery:
             return torch.ones_like(self.doubt, dtype=torch.bool)
-        return self.values[:, -1] - self.values[:, k - 1] > self.doubt
+        # A list that ends in what the query does not see holds all that it does.
+        return self.values[:, -1].isinf() | (self.values[:, -1] - self.values[:, k - 1] > self.doubt)
 
 
 class ShortlistSearch:
@@ -64,13 +65,20 @@ class ShortlistSearch:
         self._bias = self._heights.neg().float()
         self._buffer = torch.empty(0, device=self._flat.device)
 
-    def nearest(self, rows: Int64[Tensor, "queries"], k: int, own: Int64[Tensor, "queries"] | None) -> Shortlist:
+    def nearest(
+        self,
+        rows: Int64[Tensor, "queries"],
+        k: int,
+        own: Int64[Tensor, "queries"] | None,
+        sequences: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
+    ) -> Shortlist:
         """List the k nearest rows of the gallery.
 
         Args:
             rows: which queries.
             k: from 1 to the number of gallery rows.
             own: the gallery row that is the query itself, or -1.
+            sequences: of these queries and of the gallery; a query does not see the rows of its own.
         """
         flat, heights = self._flatten(self.queries, rows)
         width = min(max(1, _TILE // len(rows)), len(self._flat))
@@ -85,6 +93,8 @@ class ShortlistSearch:
                 torch.addmm(self._bias[part], flat, self._flat[part].T, out=tile)
                 if own is not None:
                     _remove(tile, own - start)
+                if sequences is not None:
+                    tile.masked_fill_(sequences[0][:, None] == sequences[1][part], -torch.inf)
                 # What is no better than a full list need not be looked for.
                 found, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
                 scores, indices = torch.cat([scores, found], 1), torch.cat([indices, places + start], 1)

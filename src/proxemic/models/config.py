@@ -10,7 +10,7 @@ from proxemic.models.iresnet import IRESNETS
 
 # Not Any: a parser would make what a recipe names there.
 Scalar = bool | int | float | str | None
-Pooling = Literal["avg", "max", "avg+max", "gem"]
+Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem"]
 Head = Literal["linear", "linear+layer_norm", "none"]
 HeadInit = Literal["kaiming_normal"]
 
@@ -28,7 +28,8 @@ class ModelConfig:
             feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
             parameter `in_channels` of its constructor is filled in.
         embedding_size: dimensions of the embedding, 1 to 1,048,576.
-        pooling: of the backbone's feature map; `avg` for an IResNet, which leaves one place.
+        pooling: of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem` with the
+            power 3; `avg` for an IResNet, which leaves one place.
         layer_norm: normalise the pooled features, without trained weights, before the last layer.
         normalize: scale embeddings to unit length.
         in_channels: of the images: 1 (grey) or 3 (colour).

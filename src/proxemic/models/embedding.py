@@ -1,6 +1,7 @@
 """The embedding network: backbone, pooling, head."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from jaxtyping import Float
@@ -17,6 +18,8 @@ from proxemic.models.own_backbone import OwnBackbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
+
+POOLINGS = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM, "cubic-gem": partial(GeM, train_p=False)}
 
 
 class EmbeddingModel(nn.Module):
@@ -45,7 +48,7 @@ class EmbeddingModel(nn.Module):
         super().__init__()
         self.config = config
         self.backbone = backbone
-        self.pooling = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM}[config.pooling]()
+        self.pooling = POOLINGS[config.pooling]()
         features = backbone.num_features
         norm = nn.LayerNorm(features, elementwise_affine=False) if config.layer_norm else nn.Identity()
         self.head = nn.Sequential(norm, *_last_layers(config, features))

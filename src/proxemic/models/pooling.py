@@ -46,8 +46,9 @@ class GeM(nn.Module):
     Source: Radenović et al., Fine-tuning CNN Image Retrieval with No Human Annotation, eq. 3.
 
     Args:
-        p: the initial exponent, above 0; trained, one for all channels.
+        p: the exponent, above 0, one for all channels.
         eps: floor of the features, above 0, which keeps the gradient of p finite.
+        train_p: whether p is a parameter, which starts at this value; else it stays, as 3 in "cubic" pooling.
 
     Raises:
         ValueError: where an argument is out of its range.
@@ -56,11 +57,11 @@ class GeM(nn.Module):
     tensor([[5.]], grad_fn=<PowBackward1>)
     """
 
-    def __init__(self, p: float = 3.0, eps: float = 1e-6) -> None:
+    def __init__(self, p: float = 3.0, eps: float = 1e-6, *, train_p: bool = True) -> None:
         super().__init__()
         if not (p > 0 and eps > 0):
             raise ValueError(f"p is {p} and eps {eps}, but both must be above 0")
-        self.p = nn.Parameter(torch.tensor(float(p)))
+        self.p = nn.Parameter(torch.tensor(float(p))) if train_p else float(p)
         self.eps = eps
 
     def forward(self, features: Float[Tensor, "batch dim height width"]) -> Float[Tensor, "batch dim"]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -59,7 +59,9 @@ def plan_folds(
         model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
         return base | {"data": data, "model": model, "evaluation": evaluation}
 
-    recipes = {"base": base, "complete": changed(_whole(base["data"]), folds * embedding_size, "last")}
+    complete = changed(_whole(base["data"]), folds * embedding_size, "last")
+    complete["training"] = base["training"] | {"until_plateau": None}
+    recipes = {"base": base, "complete": complete}
     for fold in range(folds):
         dealt = {"source": _whole(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
         data = {"class_path": "proxemic.data.Fold", "init_args": dealt}
@@ -89,21 +91,32 @@ class CrossValidation:
         self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
         self.base: dict[str, Any] = yaml.safe_load(recipes["base"])
         for name, text in recipes.items():
-            file = self._file(name)
+            file = self.file(name)
             if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), text):
                 raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
             write_text(file, text)
 
-    def evaluate(self, flags: Sequence[str], folder: Path) -> float:
-        """Mean over the folds of the metric on their validation classes, at each fold's best epoch."""
-        jobs = [self._fold(fold, flags, folder, test=False) for fold in range(self.folds)]
-        try:
-            value = fmean(result["validation"][self.metric] for result in self._run(jobs))
-        except FoldFailed:
-            _drop_weights(jobs)
-            raise
-        _drop_weights(jobs)  # of 50 trials they would fill a disk
-        return value
+    def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
+        """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
+
+        Args:
+            flags: Of the trial.
+            folder: For its runs.
+            first: That of a trial which trained the first phase, to go on with.
+        """
+        jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.folds)]
+        return fmean(result["validation"][self.metric] for result in self._run(jobs))
+
+    def drop_weights(self, trials: Path, *, but: Path | None = None) -> None:
+        """Of all trials in a folder, but perhaps for one: 50 would fill a disk."""
+        for run in trials.glob("*/fold-*/"):
+            if run.parent != but:
+                RunDirectory(run).drop_weights()
+
+    @property
+    def first_phase(self) -> tuple[str, ...]:
+        """The flags that leave the first of two phases alone."""
+        return "--second_phase=null", f"--training.epochs={self._lengths[0]}"
 
     def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
         """Separated, concatenated and complete results on the test classes, of one seed."""
@@ -114,8 +127,7 @@ class CrossValidation:
         seeded = [*flags, "--seed", str(number)]
         jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
         folds = self._run(jobs)
-        epochs = 5 * math.ceil(fmean(result["epoch"] for result in folds) / 5)
-        (complete,) = self._run([self._complete(epochs, seeded, folder)])
+        (complete,) = self._run([self._complete(folds, seeded, folder)])
         results = {
             "separated": {name: fmean(fold["test"][name] for fold in folds) for name in folds[0]["test"]},
             "concatenated": concatenated([job.out for job in jobs]),
@@ -126,19 +138,29 @@ class CrossValidation:
             RunDirectory(path).drop_weights(model=False)
         return results
 
-    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool) -> Job:
-        return Job(self._file(f"fold-{fold}"), tuple(flags), folder / f"fold-{fold}", test)
+    def _fold(
+        self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None
+    ) -> Job:
+        name = f"fold-{fold}"
+        return Job(self.file(name), tuple(flags), folder / name, test, first and first / name)
 
-    def _complete(self, epochs: int, flags: Sequence[str], folder: Path) -> Job:
+    def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
         """One model on all training classes, for as long as the folds needed."""
-        recipe = self._file("complete")
-        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-        length = ["--training.epochs", str(epochs)]
-        if content["second_phase"] is not None:
-            first = content["training"]["epochs"] - content["second_phase"]["epochs"]
+        total = _rounded_up(result["epoch"] for result in folds)
+        length: list[str] = []
+        if self.base["second_phase"] is not None:
+            first = [result["phases"][0]["epochs"] if "phases" in result else self._lengths[0] for result in folds]
+            second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
             # Folds that were best before the second phase began do without it.
-            length += ["--second_phase.epochs", str(epochs - first)] if epochs > first else ["--second_phase", "null"]
-        return Job(recipe, (*flags, *length), folder / "complete")
+            length = ["--second_phase.epochs", str(second)] if second else ["--second_phase", "null"]
+            total = max(total, second + 5)  # both rounded up may leave nothing of the first
+        return Job(self.file("complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete")
+
+    @property
+    def _lengths(self) -> tuple[int, int]:
+        """The most epochs of both phases."""
+        second = (self.base["second_phase"] or {"epochs": 0})["epochs"]
+        return self.base["training"]["epochs"] - second, second
 
     def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         results: dict[Path, dict[str, Any]] = {}
@@ -153,13 +175,17 @@ class CrossValidation:
             raise kind(f"{job.out}: {error}") from error
         return [results[job.out] for job in jobs]
 
-    def _file(self, name: str) -> Path:
+    def file(self, name: str) -> Path:
         return self.out / "recipes" / f"{name}.yaml"
 
 
-def _drop_weights(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        RunDirectory(job.out).drop_weights()
+def _rounded_up(epochs: Iterable[int]) -> int:
+    """Their mean, rounded up to a multiple of 5.
+
+    >>> _rounded_up([3, 8]), _rounded_up([5, 5]), _rounded_up([0, 0])
+    (10, 5, 0)
+    """
+    return 5 * math.ceil(fmean(epochs) / 5)
 
 
 def _whole(data: Mapping[str, Any]) -> dict[str, Any]:

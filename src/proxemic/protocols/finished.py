@@ -157,7 +157,8 @@ class FinishedRun(Run):
         recipe = self.recipe.from_its_first_phase()
         assert self.metrics is not None
         second, phase = recipe.second_phase, recipe
-        if second is not None and self.metrics["epoch"] > recipe.training.epochs - second.epochs:
+        first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
+        if second is not None and self.metrics["epoch"] > first:
             phase = second
         loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
         load_loss(run, loss)

@@ -33,12 +33,14 @@ class Job:
         flags: What overrides it, as on the command line.
         out: The run directory; one that holds the run, finished or begun, is taken up.
         test: Judge on the test classes at the end.
+        begin: A finished run that this one goes on with, by a recipe that adds a second phase to its.
     """
 
     recipe: Path
     flags: tuple[str, ...]
     out: Path
     test: bool = True
+    begin: Path | None = None
 
 
 def run_job(
@@ -65,6 +67,7 @@ def run_job(
     from proxemic.data.images import NO_TEST
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import RunDirectory, train
+    from proxemic.training.extending import branch
 
     run = RunDirectory(job.out)
     read = read_recipe(job.recipe, job.flags, own_code=True)
@@ -77,6 +80,9 @@ def run_job(
         )
     if begun and run.metrics.exists():
         return json.loads(run.metrics.read_text(encoding="utf-8"))
+    if job.begin is not None and not begun:
+        branch(RunDirectory(job.begin), run, read.yaml)
+        begun = True
     training = replace(read.recipe.training, threads=read.recipe.training.threads or RUN_THREADS)
     return train(
         replace(read.recipe, training=training),

@@ -12,7 +12,17 @@ from proxemic.errors import UserError
 from proxemic.protocols.dimensions import Choices, Dimension, Factor, Range, read_dimension
 from proxemic.recipes.reader import read_yaml
 
-__all__ = ["Stage", "as_flags", "default_space", "hold", "list_spaces", "load_space", "read_stages", "recipe_value"]
+__all__ = [
+    "Stage",
+    "as_flags",
+    "default_space",
+    "given_keys",
+    "hold",
+    "list_spaces",
+    "load_space",
+    "read_stages",
+    "recipe_value",
+]
 
 FOLDER = Path(__file__).parent / "spaces"
 PACKAGES = ("proxemic.losses.", "pytorch_metric_learning.")
@@ -50,7 +60,7 @@ class Stage:
 
 
 def list_spaces() -> list[str]:
-    """Names of the search spaces in the package, sorted: the classes of losses, and of what may be inside them."""
+    """Names of the search spaces in the package, sorted: of classes of losses, with their form, and of what is inside."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
@@ -75,11 +85,13 @@ def load_space(name: str) -> list[Any]:
     return content
 
 
-def default_space(recipe: Mapping[str, Any]) -> list[Any]:
+def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> list[Any]:
     """The package's space for a recipe's loss; what is inside the loss is searched with its last stage.
 
     Args:
         recipe: Its full content, as from YAML.
+        two_phases: Take the space that searches both phases of a training, where the loss has one; what is inside the
+            loss is searched with the first.
 
     Raises:
         UserError: If there is none for the loss.
@@ -91,10 +103,11 @@ def default_space(recipe: Mapping[str, Any]) -> list[Any]:
             f"There is no search space for the loss {own}: give one with --space FILE, in which stages list what is "
             f"searched, or the name of one of {', '.join(known)}."
         )
-    stages = load_space(own)
+    phases = f"{own}-two-phases"
+    stages = load_space(phases if two_phases and phases in known else own)
     for name in inside:
         if name in known:
-            stages[-1]["search"] |= load_space(name)[-1]["search"]
+            stages[0 if two_phases else -1]["search"] |= load_space(name)[-1]["search"]
     return stages
 
 
@@ -114,8 +127,7 @@ def hold(content: Sequence[Any], flags: Sequence[str]) -> tuple[list[Any], list[
     >>> hold([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["--loss.alpha=32"])
     ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
     """
-    words = (word.removeprefix("--").partition("=")[0] for word in flags if word.startswith("--"))
-    given = {word.replace(".init_args", "") for word in words}
+    given = given_keys(flags)
     if twice := sorted(given & _keys(content, "fixed") - _keys(content, "search")):
         raise UserError(
             f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave "
@@ -137,6 +149,16 @@ def hold(content: Sequence[Any], flags: Sequence[str]) -> tuple[list[Any], list[
         held |= dict.fromkeys(key for key in search if key in given)
         left.append({**stage, "search": rest})
     return left, list(held)
+
+
+def given_keys(flags: Sequence[str]) -> set[str]:
+    """The keys that flags give a value to.
+
+    >>> sorted(given_keys(["--optim.lr", "0.1", "--loss.init_args.alpha=3"]))
+    ['loss.alpha', 'optim.lr']
+    """
+    words = (word.removeprefix("--").partition("=")[0] for word in flags if word.startswith("--"))
+    return {word.replace(".init_args", "") for word in words}
 
 
 def _keys(content: Sequence[Any], part: str) -> set[str]:

@@ -1,8 +1,10 @@
-"""One value of a recipe varied, all others as they are, over seeds: a curve of a metric against the value."""
+"""One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +15,7 @@ from proxemic.losses.own import make_loss
 from proxemic.protocols.compare import finish_comparison, plan_comparison
 from proxemic.protocols.comparison_directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison_entries import find_names, read_entry
-from proxemic.protocols.comparison_statistics import mean
+from proxemic.protocols.comparison_statistics import Estimate, mean
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe
@@ -21,53 +23,112 @@ from proxemic.training import Recipe
 with extra("train"):
     from matplotlib.figure import Figure
 
-__all__ = ["Sweep", "plan_sweep", "plot_sweep", "run_sweep"]
+__all__ = ["Axis", "Sweep", "plan_sweep", "plot_sweep", "read_sweeps", "run_sweep"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A value of a recipe, or several that are always equal, varied.
+
+    Args:
+        keys: Which, as flags without their dashes: ``loss.alpha``, ``second_phase.loss.alpha``.
+        values: What they are set to, as a flag has it.
+    """
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """From ``KEY[,KEY…]=VALUE,VALUE``.
+
+        Raises:
+            UserError: If it is something else, or a key or value comes twice.
+
+        >>> Axis.parse("loss.alpha,second_phase.loss.alpha=8,16,32")
+        Axis(keys=('loss.alpha', 'second_phase.loss.alpha'), values=('8', '16', '32'))
+        """
+        before, _, after = text.partition("=")
+        keys = tuple(key.strip().removeprefix("--") for key in before.split(","))
+        values = tuple(value.strip() for value in after.split(","))
+        if not (all(keys) and all(values)) or len(set(keys)) < len(keys) or len(set(values)) < len(values):
+            raise UserError(
+                f"--vary is {text!r}, but must be a key, or several with commas, and values, each once, as "
+                "loss.alpha=8,16,32."
+            )
+        return cls(keys, values)
+
+    @property
+    def name(self) -> str:
+        """The keys, as ``loss.alpha+second_phase.loss.alpha``."""
+        return "+".join(self.keys)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One value of a recipe, varied.
+    """A curve over the values of one axis, or a heat map over those of two."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all axes."""
+        return tuple(key for axis in self.axes for key in axis.keys)
+
+    @property
+    def name(self) -> str:
+        """What its files are called, as ``loss.k1,loss.k2``."""
+        return ",".join(axis.name for axis in self.axes)
+
+    def points(self) -> list[dict[str, str]]:
+        """What every key is set to, point by point; those of the last axis next to each other.
+
+        >>> Sweep((Axis(("k1",), ("0.5", "1")), Axis(("k2",), ("1", "2")))).points()[1]
+        {'k1': '0.5', 'k2': '2'}
+        """
+        return [
+            {key: value for axis, value in zip(self.axes, values, strict=True) for key in axis.keys}
+            for values in product(*(axis.values for axis in self.axes))
+        ]
+
+
+def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
+    """A sweep for each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
 
     Args:
-        key: Which, as a flag without its dashes: ``loss.alpha``, ``second_phase.loss.k1``.
-        values: What it is set to, as a flag has it.
+        texts: As `Axis.parse` takes them.
+        grid: Every value of the first with every value of the second.
+
+    Raises:
+        UserError: If two texts set the same keys, or ``grid`` has other than two.
+
+    >>> [len(sweep.points()) for sweep in read_sweeps(["k1=0.5,1", "k2=1,1.5,2"], grid=True)]
+    [6]
     """
-
-    key: str
-    values: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> "Sweep":
-        """From ``KEY=VALUE,VALUE``.
-
-        Raises:
-            UserError: If it is something else, or a value comes twice.
-
-        >>> Sweep.parse("loss.alpha=8,16,32")
-        Sweep(key='loss.alpha', values=('8', '16', '32'))
-        """
-        key, equals, rest = text.removeprefix("--").partition("=")
-        values = tuple(value.strip() for value in rest.split(","))
-        if not (key and equals and all(values)) or len(set(values)) < len(values):
-            raise UserError(f"--vary is {text!r}, but must be a key and values, each once, as loss.alpha=8,16,32.")
-        return cls(key, values)
+    axes = [Axis.parse(text) for text in texts]
+    if grid and len(axes) != 2:
+        raise UserError(f"--grid takes two --vary, not {len(axes)}: set other values by their flags.")
+    keys = [key for axis in axes for key in axis.keys] if grid else [axis.name for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise UserError(f"--vary names {', '.join(keys)}: vary each once, with all of its values.")
+    return [Sweep(tuple(axes))] if grid else [Sweep((axis,)) for axis in axes]
 
 
 def plan_sweep(
     recipe: str, sweeps: Sequence[Sweep], seeds: Sequence[int] | None, out: Path, flags: Sequence[str], metric: str
 ) -> tuple[Comparison, dict[Sweep, list[str]]]:
-    """Write a recipe for each value, and plan a comparison of them all.
+    """Write a recipe for each point, and plan a comparison of them all.
 
     Args:
         recipe: A recipe's name, or a YAML file.
-        sweeps: Each is varied by itself, the others left as the recipe has them.
-        seeds: Of each value; None is 0 to 4, or those that ``out`` has.
+        sweeps: Each by itself, other values left as the recipe has them.
+        seeds: Of each point; None is 0 to 4, or those that ``out`` has.
         out: The directory, new or of the same sweep, to go on with.
         flags: What overrides the recipe besides.
         metric: To be shown.
 
     Returns:
-        The comparison in ``out/comparison``, and of each sweep the names of its values' recipes in it.
+        The comparison in ``out/comparison``, and of each sweep the names of its points' recipes in it.
 
     Raises:
         UserError: If an argument, the recipe or a value is refused; then nothing is written.
@@ -81,14 +142,18 @@ def plan_sweep(
     texts: dict[Path, str] = {}
     names: dict[Sweep, list[str]] = {}
     for sweep in sweeps:
-        for value in sweep.values:
+        for point in sweep.points():
+            varied = [word for key, value in point.items() for word in (f"--{key}", value)]
+            told = ", ".join(f"{key}={value}" for key, value in point.items())
             try:
-                read = read_recipe(path, [*flags, f"--{sweep.key}", value], own_code=True)
+                read = read_recipe(path, [*flags, *varied], own_code=True)
                 _try_losses(read.recipe)
             except (UserError, ValueError) as error:
-                raise UserError(f"--vary {sweep.key}={value}: {error}") from error
-            file = out / "values" / f"{sweep.key}={value.replace('/', '_')}.yaml"
-            texts[file] = f"# {recipe} with {sweep.key} {value}.\n{read.yaml}"
+                raise UserError(f"--vary {told}: {error}") from error
+            values = [point[axis.keys[0]].replace("/", "_") for axis in sweep.axes]
+            named = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
+            file = out / "values" / f"{named}.yaml"
+            texts[file] = f"# {recipe} with {told}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():
         if file.exists() and file.read_text(encoding="utf-8") != text:
@@ -111,7 +176,7 @@ def _try_losses(recipe: Recipe) -> None:
 def run_sweep(
     comparison: Comparison, names: dict[Sweep, list[str]], metric: str, *, workers: int = 1
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train what is not finished yet; the results of each value, by seed, are returned.
+    """Train what is not finished yet; the results of each point, by seed, are returned.
 
     Args:
         comparison: As `plan_sweep` gives it.
@@ -131,16 +196,29 @@ def run_sweep(
 
 
 def plot_sweep(sweep: Sweep, results: Sequence[dict[int, Result]], metric: str, recipe: str) -> Figure:
-    """Draw a metric of the test, in percent, against the value: mean, 95% interval, a dot a seed."""
+    """Draw a metric of the test, in percent, against the values.
+
+    Of one axis a curve: mean, 95% interval, a dot a seed. Of two a heat map with the mean, and the interval, in each
+    cell; the first axis goes up.
+    """
+    found = [each for each in (mean(result, metric) for result in results) if each]
+    first, *second = sweep.axes
+    figure, axes = _heat_map(first, second[0], found, metric) if second else _curve(first, found, results, metric)
+    axes.set_title(recipe, fontsize=9, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _curve(
+    axis: Axis, found: Sequence[Estimate], results: Sequence[dict[int, Result]], metric: str
+) -> tuple[Figure, Any]:
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes = figure.subplots()
-    places = _places(sweep.values)
-    found = [mean(each, metric) for each in results]
-    assert all(found)
+    places = _places(axis.values)
     axes.errorbar(
         places,
-        [100 * each.mean for each in found if each],
-        yerr=[100 * (each.half_width or 0.0) for each in found if each],
+        [100 * each.mean for each in found],
+        yerr=[100 * (each.half_width or 0.0) for each in found],
         fmt="o-", color="#224466", markersize=5, capsize=3, linewidth=1.3,
     )  # fmt: skip
     for place, each in zip(places, results, strict=True):
@@ -150,13 +228,31 @@ def plot_sweep(sweep: Sweep, results: Sequence[dict[int, Result]], metric: str, 
     if numbers and min(places) > 0 and max(places) / min(places) > 8:
         axes.set_xscale("log")
         axes.minorticks_off()
-    axes.set_xticks(places, sweep.values)
-    axes.set_xlabel(sweep.key, parse_math=False)
+    axes.set_xticks(places, axis.values)
+    axes.set_xlabel(" = ".join(axis.keys), parse_math=False)
     axes.set_ylabel(f"test {metric}, %")
-    axes.set_title(recipe, fontsize=9, parse_math=False)
     axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    return figure, axes
+
+
+def _heat_map(up: Axis, across: Axis, found: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
+    rows, columns = len(up.values), len(across.values)
+    figure = Figure(figsize=(1.8 + 0.8 * columns, 1.4 + 0.55 * rows), layout="constrained")
+    axes = figure.subplots()
+    means = [[100 * found[row * columns + column].mean for column in range(columns)] for row in range(rows)]
+    image = axes.imshow(means, cmap="viridis", aspect="auto", origin="lower")
+    low, high = min(map(min, means)), max(map(max, means))
+    for place, each in enumerate(found):
+        row, column = divmod(place, columns)
+        text = f"{100 * each.mean:.2f}" + ("" if each.half_width is None else f"\n±{100 * each.half_width:.2f}")
+        dark = 100 * each.mean < low + 0.6 * (high - low)
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axes.set_xticks(range(columns), across.values)
+    axes.set_yticks(range(rows), up.values)
+    axes.set_xlabel(" = ".join(across.keys), parse_math=False)
+    axes.set_ylabel(" = ".join(up.keys), parse_math=False)
+    figure.colorbar(image, ax=axes).set_label(f"test {metric}, %")
+    return figure, axes
 
 
 def _places(values: Sequence[str]) -> list[float]:

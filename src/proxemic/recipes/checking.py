@@ -29,6 +29,7 @@ _BESIDE = {
     "loss": "proxemic.losses",
     "loss.init": "proxemic.losses.initialization",
     "loss.loss": f"{PACKAGE}losses",
+    "loss.margin": "proxemic.losses",
     "loss.miner": f"{PACKAGE}miners",
     "loss.pooling": "proxemic.losses",
     "loss.regularizers": "proxemic.losses",

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Transform
 
 from proxemic.extras import extra
@@ -207,7 +207,7 @@ def _place(arm: Any) -> Place | None:
         return Place(_bases([place for each in arms(made) if (place := _place(each))]), filled_names=names)
     if (
         not inspect.isclass(origin)
-        or origin in (*_PLAIN, inspect.Parameter.empty)
+        or origin in (*_PLAIN, Tensor, inspect.Parameter.empty)  # no recipe makes a tensor
         or is_container(origin)
         or issubclass(origin, Enum)
     ):

@@ -284,7 +284,7 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
         raise refused[0] if refused else error  # noqa: B904
 
 
-_FILLED_IN = {"num_classes", "embedding_size", "num_images", "labels", "batch_size", "seed"}
+_FILLED_IN = {"num_classes", "embedding_size", "num_images", "labels", "batch_size", "seed", "categories"}
 """What the program gives to losses and batches, where their classes take it."""
 
 

@@ -71,7 +71,9 @@ def _fits(value: Any, arm: Any) -> bool:
     if is_container(origin) and issubclass(origin, Mapping):
         return isinstance(value, Mapping)
     if is_container(origin):
-        return isinstance(value, (list, tuple)) and all(fits(each, elements(arm)) for each in value)
+        if not isinstance(value, (list, tuple)) or _length(arm) not in (None, len(value)):
+            return False
+        return all(fits(each, elements(arm)) for each in value)
     return True
 
 
@@ -80,7 +82,14 @@ def _said(arm: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(repr, get_args(arm)))}"
     if is_container(origin):
-        return "a mapping" if issubclass(origin, Mapping) else f"a list, each {said(elements(arm))}"
+        many = f"a list of {_length(arm)}" if _length(arm) else "a list"
+        return "a mapping" if issubclass(origin, Mapping) else f"{many}, each {said(elements(arm))}"
     if arm is type(None):
         return "null"
     return _KINDS.get(arm, f"a {arm.__name__}" if inspect.isclass(arm) else str(arm))
+
+
+def _length(arm: Any) -> int | None:
+    """Of a tuple of so many; None for any number."""
+    inner = get_args(arm)
+    return len(inner) if get_origin(arm) is tuple and Ellipsis not in inner else None

@@ -3,9 +3,11 @@
 from proxemic.extras import extra
 
 with extra("train"):
+    from proxemic.training.embed import embed_dataset
     from proxemic.training.measures import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
     from proxemic.training.optim import Optimization, parameter_groups
     from proxemic.training.phases import SecondPhase
+    from proxemic.training.plateau import UntilPlateau
     from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
     from proxemic.training.retrieval_callback import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric
@@ -28,6 +30,8 @@ __all__ = [
     "SecondPhase",
     "Snapshots",
     "TrainingConfig",
+    "UntilPlateau",
+    "embed_dataset",
     "parameter_groups",
     "train",
 ]

@@ -34,7 +34,13 @@ class TrainingData(LightningDataModule):
         self.images, self.recipe = images, recipe
         batches, seed = recipe.batches, recipe.seed
         if batches.sampler is not None:
-            order = batches.sampler(labels=images.labels, num_images=len(images), batch_size=batches.size, seed=seed)
+            order = batches.sampler(
+                labels=images.labels,
+                num_images=len(images),
+                batch_size=batches.size,
+                seed=seed,
+                categories=images.categories,
+            )
             size = batches.size
         elif batches.images_per_class is None:
             order = RandomBatches(len(images), batches.size, seed=seed)

@@ -1,5 +1,7 @@
 """Embeddings of many images."""
 
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -7,18 +9,20 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RowLabels
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
+from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import leave_signals
 from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import gather_rows, split_roles
+from proxemic.training.retrieval_metric import RetrievalMetric, gather_rows, split_roles
 
 __all__ = [
+    "embed_dataset",
     "embed_images",
     "evaluate_embeddings",
     "join_shares",
@@ -81,18 +85,101 @@ def embed_images(
         worker_init_fn=leave_signals,
         generator=torch.Generator(),  # the loader draws a seed: not from the generator that training draws from
     )
-    device = next(model.parameters()).device
+    batches = tqdm(loader, description, leave=False, disable=True if rank else None)
+    return _embed(model, (batch for batch, _ in batches))
+
+
+def embed_dataset(
+    model: nn.Module,
+    data: Dataset[Any] | DataLoader[Any],
+    *,
+    keys: tuple[str, str] = ("image", "label"),
+    batch_size: int = 256,
+    workers: int = 0,
+    description: str = "embedding",
+) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, " samples"] | None]:
+    """Embed a plain PyTorch data set, in evaluation mode, on the model's device; the modes of its parts are put back.
+
+    Args:
+        model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
+            floating-point parameter.
+        data: A data set of pairs of an image, a floating tensor as the model takes it, and a label, an integer; or of
+            mappings with such values; or of images alone. What follows the label is not looked at. Or a `DataLoader` of
+            batches of these, in its own order, without what it drops.
+        keys: Of the image and the label, where samples are mappings.
+        batch_size: Samples a batch of a data set.
+        workers: Processes that load the samples of a data set.
+        description: What the progress bar says; it shows on terminals only.
+
+    Returns:
+        embeddings ``[N, D]``, float32 on the CPU, and labels ``[N]``, or None where there are none.
+
+    Raises:
+        ValueError: If there are no samples, or images or labels are not as said.
+
+    >>> from proxemic.metrics import retrieval_metrics
+    >>> from torch.utils.data import TensorDataset
+    >>> images, labels = torch.rand(20, 1, 4, 4), torch.arange(20) // 2
+    >>> embeddings, labels = embed_dataset(nn.Flatten(), TensorDataset(images, labels))
+    >>> embeddings.shape, retrieval_metrics(embeddings, labels).queries
+    (torch.Size([20, 16]), 20)
+    """
+    if not isinstance(data, DataLoader):
+        # The loader draws a seed: not from the generator that training draws from.
+        generator = torch.Generator()
+        data = DataLoader(data, batch_size, num_workers=workers, worker_init_fn=leave_signals, generator=generator)
+    labels: list[Tensor | None] = []
+
+    def images() -> Iterable[Tensor]:
+        for batch in tqdm(data, description, leave=False, disable=None):
+            image, label = _image_and_label(batch, keys)
+            labels.append(label)
+            yield image
+
+    embeddings = _embed(model, images())
+    known = [label for label in labels if label is not None]
+    if not labels:
+        raise ValueError("the data set has no samples to embed; a DataLoader with drop_last drops a batch not full")
+    if known and len(known) < len(labels):
+        raise ValueError("some batches have labels and others none; give them always or never")
+    return embeddings, torch.cat(known) if known else None
+
+
+def _embed(model: nn.Module, batches: Iterable[Tensor]) -> Float[Tensor, "samples dim"]:
+    device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     modes = [(part, part.training) for part in model.modules()]
-    embeddings = []
     model.eval()
     try:
-        for batch, _ in tqdm(loader, description, leave=False, disable=True if rank else None):
-            embeddings.append(model(batch.to(device, dtype)).float().cpu())
+        embeddings = [model(batch.to(device, dtype)).float().cpu() for batch in batches]
     finally:
         for part, mode in modes:
             part.training = mode
     return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+
+
+def _image_and_label(batch: Any, keys: tuple[str, str]) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
+    if isinstance(batch, Mapping):
+        image, label = batch.get(keys[0]), batch.get(keys[1])
+        if image is None:
+            raise ValueError(f"samples have the keys {', '.join(map(str, batch))}, but not {keys[0]!r}; give keys=")
+    else:
+        image, label = (*batch, None)[:2] if isinstance(batch, Sequence) else (batch, None)
+    if not isinstance(image, Tensor) or not image.is_floating_point():
+        came = f"a tensor of {image.dtype}" if isinstance(image, Tensor) else f"of type {type(image).__name__}"
+        raise ValueError(
+            f"a batch of images is {came}, but must be a floating tensor, as the model takes it; transform the images "
+            "in the data set"
+        )
+    if label is None:
+        return image, None
+    label = as_tensor("labels", label)
+    if label.shape != image.shape[:1] or label.is_floating_point() or label.is_complex() or label.dtype == torch.bool:
+        raise ValueError(
+            f"labels have {label.dtype} and shape {list(label.shape)}, but must be integers, one for each of the "
+            f"{len(image)} images of the batch"
+        )
+    return image, label.to("cpu", torch.int64)
 
 
 def pick_device(accelerator: str) -> torch.device:
@@ -134,6 +221,8 @@ def evaluate_embeddings(
 ) -> RetrievalMetrics:
     """Retrieval metrics of embeddings: all against all, or the rows that ask against those that answer.
 
+    A row does not see those of its sequence.
+
     Args:
         embeddings: A row each.
         rows: The images that were embedded, or what else is known of the rows.
@@ -144,8 +233,9 @@ def evaluate_embeddings(
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
+    sequences = None if rows.sequences is None else rows.sequences.numbers
     found = retrieval_metrics(
-        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery), **metric_settings(config)
+        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **metric_settings(config)
     )
     found.update(compute_own_metrics(config, embeddings, rows.labels))
     return found
@@ -156,4 +246,4 @@ def metric_settings(config: EvaluationConfig) -> dict[str, Any]:
     return {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
 
 
-_METRIC_KEYWORDS = {"distance", "recall_at", "precision_at", "map_at", "ndcg_at", "nmi", "average"}
+_METRIC_KEYWORDS = set(inspect.signature(RetrievalMetric).parameters)

@@ -1,5 +1,6 @@
-"""More epochs for a run that has begun or is finished."""
+"""More epochs for a run that has begun or is finished, or a second phase for a copy of it."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,13 +15,14 @@ from torch.optim.lr_scheduler import (
 )
 
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import write_atomically, write_text
+from proxemic.locks import LOCK
 from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.recipe import Recipe
 from proxemic.training.run import RunDirectory
 from proxemic.training.schedules import PolynomialDecay
 
-__all__ = ["check_extension", "extend", "with_epochs"]
+__all__ = ["branch", "check_extension", "extend", "with_epochs"]
 
 _ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}
 """After how many epochs these have come to their end, where the rate is 0, rises again or is not defined."""
@@ -88,6 +90,19 @@ def extend(run: RunDirectory, recipe_yaml: str) -> None:
         temporary.write_text(recipe_yaml, encoding="utf-8")
         # First: a run with more epochs than its metrics are of would be taken for finished.
         run.metrics.unlink(missing_ok=True)
+
+
+def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
+    """Begin a run as a copy of a finished one, to go on with by a recipe that adds a second phase to its.
+
+    It ends as a run of that recipe would have ended; killed on the way, it has not begun.
+    """
+    temporary = out.path.with_name(f".{out.path.name}.begun")
+    shutil.rmtree(temporary, ignore_errors=True)
+    last = (run.metrics.name, run.recipe.name, LOCK, "seconds.json", "*.png")
+    shutil.copytree(run.path, temporary, ignore=shutil.ignore_patterns(*last))
+    write_text(RunDirectory(temporary).recipe, recipe_yaml)
+    temporary.replace(out.path)
 
 
 def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:

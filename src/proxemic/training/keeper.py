@@ -1,10 +1,12 @@
 """What happens around an epoch: choice of the best, history, checkpoints, Ctrl-C."""
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
@@ -19,6 +21,7 @@ from proxemic.files import write_atomically, write_json
 from proxemic.models import save_model
 from proxemic.training.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask
+from proxemic.training.plateau import EndedPhase, ended_phases
 from proxemic.training.processes import Processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
@@ -66,6 +69,7 @@ class RunKeeper(Checkpoint):
         self.preprocessing, self.report = preprocessing, report
         self.rows: list[dict[str, float]] = []
         self.best: dict[str, float] | None = None
+        self.ended: list[EndedPhase] = []
         self.loss_sum: Tensor | float = 0.0
         self.batches = 0
         self.step = 0
@@ -86,11 +90,12 @@ class RunKeeper(Checkpoint):
         self.step = state_dict["step"]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end_phases(trainer, pl_module)
         # A kill may have come between the checkpoint and what is written after it.
         if self.best is not None and self.best["step"] == self.step:
             self._write_best(pl_module)
         if self.rows and self.processes.is_first:
-            self.run.write_history(self.rows)
+            self._write_history()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         before = {
@@ -173,16 +178,55 @@ class RunKeeper(Checkpoint):
             task.step_plateau(value)
         better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
         self.best = row if better else self.best
+        before = len(self.ended)
+        self._end_phases(trainer, task)
         self._save(trainer)
         if better:
             self._write_best(task)
         if self.processes.is_first:
-            self.run.write_history(self.rows)
+            self._write_history()
         self.times.add("saving", time.monotonic() - judged)
         self.report(self._line(row, seconds, trainer))
+        if len(self.ended) > before:
+            self.report(self._why())
         (self._stops_after_epoch,) = self.processes.any(self.stopping)
         if self.on_epoch is not None and not self._stops_after_epoch:
             self.on_epoch(row)
+
+    def _end_phases(self, trainer: Trainer, task: LightningModule) -> None:
+        """Begin the second phase, or end the training, where the phase that is trained has come to its plateau."""
+        until = self.recipe.training.until_plateau
+        if until is None or not self.rows:
+            return
+        assert isinstance(task, EmbeddingTask)
+        values = [row[self.recipe.evaluation.metric] for row in self.rows]
+        found = ended_phases(values, self.recipe.lengths, until)
+        # All go by the first one: the last digits may differ between machines.
+        said = self.processes.first_says(json.dumps([asdict(each) for each in found]))
+        self.ended = [EndedPhase(**each) for each in json.loads(said)]
+        lengths = [each.epochs for each in self.ended]
+        trainer.fit_loop.max_epochs = sum(lengths) + sum(self.recipe.lengths[len(lengths) :])
+        if lengths and task.second is not None:
+            task.begin_second_at(lengths[0])
+
+    def _why(self) -> str:
+        until, metric, last = self.recipe.training.until_plateau, self.recipe.evaluation.metric, self.ended[-1]
+        assert until is not None
+        name = ("The first phase", "The second phase")[len(self.ended) - 1] if self.recipe.second_phase else "Training"
+        if last.reason == "epochs":
+            return f"{name} ended after all of its {last.epochs} epochs, before a plateau."
+        by = f" by more than {until.min_improvement:g}" if until.min_improvement else ""
+        return (
+            f"{name} ended after {last.epochs} epochs, at a plateau: validation {metric} has not grown{by} in "
+            f"{until.patience} epochs."
+        )
+
+    def _write_history(self) -> None:
+        rows = self.rows
+        if self.recipe.training.until_plateau is not None and self.recipe.second_phase is not None:
+            first = self.ended[0].epochs if self.ended else self.recipe.lengths[0]
+            rows = [{**row, "phase": 1 if row["epoch"] <= first else 2} for row in rows]
+        self.run.write_history(rows)
 
     def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
         images = trainer.num_training_batches * self.recipe.batches.size

@@ -75,8 +75,8 @@ class ProxyGap(EpochMeasure):
     """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
 
     For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy a class. The columns: ``gap``, the mean over
-    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (its corrected
-    bounds); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
+    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
+    lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
 
     >>> ProxyGap().latest
     {}

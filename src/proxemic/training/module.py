@@ -45,10 +45,12 @@ class EmbeddingTask(LightningModule):
         seed: Of the randomness inside the network.
         warmup_epochs: In the first of these the backbone stands still: head and proxies are trained alone.
         second: What takes the place of ``loss`` and ``optim`` from an epoch on.
+        until_plateau: The second phase may begin sooner, by `begin_second_at`.
         parts: The network takes a batch in this many parts, see `embed_in_parts`.
         processes: The processes of the run.
         shards: Where sharded proxies are kept; None replicates them.
         even_batches: All processes always have batches of the same size.
+        class_weights: ``[C]``, by which the samples of each class are weighed; None weighs all alike.
 
     Raises:
         ValueError: If the second loss has other parameters than the first.
@@ -63,10 +65,12 @@ class EmbeddingTask(LightningModule):
         *,
         warmup_epochs: int = 0,
         second: Phase | None = None,
+        until_plateau: bool = False,
         parts: int = 1,
         processes: Processes = Processes(),
         shards: ProxyShards | None = None,
         even_batches: bool = False,
+        class_weights: Float[Tensor, " classes"] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -75,11 +79,15 @@ class EmbeddingTask(LightningModule):
         self.seed = seed
         self.warmup_epochs = warmup_epochs
         self.second = second
+        self.second_begins = None if second is None else second.begins
+        self.until_plateau = until_plateau
         self.parts = parts
         self.processes = processes
         self.shards = shards
         self.even_batches = even_batches
         self.shards_kept: str | None = None
+        self._class_weights: Tensor | None
+        self.register_buffer("_class_weights", class_weights, persistent=False)
         self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
         self._plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
@@ -103,7 +111,7 @@ class EmbeddingTask(LightningModule):
         complete = [f"loss.{name}" for name, each in self.loss.named_parameters() if is_stepped_by_rows(each)]
         # What all hold alike, as PML's memory, is not to be sent again before every step.
         buffers = [f"loss.{name}" for name, _ in self.loss.named_buffers()]
-        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers]
+        names = [*(["loss.proxies", *complete] if isinstance(self.loss, ProxyLoss) else []), *buffers, "_class_weights"]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
 
     def on_train_start(self) -> None:
@@ -113,7 +121,8 @@ class EmbeddingTask(LightningModule):
         self._warm_up()  # Lightning does not begin an epoch anew that is resumed in its middle
 
     def on_train_epoch_start(self) -> None:
-        if self.second is not None and not self.in_second_phase and self.current_epoch >= self.second.begins:
+        begins = self.second_begins
+        if begins is not None and not self.in_second_phase and self.current_epoch >= begins:
             (earlier,) = self.trainer.optimizers
             self._train_backbone(True)  # an optimiser takes what is trained, now or after the warm-up
             self._begin_second_phase()
@@ -134,7 +143,8 @@ class EmbeddingTask(LightningModule):
         if self.processes.world > 1 and self.shards is None:
             # What a loss draws, every process draws alike, where each computes the same.
             torch.manual_seed(derive_seed(self.seed, self.global_step))
-        loss = self.loss(embeddings, labels)
+        weights = None if self._class_weights is None else self._class_weights[labels]
+        loss = self.loss(embeddings, labels, weights=weights)
         # On a GPU, asking each step would make the processor wait for it; there the weights are checked once an epoch.
         if not loss.is_cuda and not loss.isfinite():
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")
@@ -175,7 +185,7 @@ class EmbeddingTask(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         plateau = None if self._plateau is None else self._plateau.state_dict()
-        begun = None if self.second is None or not self.in_second_phase else self.second.begins
+        begun = self.second_begins if self.in_second_phase else None
         checkpoint["proxemic"] = {"second_phase_began": begun, "plateau": plateau}
         if self.shards is not None:
             self.shards.put_aside(checkpoint, self.trainer.optimizers[0], self._proxies, self.global_step)
@@ -184,12 +194,15 @@ class EmbeddingTask(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         kept = checkpoint["proxemic"]
         if (began := kept["second_phase_began"]) is not None:
-            if self.second is None or self.second.begins != began:
+            planned = None if self.second is None else self.second.begins
+            sooner = planned is not None and self.until_plateau and began < planned
+            if began != planned and not sooner:
                 raise UserError(
                     f"The second phase of this run began after {began} epochs, but by its recipe it does so after "
-                    f"{'none' if self.second is None else self.second.begins}: put training.epochs and second_phase "
-                    "back to what they were, or begin anew with another --out."
+                    f"{'none' if planned is None else planned}: put training.epochs and second_phase back to what they "
+                    "were, or begin anew with another --out."
                 )
+            self.second_begins = began
             self._begin_second_phase()
         self._kept_plateau = kept["plateau"]
         if self.shards is not None:
@@ -206,12 +219,17 @@ class EmbeddingTask(LightningModule):
         """Whether loss and optimiser are those of the second phase."""
         return self.second is not None and self.loss is self.second.loss
 
+    def begin_second_at(self, epoch: int) -> None:
+        """Begin the second phase with this epoch, counted from 0, which has not begun."""
+        self.second_begins = epoch
+
     def _plan_decay(self) -> None:
         # Not when it is built: the trainer knows the number of batches only once it has loaded the data.
         schedule = self.lr_schedulers()
         if isinstance(schedule, PolynomialDecay):
-            begins = self.second.begins if self.second is not None and self.in_second_phase else 0
+            begins = self.second_begins if self.in_second_phase else 0
             assert self.trainer.max_epochs is not None
+            assert begins is not None
             schedule.plan(int(self.trainer.num_training_batches) * (self.trainer.max_epochs - begins))
 
     def _warm_up(self) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from proxemic.losses.margins import MARGINS
 from proxemic.losses.own import Loss, MakesLoss
 from proxemic.losses.row_steps import is_stepped_by_rows
 from proxemic.training.optim import Optimization
@@ -22,7 +23,8 @@ class SecondPhase:
     and, for an optimiser of the same class, its state (momentum) are carried on; the schedule begins anew.
 
     Args:
-        epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1.
+        epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1. Where phases end at a
+            plateau, the most that there may be.
         loss: The loss of the second phase, with the same parameters as the first's.
         optim: How the weights are moved in it.
 
@@ -57,7 +59,7 @@ class Phase:
 
 
 def take_over(loss: nn.Module, earlier: nn.Module) -> None:
-    """Make ``loss`` use the very parameters and buffers of an ``earlier`` one.
+    """Make ``loss`` use the very parameters and buffers of an ``earlier`` one, but for the margins of its classes.
 
     Raises:
         ValueError: If they have not the same ones.
@@ -69,8 +71,10 @@ def take_over(loss: nn.Module, earlier: nn.Module) -> None:
     >>> two.proxies is one.proxies
     True
     """
-    theirs = dict(chain(earlier.named_parameters(), earlier.named_buffers()))
-    mine = dict(chain(loss.named_parameters(), loss.named_buffers()))
+    theirs, mine = (
+        {name: each for name, each in chain(it.named_parameters(), it.named_buffers()) if name not in MARGINS}
+        for it in (earlier, loss)
+    )
     if {name: each.shape for name, each in mine.items()} != {name: each.shape for name, each in theirs.items()}:
         raise ValueError(
             f"second_phase.loss has the parameters {_shapes(mine)}, but those of the first phase, which are carried "
@@ -84,6 +88,9 @@ def take_over(loss: nn.Module, earlier: nn.Module) -> None:
     for name, value in theirs.items():
         owner, _, leaf = name.rpartition(".")
         setattr(loss.get_submodule(owner), leaf, value)
+    for name, margins in loss.named_buffers(recurse=False):
+        if name in MARGINS:
+            setattr(loss, name, margins.to(next(earlier.parameters()).device))
     for name, module in earlier.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:  # where a memory goes on
             loss.get_submodule(name).set_extra_state(module.get_extra_state())

@@ -26,7 +26,8 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
     """Training loss and validation metric over epochs, with the best epoch marked.
 
     Args:
-        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics.
+        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at a
+            plateau.
         metric: The metric that chose the epoch.
         path: PNG to write.
     """
@@ -45,6 +46,10 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
         right.axvline(
             best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}"
         )
+    if history[-1].get("phase") == 2:
+        begins = next(row["epoch"] for row in history if row["phase"] == 2)
+        for axes in (left, right):
+            axes.axvline(begins - 0.5, color="tab:green", linewidth=1, linestyle="--", label="second phase")
     if judged:
         right.legend()
     else:
@@ -85,10 +90,17 @@ def draw_gallery(
     columns = min(neighbours, len(searched) - 1)
     if columns < 1:
         return  # a gallery of one image, which may be the query itself
+    sequences = None if images.sequences is None else images.sequences.numbers
     _, found = nearest_neighbours(
-        embeddings[chosen], embeddings[searched], k=columns, distance=distance, exclude=place[chosen]
+        embeddings[chosen],
+        embeddings[searched],
+        k=columns,
+        distance=distance,
+        exclude=place[chosen],
+        query_sequences=None if sequences is None else sequences[chosen],
+        gallery_sequences=None if sequences is None else sequences[searched],
     )
-    found = searched[found]
+    found = torch.where(found < 0, -1, searched[found])
 
     # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER), "white")
@@ -96,6 +108,8 @@ def draw_gallery(
     for row, query in enumerate(chosen.tolist()):
         own = int(images.labels[query])
         for column, shown in enumerate([query, *found[row].tolist()]):
+            if shown < 0:
+                break  # the rest of the gallery is of the query's sequence
             colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == own else WRONG
             left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
             _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)

@@ -12,11 +12,14 @@ from torch import nn
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits
 from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
+from proxemic.losses.class_weights import check_beta
 from proxemic.losses.own import MakesLoss
+from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.training.optim import Optimization
 from proxemic.training.phases import SecondPhase
+from proxemic.training.plateau import UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
@@ -38,7 +41,7 @@ class BatchConfig:
             made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
             pass. Batch norm sees the parts.
         sampler: Any `proxemic.data.Batches`, also a class of your own, in place of ``images_per_class``; of ``labels``,
-            ``num_images``, ``batch_size`` and ``seed``, what its constructor takes is filled in.
+            ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
     Raises:
         ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
@@ -80,7 +83,9 @@ class TrainingConfig:
     """How long and on what.
 
     Args:
-        epochs: Passes over the training images, at least 1.
+        epochs: Passes over the training images, at least 1; of both phases, where there are two.
+        until_plateau: A phase ends before its epochs are over where evaluation.metric on the validation classes no
+            longer grows: epochs are then the most that there may be. Null trains all of them.
         warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
         start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
             images, the proxies of the classes that have the same names.
@@ -93,14 +98,18 @@ class TrainingConfig:
             ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
             a reality check.
         sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
+        class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, by which images are weighed: at 1 all
+            classes weigh alike, near it (0.999) those of few images more than the others; null weighs images alike.
         callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
-        ValueError: If ``epochs`` or ``threads`` is below 1, or ``warmup_epochs`` below 0.
+        ValueError: If ``epochs`` or ``threads`` is below 1, ``warmup_epochs`` below 0, or ``class_balance`` not in
+            [0, 1].
     """
 
     epochs: int = 10
+    until_plateau: UntilPlateau | None = None
     warmup_epochs: int = 0
     start_from: Path | None = None
     start_phase: Literal[1, 2] = 1
@@ -109,6 +118,7 @@ class TrainingConfig:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = None
     sync_batch_norm: bool = True
+    class_balance: float | None = None
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
 
@@ -119,6 +129,8 @@ class TrainingConfig:
             raise ValueError(f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.")
+        if self.class_balance is not None:
+            check_beta("training.class_balance", self.class_balance)
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,11 @@ class EvaluationConfig:
         recall_at: K of Recall@K.
         precision_at: k of Precision@k.
         map_at: k of MAP@k.
+        map_divisors: What each MAP@k is divided by: ``min`` (of k and R, the relevant images), ``k``, ``hits`` or
+            ``R``; all but the first have names of their own, such as ``map_over_k@10``.
         ndcg_at: k of nDCG@k.
+        map: Also the mean average precision over the whole list; with many images several times the work.
+        mrr: Also the mean reciprocal rank of the first relevant image.
         nmi: Also cluster by k-means, for NMI and AMI; slow with many images and classes.
         average: Of the values: over queries, or over classes (the mean of each class's mean).
         metric: The metric that chooses the epoch, by its name in the results.
@@ -150,7 +166,10 @@ class EvaluationConfig:
     recall_at: Sequence[int] = (1, 2, 4, 8)
     precision_at: Sequence[int] = ()
     map_at: Sequence[int] = ()
+    map_divisors: Sequence[Divisor] = ("min",)
     ndcg_at: Sequence[int] = (8,)
+    map: bool = False
+    mrr: bool = False
     nmi: bool = False
     average: Literal["queries", "classes"] = "queries"
     metric: str = "map@r"
@@ -175,10 +194,11 @@ class EvaluationConfig:
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
-            "map": self.map_at,
+            **{map_at_k_name(divisor): self.map_at for divisor in self.map_divisors},
             "ndcg": self.ndcg_at,
         }
-        return ["map@r", "r_precision", *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
+        whole = [name for name in ("map", "mrr") if getattr(self, name)]
+        return ["map@r", "r_precision", *whole, *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
 
 
 @dataclass(frozen=True)
@@ -205,8 +225,8 @@ class Recipe:
             ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
     Raises:
-        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if the cache would hold
-            smaller images than the network sees.
+        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if a plateau is waited
+            for without validation classes; if the cache would hold smaller images than the network sees.
     """
 
     data: ImageSource
@@ -236,6 +256,11 @@ class Recipe:
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
             )
 
+        if self.training.until_plateau is not None and self.evaluation.select_on != "validation":
+            raise ValueError(
+                "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "
+                f"{self.evaluation.select_on}: set it to validation, or training.until_plateau to null."
+            )
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side is not None and side < resize:
             raise ValueError(
@@ -253,6 +278,12 @@ class Recipe:
             return self.cache.apply(self.data.load())
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The most epochs that each phase has."""
+        epochs, second = self.training.epochs, self.second_phase
+        return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
         """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""

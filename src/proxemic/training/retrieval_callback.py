@@ -92,9 +92,10 @@ class RetrievalCallback(Callback):
         metric = RetrievalMetric(**metric_settings(self.evaluation))
         mine = share_of(len(self.images), size, rank, world)
         # Also of a process that has no share, which torchmetrics would warn of.
-        flags = (self.images.is_query, self.images.is_gallery)
+        sequences = None if self.images.sequences is None else self.images.sequences.numbers
+        known = (self.images.is_query, self.images.is_gallery, sequences)
         metric.update(
-            embeddings, self.images.labels[mine], mine, *(flag if flag is None else flag[mine] for flag in flags)
+            embeddings, self.images.labels[mine], mine, *(each if each is None else each[mine] for each in known)
         )
         metric.compute()
         assert metric.latest is not None

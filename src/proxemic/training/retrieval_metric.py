@@ -12,10 +12,11 @@ from torchmetrics.utilities import dim_zero_cat
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.confidence import Average
 from proxemic.metrics.exact import Distance
+from proxemic.metrics.ranking import Divisor
 
 __all__ = ["RetrievalMetric", "gather_rows", "split_roles"]
 
-_STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery")
+_STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
 
 class RetrievalMetric(Metric):
@@ -33,7 +34,10 @@ class RetrievalMetric(Metric):
         recall_at: Each K of Recall@K.
         precision_at: Each k of Precision@k.
         map_at: Each k of MAP@k.
+        map_divisors: What each MAP@k is divided by.
         ndcg_at: Each k of nDCG@k.
+        map: Also the mean average precision over the whole list.
+        mrr: Also the mean reciprocal rank.
         nmi: Also cluster.
         average: Over queries or classes.
         compute_on_cpu: Keep what is collected in main memory, and compute there.
@@ -67,6 +71,7 @@ class RetrievalMetric(Metric):
     indexes: list[Tensor]
     is_query: list[Tensor]
     is_gallery: list[Tensor]
+    sequences: list[Tensor]
 
     def __init__(
         self,
@@ -75,7 +80,10 @@ class RetrievalMetric(Metric):
         recall_at: Sequence[int] = (1, 2, 4, 8),
         precision_at: Sequence[int] = (),
         map_at: Sequence[int] = (),
+        map_divisors: Sequence[Divisor] = ("min",),
         ndcg_at: Sequence[int] = (),
+        map: bool = False,  # noqa: A002
+        mrr: bool = False,
         nmi: bool = False,
         average: Average = "queries",
         compute_on_cpu: bool = False,
@@ -84,7 +92,7 @@ class RetrievalMetric(Metric):
         super().__init__(compute_on_cpu=compute_on_cpu, process_group=process_group, dist_sync_fn=gather_rows)
         self.settings: dict[str, Any] = {
             "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
-            "ndcg_at": ndcg_at, "nmi": nmi, "average": average,
+            "map_divisors": map_divisors, "ndcg_at": ndcg_at, "map": map, "mrr": mrr, "nmi": nmi, "average": average,
         }  # fmt: skip
         # A rehearsal: better refused now than after an epoch.
         retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **self.settings)
@@ -99,6 +107,7 @@ class RetrievalMetric(Metric):
         indexes: Shaped[Tensor, " batch"] | None = None,
         is_query: Bool[Tensor, " batch"] | None = None,
         is_gallery: Bool[Tensor, " batch"] | None = None,
+        sequences: Shaped[Tensor, " batch"] | None = None,
     ) -> None:
         """Collect a batch, as float32.
 
@@ -108,6 +117,8 @@ class RetrievalMetric(Metric):
             indexes: Number of each sample in its data set, from 0; None where no sample comes twice.
             is_query: Samples that ask; None where all do.
             is_gallery: Samples that answer; None where all do.
+            sequences: Number of the sequence of each sample, the same on all processes, below 0 for none: those of one
+                are no hits of each other, nor in the way. None where none is in a sequence.
 
         Raises:
             ValueError: If the parts do not fit together or to earlier batches.
@@ -129,6 +140,7 @@ class RetrievalMetric(Metric):
             "indexes": unnumbered if indexes is None else _integers("indexes", indexes, rows),
             "is_query": everyone if is_query is None else is_query,
             "is_gallery": everyone if is_gallery is None else is_gallery,
+            "sequences": unnumbered if sequences is None else _integers("sequences", sequences, rows),
         }
         for name in ("is_query", "is_gallery"):
             if parts[name].shape != (rows,) or parts[name].dtype != torch.bool:
@@ -149,6 +161,7 @@ class RetrievalMetric(Metric):
         indexes: Shaped[Tensor, " batch"] | None = None,
         is_query: Bool[Tensor, " batch"] | None = None,
         is_gallery: Bool[Tensor, " batch"] | None = None,
+        sequences: Shaped[Tensor, " batch"] | None = None,
     ) -> None:
         """Collect a batch, as ``update`` does, and give no value for it.
 
@@ -160,7 +173,7 @@ class RetrievalMetric(Metric):
         # The metrics of a collection that have collected the same share their lists, and each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
-        self.update(embeddings, labels, indexes, is_query, is_gallery)
+        self.update(embeddings, labels, indexes, is_query, is_gallery, sequences)
 
     def reset(self) -> None:
         """Forget what was collected, and what was found in it."""
@@ -198,8 +211,16 @@ def split_roles(
     labels: Int64[Tensor, " rows"],
     is_query: Bool[Tensor, " rows"] | None,
     is_gallery: Bool[Tensor, " rows"] | None,
+    sequences: Int64[Tensor, " rows"] | None = None,
 ) -> dict[str, Tensor]:
     """Give the arguments of `retrieval_metrics` for rows that ask, answer, or do both.
+
+    Args:
+        embeddings: A row each.
+        labels: Their classes.
+        is_query: Rows that ask; None where all do.
+        is_gallery: Rows that answer; likewise.
+        sequences: Their sequences, below 0 for none; None where none is in one.
 
     >>> rows, flags = torch.eye(2), torch.tensor([True, False])
     >>> sorted(split_roles(rows, torch.tensor([0, 0]), flags, ~flags))
@@ -207,8 +228,14 @@ def split_roles(
     >>> sorted(split_roles(rows, torch.tensor([0, 0]), None, None))
     ['queries', 'query_labels']
     """
+    if sequences is not None and not bool((sequences >= 0).any()):
+        sequences = None  # nothing to look for in every comparison
     if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
-        return {"queries": embeddings, "query_labels": labels}
+        within = {} if sequences is None else {"query_sequences": sequences}
+        return {"queries": embeddings, "query_labels": labels, **within}
+    between = {}
+    if sequences is not None:
+        between = {"query_sequences": sequences[is_query], "gallery_sequences": sequences[is_gallery]}
     place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
     return {
         "queries": embeddings[is_query],
@@ -216,6 +243,7 @@ def split_roles(
         "gallery": embeddings[is_gallery],
         "gallery_labels": labels[is_gallery],
         "exclude": place[is_query],
+        **between,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from proxemic.data import ImageSource, Splits
+from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_csv, write_json, write_text
 from proxemic.locks import LOCK
@@ -193,10 +193,17 @@ class RunDirectory:
 
 
 def fingerprint(splits: Splits) -> str:
-    """Of the classes and labels: what a resumed run must find again."""
+    """Of the classes and labels, and of boxes and sequences: what a resumed run must find again."""
     parts = (splits.train, splits.validation, splits.test)
-    text = json.dumps([None if part is None else (part.class_names, part.labels.tolist()) for part in parts])
-    return hashlib.sha256(text.encode()).hexdigest()
+    text = [None if part is None else (part.class_names, part.labels.tolist(), *_more(part)) for part in parts]
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()
+
+
+def _more(images: ImageSet) -> list[object]:
+    """What a table says besides, where it does: runs made before keep their fingerprints."""
+    boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
+    sequences = None if images.sequences is None else images.sequences.texts()
+    return [] if boxes is None and sequences is None else [boxes, sequences]
 
 
 def _environment() -> dict[str, Any]:

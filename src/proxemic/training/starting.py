@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from proxemic.data import Splits
 from proxemic.errors import UserError
+from proxemic.losses.margins import MARGINS
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.recipe import Recipe
 from proxemic.training.run import RunDirectory, fingerprint
@@ -40,7 +41,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         raise UserError(
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
-    theirs = _read_loss(run)
+    theirs = _learned(_read_loss(run))
     same = run.has_images(fingerprint(splits))
     names = splits.train.class_names if same else _trained_classes(run)
     try:
@@ -51,8 +52,9 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"it the same model, or take what fits by --model.weights {run.model}."
         ) from error
     begin = f"Starting from {run.path}: its network"
-    if same and _shapes(theirs) == _shapes(loss.state_dict()):
-        loss.load_state_dict(theirs)
+    own = loss.state_dict()
+    if same and _shapes(theirs) == _shapes(_learned(own)):
+        loss.load_state_dict(own | theirs)
         return f"{begin} and its loss, as the images are the same."
     kept = _keep_proxies(loss, splits.train.class_names, theirs, names)
     if kept is None:
@@ -121,6 +123,11 @@ def _keep_proxies(
         for name, parameter in own.items():
             parameter[mine] = found[name][other].to(parameter.dtype)
     return len(kept)
+
+
+def _learned(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the margins of classes, which are given to a loss: they stay as its recipe has them."""
+    return {name: value for name, value in state.items() if name not in MARGINS}
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:

@@ -7,12 +7,12 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
@@ -25,8 +25,8 @@ from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_json, write_text
 from proxemic.locks import alone_in
-from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
-from proxemic.losses.own import Loss, loss_name, make_loss
+from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
+from proxemic.losses.own import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.training.batch_norm import JoinedBatchNorm
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
@@ -166,11 +166,11 @@ def train(
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
-        best = _fit(recipe, parts, held_out, run, show, processes)
+        keeper = _fit(recipe, parts, held_out, run, show, processes)
         if not processes.is_first:
             return {}
         try:
-            return _finish(recipe, parts.splits, best, selected_on, run, show, test)
+            return _finish(recipe, parts.splits, keeper, selected_on, run, show, test)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
@@ -235,6 +235,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
     if sharded:
         _check_sharded(recipe, loss, processes)
     data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
+    beta = recipe.training.class_balance
     task = EmbeddingTask(
         model,
         loss,
@@ -242,10 +243,12 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
         recipe.seed,
         warmup_epochs=recipe.training.warmup_epochs,
         second=second,
+        until_plateau=recipe.training.until_plateau is not None,
         parts=recipe.batches.parts,
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,
+        class_weights=None if beta is None else class_balanced_weights(_counts(splits), beta),
     )
     return _Parts(splits, task, data, schedule)
 
@@ -278,15 +281,33 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
     if second is None:
         return None
     with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
-        loss = make_loss(second.loss, splits.train.num_classes, recipe.model.embedding_size)
+        loss = _loss(second.loss, recipe, splits)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
-    return Phase(recipe.training.epochs - second.epochs, loss, second.optim)
+    return Phase(recipe.lengths[0], loss, second.optim)
 
 
 def _networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model)
-    return model, make_loss(recipe.loss, splits.train.num_classes, recipe.model.embedding_size)
+    return model, _loss(recipe.loss, recipe, splits)
+
+
+def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
+    loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size)
+    if isinstance(loss, ProxyLoss):
+        loss.count_classes(_counts(splits))
+    if recipe.training.class_balance is not None and not (isinstance(loss, ProxyLoss) and loss.data_wise):
+        raise UserError(
+            f"training.class_balance is {recipe.training.class_balance}, but {loss_name(loss)} has no values of "
+            "samples that could be weighed: take a data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, "
+            "or leave it null."
+        )
+    return loss
+
+
+def _counts(splits: Splits) -> Int[Tensor, " classes"]:
+    """How many training images each class has."""
+    return torch.bincount(splits.train.labels, minlength=splits.train.num_classes)
 
 
 @torch.no_grad()
@@ -340,7 +361,7 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
 
 def _fit(
     recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, show: _Show, processes: Processes
-) -> dict[str, float]:
+) -> RunKeeper:
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
@@ -388,8 +409,7 @@ def _fit(
             if processes.is_first:
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-    assert keeper.best is not None
-    return keeper.best
+    return keeper
 
 
 def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
@@ -437,13 +457,15 @@ def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
 def _finish(
     recipe: Recipe,
     splits: Splits,
-    best: dict[str, float],
+    keeper: RunKeeper,
     selected_on: str,
     run: RunDirectory,
     show: _Show,
     look_at_test: bool,
 ) -> dict[str, Any]:
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
+    best = keeper.best
+    assert best is not None
     measured = {name: best[name] for name in names}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
@@ -458,6 +480,8 @@ def _finish(
         result["measured"] = measured
         if run.measured_before.exists():  # an older run has none
             result["measured_before"] = read_json(run.measured_before)
+    if keeper.ended:
+        result["phases"] = [asdict(each) for each in keeper.ended]
     with show.times.of("pictures"):
         draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
     # Of the process that has finished the run; apart from the metrics, which do not depend on it.

@@ -5,12 +5,14 @@ from functools import partial
 
 from proxemic.cli.analyze import (
     characteristics,
+    forces,
     gap,
     gradients,
     landscape,
     local_centers,
     robustness,
     sweep,
+    theorems,
     toy,
     trajectories,
 )
@@ -20,10 +22,12 @@ __all__ = ["SUBCOMMANDS", "add_parser", "run"]
 
 SUBCOMMANDS = (
     characteristics,
+    forces,
     gap,
     gradients,
     landscape,
     sweep,
+    theorems,
     toy,
     trajectories,
     local_centers,

@@ -19,7 +19,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "landscape",
         help="where a softmax of distances is least, plain and warped",
         description="Draw the loss of one embedding as a function of its place, and find where it is least. Without "
-        "flags: figures 3, 4 and 5 of the warping paper; with flags one landscape; with a RUN that of one class of a "
+        "flags: figures 1, 3 and 5 of the warping paper; with flags one landscape; with a RUN that of one class of a "
         "EuclideanSoftmaxLoss or a WarpedSoftmaxLoss.",
         allow_abbrev=False,
     )
@@ -120,11 +120,12 @@ def _of_run(path: Path, label: int) -> "tuple[str, dict[str, Landscape], float]"
             "nearest"
         )
     if isinstance(landscape.f1, WarpPotential):
-        pushes, k1 = pushes_off_proxies(loss), landscape.f1.k1
+        pushes, slope = pushes_off_proxies(loss), landscape.f1.at_proxy
+        name_of_slope = "k1" if landscape.f1.alpha else "k2"
         print(
             f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being "
-            f"all one way. Less than k1 = {k1:g} makes the proxy itself a local minimum: in "
-            f"{int((pushes < k1).sum())} of {len(pushes)} classes."
+            f"all one way. Less than {name_of_slope} = {slope:g} makes the proxy itself a local minimum: "
+            f"in {int((pushes < slope).sum())} of {len(pushes)} classes."
         )
     shown = (landscape.in_plane - landscape.own).norm(dim=1).sort().values[:2].max().item()
     widest = max(shown, landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0)

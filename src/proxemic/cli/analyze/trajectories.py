@@ -73,7 +73,7 @@ def _check_measured(run: "Run", measure: str) -> None:
 
     if not run.history:
         raise UserError(f"{run.path} has no epoch yet: let it train one (proxemic train --resume {run.path}).")
-    there = [name for name in run.history[0] if name not in ("epoch", "step", "seconds")]
+    there = [name for name in run.history[0] if name not in ("epoch", "step", "phase", "seconds")]
     if measure not in there:
         callback = {"avg_dtp": "DistanceToProxy"}.get(measure, "ProxyGap" if "gap" in measure else "")
         hint = f"; train with proxemic.training.{callback} among training.callbacks for it" if callback else ""

@@ -13,10 +13,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "evaluate",
         help="judge a trained model on images, or embeddings made elsewhere; compare two",
-        description="Judge a run on its own test classes, or on all images of another folder or table; or judge a file "
-        "of embeddings. Given two, compare them on the same queries.",
+        description="Judge a run on its own test classes, or on another folder or table: on the test split that it "
+        "gives, or on all images; or judge a file of embeddings. Given two, compare them on the same queries. A table "
+        "has the columns path and label and perhaps those of Open Metric Learning: split, is_query, is_gallery, "
+        "sequence (rows of one burst or video are no hits of each other), category, and a box x_1, y_1, x_2, y_2.",
         epilog="The run's data and evaluation settings are flags: --data.root DIR, --evaluation.recall_at [1,10,100], "
-        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.ndcg_at [10], --evaluation.nmi true, "
+        "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.map_divisors [min,hits], "
+        "--evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true, --evaluation.nmi true, "
         "--evaluation.average classes, --evaluation.distance euclidean, --batches.workers 4. Intervals are of a "
         "bootstrap over classes; with fewer than 20 there are none.",
         allow_abbrev=False,
@@ -31,8 +34,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--split",
         choices=("train", "validation", "test", "all"),
-        help="which images; by default the test split of the run's own data, wherever it lies now, and all images of "
-        "another folder",
+        help="which images; by default the test split of the run's own data, wherever it lies now, and of another "
+        "folder or table the test split that it gives, or all images where it gives none",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("category",),
+        help="also the metrics of each category: the queries of one (a table's column category) search all images",
     )
     parser.add_argument("--query", type=Path, metavar="DIR|TABLE", help="images that search those of --gallery")
     parser.add_argument(

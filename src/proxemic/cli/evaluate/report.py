@@ -12,7 +12,7 @@ from proxemic.cli.evaluate.checks import FORMATS
 from proxemic.cli.evaluate.judged import Judged
 from proxemic.cli.show import few_classes, format_table
 from proxemic.files import readable, write_text
-from proxemic.metrics import Interval, PairedDifference, paired_differences
+from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, paired_differences
 
 __all__ = [
     "Report",
@@ -58,6 +58,8 @@ class Report:
             )
         parts = zip(*(each.parts for each in judged), strict=True)
         self.parts = [Report(part, level, resamples) for part in parts]
+        categories = zip(*(each.categories for each in judged), strict=True)
+        self.categories = [Report(category, level, resamples) for category in categories]
 
     def write(self, path: Path) -> None:
         """Write to a file in the format of its name."""
@@ -68,19 +70,45 @@ class Report:
         if form == "json":
             return json.dumps(self._content(), indent=2)
         if form == "csv":
-            return csv_text([record for each in (self, *self.parts) for record in each._records()])
-        return "\n\n".join(each._table(form) for each in (self, *self.parts))
+            reports = (self, *self.categories, *self.parts)
+            return csv_text([each._named(record) for each in reports for record in each._records()])
+        whole, *parts = [each._table(form) for each in (self, *self.parts)]
+        return "\n\n".join([whole, *([self._category_table(form)] if self.categories else []), *parts])
+
+    def _named(self, record: Record) -> Record:
+        """With its category, which all records of a file have or none."""
+        known = any(each.categories or each.category is not None for each in self.judged)
+        return {"category": readable(self.judged[0].category or "")} | record if known else record
 
     def _table(self, form: str) -> str:
-        header, rows = self._cells()
+        header, rows = self._cells(bool(self.intervals or self.differences))
         if form == "markdown":
             return "\n".join([self._title(), "", markdown_table(header, rows), *self._remarks()])
         return "\n".join([self._title(), format_table(header, rows), *self._remarks()])
+
+    def _category_table(self, form: str) -> str:
+        """One table of all categories, a row a metric of each."""
+        bounds = any(each.intervals or each.differences for each in self.categories)
+        header = ["category", "classes", "queries", *self.categories[0]._cells(bounds)[0]]
+        rows = []
+        for each in self.categories:
+            judged = each.judged[0]
+            named = [readable(judged.category or ""), f"{judged.classes:,}", f"{judged.metrics.queries:,}"]
+            first, *others = each._cells(bounds)[1]
+            rows += [[*named, *first], *(["", "", "", *row] for row in others)]
+        title = "By category; the queries of each search all images"
+        few = min(each.judged[0].classes for each in self.categories) < FEWEST_CLASSES
+        remarks = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
+        if form == "markdown":
+            return "\n".join([title, "", markdown_table(header, rows), *remarks])
+        return "\n".join([title, format_table(header, rows), *remarks])
 
     def _content(self) -> dict[str, Any]:
         """Of one: its metrics under the name of the split, and more; of two: a list of such, and the differences."""
         each = [_summary(judged) for judged in self.judged]
         more: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
+        if self.categories:
+            more["categories"] = {part.judged[0].category: part._content() for part in self.categories}
         if self.parts:
             more["parts"] = {part.judged[0].split: part._content() for part in self.parts}
         if len(each) == 1:
@@ -111,18 +139,18 @@ class Report:
             for name, value in first.items()
         ]
 
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        """In percent, as papers print."""
+    def _cells(self, bounds: bool) -> tuple[list[str], list[list[str]]]:
+        """In percent, as papers print; with bounds where asked for."""
         interval = f"{100 * self.level:g}% interval"
         if len(self.judged) == 1:
-            header = ["metric", self.judged[0].split, "chance", *([interval] if self.intervals else [])]
+            header = ["metric", self.judged[0].split, "chance", *([interval] if bounds else [])]
             rows = [
                 [row["metric"], _percent(row["value"]), _percent(row["chance"]), _bounds(row)]
                 for row in self._records()
             ]
             return header, [row[: len(header)] for row in rows]
         chance = self.judged[0].metrics.chance  # the queries and their matches are the same for both
-        header = ["metric", "A", "B", "chance", "A - B", *([interval, "p"] if self.differences else [])]
+        header = ["metric", "A", "B", "chance", "A - B", *([interval, "p"] if bounds else [])]
         rows = [
             [
                 row["metric"], _percent(row["first"]), _percent(row["second"]),
@@ -212,7 +240,7 @@ def _summary(judged: Judged) -> dict[str, Any]:
         "chance": judged.metrics.chance,
         "classes": judged.classes,
         **known,
-        "images": 0 if labels is None else len(labels),
+        **({} if judged.category is not None else {"images": 0 if labels is None else len(labels)}),
         "queries": judged.metrics.queries,
         "queries_left_out": judged.metrics.left_out,
     }

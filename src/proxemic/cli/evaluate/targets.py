@@ -5,17 +5,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from proxemic.cli.evaluate.checks import is_run
-from proxemic.cli.evaluate.judged import Judged, judge_rows
+from proxemic.cli.evaluate.judged import Judged, judge_by_category, judge_rows
 from proxemic.cli.evaluate.seen import find_moved, judge_apart, trained_classes
 from proxemic.data import (
     ImageSet,
     ImageSource,
     LabelledEmbeddings,
     OwnImages,
+    RowGroups,
     RowLabels,
     check_embedding_name,
     join_query_gallery,
@@ -23,6 +25,7 @@ from proxemic.data import (
     read_embeddings,
     write_embeddings,
 )
+from proxemic.data.tables import NOTE_COLUMNS, SplitName, unused_columns
 from proxemic.errors import UserError
 from proxemic.models import is_model
 from proxemic.recipes.reader import own_backbone, read_evaluation, read_evaluation_config
@@ -60,7 +63,11 @@ def _judge_embeddings(targets: list[Path], arguments: argparse.Namespace, flags:
     if arguments.gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(arguments.gallery, arguments.gallery_labels))]
     _check_same_rows(targets, contents)
-    return [judge_rows(path, "all", content, config) for path, content in zip(targets, contents, strict=True)]
+    for labels in (arguments.labels, arguments.gallery_labels):
+        if labels is not None and labels.suffix.lower() != ".npy" and (unused := unused_columns(labels, NOTE_COLUMNS)):
+            print(f"{labels} has columns that are not used: {', '.join(unused)}.", file=sys.stderr)
+    judged = [judge_rows(path, "all", content, config) for path, content in zip(targets, contents, strict=True)]
+    return [judge_by_category(each) for each in judged] if arguments.by else judged
 
 
 def _check_same_rows(targets: list[Path], contents: list[LabelledEmbeddings]) -> None:
@@ -73,6 +80,8 @@ def _check_same_rows(targets: list[Path], contents: list[LabelledEmbeddings]) ->
         ("paths", one.rows.paths, other.rows.paths),
         ("labels", _names(one.rows), _names(other.rows)),
         ("is_query or is_gallery", one_flags, other_flags),
+        ("sequence", _texts(one.rows.sequences), _texts(other.rows.sequences)),
+        ("category", _texts(one.rows.categories), _texts(other.rows.categories)),
     ):
         if mine is not None and theirs is not None and mine != theirs:
             raise UserError(
@@ -85,6 +94,10 @@ def _names(rows: RowLabels) -> list[str] | None:
     if rows.labels is None or rows.class_names is None:
         return None
     return [rows.class_names[label] for label in rows.labels.tolist()]
+
+
+def _texts(groups: RowGroups | None) -> tuple[str | None, ...] | None:
+    return None if groups is None else groups.texts()
 
 
 def _flags(content: LabelledEmbeddings) -> list[list[bool]]:
@@ -101,6 +114,11 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
     task = _task(targets, arguments, flags)
     for note in task.notes:
         print(note, file=sys.stderr)
+    if arguments.by and task.images.categories is None:
+        raise UserError(
+            "--by category needs categories, but these images have none: give --data.root a table with a column "
+            "category."
+        )
     seen = trained_classes(targets, task.images.class_names)
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     judged = []
@@ -114,6 +132,7 @@ def _judge_models(targets: list[Path], arguments: argparse.Namespace, flags: lis
             bare = arguments.save_embeddings.suffix.lower() == ".npy"
             write_embeddings(arguments.save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
         whole = judge_rows(path, task.split, content, task.config)
+        whole = judge_by_category(whole) if arguments.by else whole
         judged.append(judge_apart(whole, content, seen, task.config))
     return judged
 
@@ -154,22 +173,27 @@ def _task(targets: list[Path], arguments: argparse.Namespace, flags: list[str]) 
 
 
 def _choose(
-    source: ImageSource, own: ImageSource | None, split: str | None, targets: list[Path]
+    source: ImageSource, own: ImageSource | None, split: SplitName | Literal["all"] | None, targets: list[Path]
 ) -> tuple[ImageSet, str, Sequence[str]]:
     """The images, what they are, and notes."""
-    same, moved = type(own) is type(source), None
+    same, moved, given = type(own) is type(source), None, False
     if isinstance(own, OwnImages) and isinstance(source, OwnImages):
         same = _place(own) == _place(source)
         if not same and split is None:
             moved = find_moved(source, RunDirectory(targets[0]))
-    if split is None:
-        split = "all" if isinstance(source, OwnImages) and not same and moved is None else "test"
+    if isinstance(source, OwnImages) and not same and moved is None and split != "all":
+        given = source.gives_splits()
+        split = split or ("test" if given else "all")
+    split = split or "test"
     if split == "all":
         if not isinstance(source, OwnImages):
             raise UserError(
                 f"--split all is for folders and tables of images: {type(source).__name__} has train and test."
             )
         images, notes = source.load_unsplit()
+        return images, split, notes
+    if given and isinstance(source, OwnImages):
+        images, notes = source.load_split(split)
         return images, split, notes
     splits = moved or source.load()
     for path in targets:

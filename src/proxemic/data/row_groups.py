@@ -1,0 +1,59 @@
+"""Named groups of rows: sequences and categories."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+__all__ = ["RowGroups"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroups:
+    """Which of some named groups each row is in.
+
+    Args:
+        numbers: of the group of each row, from 0; -1 for none.
+        names: of the groups, as many as there are at least.
+
+    Raises:
+        ValueError: a number has no name.
+
+    Example:
+        >>> groups = RowGroups.from_names(["b", None, "a", "b"])
+        >>> groups.numbers.tolist(), groups.names
+        ([1, -1, 0, 1], ('a', 'b'))
+        >>> groups.take(torch.tensor([2, 1])).texts()
+        ('a', None)
+    """
+
+    numbers: Int64[Tensor, " rows"]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.numbers) and not -1 <= int(self.numbers.min()) <= int(self.numbers.max()) < len(self.names):
+            raise ValueError(
+                f"the numbers of groups go from {int(self.numbers.min())} to {int(self.numbers.max())}, but there are "
+                f"{len(self.names)} names, from 0, and -1 for none."
+            )
+
+    @classmethod
+    def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
+        """Number the names of the group of each row in the sorted order of their text; None where no row has one."""
+        known = tuple(sorted({name for name in names if name is not None}))
+        number = {name: index for index, name in enumerate(known)}
+        numbers = [-1 if name is None else number[name] for name in names]
+        return cls(torch.tensor(numbers, dtype=torch.int64), known) if known else None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, order: Int64[Tensor, " taken"]) -> "RowGroups":
+        """Keep the rows at these places, in their order; the numbers of the groups stay."""
+        return RowGroups(self.numbers[order], self.names)
+
+    def texts(self) -> tuple[str | None, ...]:
+        """The name of the group of each row."""
+        return tuple(None if number < 0 else self.names[number] for number in self.numbers.tolist())

@@ -1,0 +1,122 @@
+"""AdaFace: a margin by the quality of the image, which the length of its embedding tells."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.losses.checks import check_positive
+from proxemic.losses.initialization import unit_directions
+from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
+from proxemic.losses.margins import shifted_angle
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scoring import Scoring
+
+__all__ = ["AdaFaceLoss"]
+
+_SHORTEST, _LONGEST = 0.001, 100.0  # lengths are clipped to, as in the authors' code
+_EPS = 0.001  # added to σ_z there
+
+
+class AdaFaceLoss(MarginSoftmax):
+    """Hard samples count most where the image is good and least where it is bad, as its embedding's length tells.
+
+    ``mean_i softplus(N_i(σ) − σ p_i)`` with ``p = cos(clip(θ + g_angle, 0, π)) − g_add``, ``g_angle = −m ẑ``,
+    ``g_add = m ẑ + m`` and the quality ``ẑ = clip(h (‖x‖ − μ_z)/σ_z, −1, 1)``, which gets no gradient: ``ẑ = −1`` is
+    ArcFace, 0 CosFace. Kim, Jain and Liu, AdaFace, CVPR 2022, section 3.3. μ_z and σ_z are moving averages of the
+    mean and the standard deviation of the lengths in a batch.
+
+    What the paper leaves open is as in the authors' code: lengths are clipped to [0.001, 100], 0.001 is added to σ_z,
+    the averages start from 20 and 100 and take in each batch before they are used, and the angle is clipped. (Its clips
+    of cosines and angles to 0.001 before their ends, against infinite gradients, are not needed here.)
+
+    The averages are those of the joined batch of all processes. They move in training mode only; a batch of one
+    sample, which has no standard deviation, leaves σ_z as it is.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings, which must not be normalised by the model.
+        margin: m in [0, π/2], in radians and in units of the cosine.
+        concentration: h > 0; at 0.333, ẑ of 68 % of normally distributed lengths is in [−0.333, 0.333].
+        momentum: Share of a batch in the averages, in (0, 1].
+        scale: σ > 0.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Attributes:
+        norm_mean: Buffer, μ_z.
+        norm_std: Buffer, σ_z.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = AdaFaceLoss(2, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))).eval()
+    >>> loss(torch.tensor([[20.0, 0.0]]), torch.tensor([0])).item()  # ẑ = 0, CosFace: log(1 + e^(0 − (1 − 0.4)))
+    0.4374...
+    """
+
+    norm_mean: Tensor
+    norm_std: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        margin: float = 0.4,
+        concentration: float = 0.333,
+        momentum: float = 0.01,
+        scale: float = 64.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        sample_rate: float = 1.0,
+        init: Callable[[Tensor], object] = unit_directions,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scale,
+            proxies_per_class,
+            pooling,
+            regularizers,
+            chunk_size,
+            sample_rate,
+            init,
+        )
+        self.margin = check_radians("margin", margin)
+        self.concentration = check_positive("concentration", concentration)
+        self.momentum = check_momentum(momentum)
+        self.register_buffer("norm_mean", torch.tensor(20.0))
+        self.register_buffer("norm_std", torch.tensor(100.0))
+
+    @torch.no_grad()
+    def step_scoring(
+        self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
+    ) -> Scoring:
+        if self.training:
+            length = _length(embeddings).to(self.norm_mean)
+            self.norm_mean.lerp_(length.mean(), self.momentum)
+            if len(length) > 1:
+                self.norm_std.lerp_(length.std(), self.momentum)
+        return self.scoring
+
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        quality = self.quality(embeddings)
+        return shifted_angle(cosine, -self.margin * quality) - self.margin * (quality + 1)
+
+    @torch.no_grad()
+    def quality(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
+        """``ẑ`` in [−1, 1], by the averages as they stand."""
+        deviation = (_length(embeddings) - self.norm_mean) / (self.norm_std + _EPS)
+        return (self.concentration * deviation).clamp(-1, 1)
+
+
+def _length(embeddings: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(embeddings, dim=1).clamp(_SHORTEST, _LONGEST)

@@ -1,0 +1,101 @@
+"""CurricularFace: easy samples first, then the negatives that are hard for them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.losses.initialization import small_normal
+from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
+from proxemic.losses.margins import angular_margin, wider_angle
+from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scoring import Scoring
+
+__all__ = ["CurricularFaceLoss"]
+
+
+class CurricularFaceLoss(MarginSoftmax):
+    """ArcFace whose hard negatives weigh less at first and more as training goes on.
+
+    ``mean_i log(1 + Σ_{c≠y_i} e^{σ (g_i(S_c) − cos(θ_i + m))})`` with ``g_i(S) = S`` while ``S ≤ cos(θ_i + m)`` and
+    ``S (t + S)`` for the hard negatives, above it; beyond ``θ + m = π`` the positive score is ArcFace's. Huang et al.,
+    CurricularFace, CVPR 2020, section 3.2. ``t`` is a moving average of the batches' mean positive cosine.
+
+    As in the authors' code, t starts from 0 and takes in each batch, with a weight of 0.01, before it is used (the
+    paper gives the momentum as 0.99); neither it nor what is hard, which ``cos(θ + m)`` itself tells, has a gradient.
+    The average is that of the joined batch of all processes. It moves in training mode only.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        margin: m in [0, π/2], in radians.
+        momentum: Share of a batch in t, in (0, 1].
+        scale: σ > 0.
+        proxies_per_class: K ≥ 1.
+        pooling: From K similarities to a class score.
+        regularizers: Terms on the proxies to add.
+        chunk_size: Classes whose scores are held at once; ``None`` chooses.
+        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
+        init: Fills the proxies ``[C, K, D]`` in place.
+
+    Attributes:
+        t: Buffer, in [−1, 1].
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> loss = CurricularFaceLoss(2, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))).eval()
+    >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([0])).item()  # t = 0: log(1 + e^(cos² 45° − cos(45° + 0.5)))
+    0.8083...
+    """
+
+    t: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        margin: float = 0.5,
+        momentum: float = 0.01,
+        scale: float = 64.0,
+        proxies_per_class: int = 1,
+        pooling: Pooling = SoftmaxPooling(),
+        regularizers: Sequence[nn.Module] = (),
+        chunk_size: int | None = None,
+        sample_rate: float = 1.0,
+        init: Callable[[Tensor], object] = small_normal,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            embedding_size,
+            scale,
+            proxies_per_class,
+            pooling,
+            regularizers,
+            chunk_size,
+            sample_rate,
+            init,
+        )
+        self.margin = check_radians("margin", margin)
+        self.momentum = check_momentum(momentum)
+        self.register_buffer("t", torch.tensor(0.0))
+
+    @torch.no_grad()
+    def step_scoring(
+        self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
+    ) -> Scoring:
+        cosine = positive()
+        if self.training:
+            self.t.lerp_(cosine.mean().to(self.t), self.momentum)
+        hardest, t = wider_angle(cosine, self.margin), self.t.to(cosine, copy=True)
+
+        def harder(scores: Float[Tensor, "classes batch"]) -> Float[Tensor, "classes batch"]:
+            return torch.where(scores > hardest, scores * (t + scores), scores)
+
+        return replace(self.scoring, transform=harder)
+
+    def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return angular_margin(cosine, self.margin)

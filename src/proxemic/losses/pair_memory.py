@@ -1,0 +1,59 @@
+"""The cross-batch memory of pytorch-metric-learning (PML), with all of its state, and right for a batch of one row."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from proxemic.extras import extra
+
+with extra("pairs"):
+    from pytorch_metric_learning.losses import CrossBatchMemory
+
+__all__ = ["PairMemory"]
+
+
+class PairMemory(nn.Module):
+    """PML's memory, with its position in the ``state_dict``: PML has the embeddings and the labels there alone.
+
+    Args:
+        loss: A loss that PML supports with a memory.
+        miner: Chooses pairs or triplets of the batch and the memory; ``None`` takes all.
+        embedding_size: Dimension D of the embeddings.
+        memory_size: Embeddings that are kept.
+
+    Raises:
+        ValueError: If PML does not support the loss.
+    """
+
+    def __init__(self, loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> None:
+        super().__init__()
+        if (name := type(loss).__name__) not in (known := CrossBatchMemory.supported_losses()):
+            raise ValueError(
+                f"memory_size is {memory_size}, but {name} compares a batch with itself alone: set it to 0, or choose "
+                f"one of {', '.join(known)}."
+            )
+        self.memory = _Memory(loss, embedding_size, memory_size, miner)
+
+    def forward(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
+        """The loss of a batch that joins the memory."""
+        return self.memory(embeddings, labels)
+
+    def get_extra_state(self) -> Int[Tensor, " 2"]:
+        return torch.tensor([self.memory.queue_idx, int(self.memory.has_been_filled)])
+
+    def set_extra_state(self, state: Int[Tensor, " 2"]) -> None:
+        position, filled = state.tolist()
+        self.memory.queue_idx, self.memory.has_been_filled = position, bool(filled)
+
+
+class _Memory(CrossBatchMemory):
+    def create_indices_tuple(self, embeddings: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        found = super().create_indices_tuple(embeddings, *args)
+        if len(embeddings) > 1:
+            return found
+        # PML leaves pairs of a row with itself out of larger batches only.
+        other = found[1] != self.curr_batch_idx
+        of_positives = found if len(found) == 3 else found[:2]
+        return *(each[other] for each in of_positives), *found[len(of_positives) :]
