@@ -49,7 +49,7 @@ def test_a_dry_run_says_what_is_there_and_writes_nothing(made: Path, here: Here)
     result = here("compare", "--resume", made, "--dry-run", "--against", "paper")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("glyphs-small/softmax: finished 0 1, not begun 2\n")
-    assert "The papers print no figures of: `glyphs-small/softmax`" in result.stdout
+    assert "These name no row of the papers' tables that they stand for: `glyphs-small/softmax`." in result.stdout
     assert sorted(made.rglob("*")) == before
 
 

@@ -29,6 +29,7 @@ NONE = {
     "softmax-augmented": "the thesis trains without augmentation",
     "softmax-mean-proxy-augmented": "as softmax-augmented",
     "faces/small": "the user's own images",
+    **dict.fromkeys(("faces/adaface", "faces/curricularface", "faces/elasticface"), "in none of the three papers"),
 }
 """Recipes without a row, by folder or name, and why."""
 
