@@ -30,6 +30,7 @@ NONE = {
     "softmax-mean-proxy-augmented": "as softmax-augmented",
     **dict.fromkeys(("faces/adaface", "faces/curricularface", "faces/elasticface"), "no table has it"),
     "faces/small": "the user's own images",
+    **dict.fromkeys(("faces/adaface", "faces/curricularface", "faces/elasticface"), "in none of the three papers"),
 }
 """Recipes without a row, by folder or name, and why."""
 
