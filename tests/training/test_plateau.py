@@ -1,4 +1,4 @@
-"""Phases that end at a plateau: where they would by the history alone, also after a kill, and as if so long were meant."""
+"""Phases that end at a plateau: as if they were meant to be so long, also after a kill."""
 
 import csv
 import json
