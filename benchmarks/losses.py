@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import proxemic.losses as ours
 from measure import Held, medians, resident_peak
 from proxemic.losses.checks import check_embeddings, check_labels
-from proxemic.losses.scoring import dense_scores
+from proxemic.losses.scoring import dense_scores, pair_scores
 from proxemic.losses.streaming import Plan
 
 
@@ -54,6 +54,7 @@ MEMORY = Size(1024, 128, 200_000, 4, 1)
 LOSSES: dict[str, dict[str, object]] = {
     "NormalizedSoftmaxLoss": {},
     "ArcFaceLoss": {},
+    "CurricularFaceLoss": {},
     "ProxyNCALoss": {},
     "ProxyAnchorLoss": {},
     "SoftTripleLoss": {},
@@ -105,7 +106,9 @@ def _dense(loss: Any, x: Tensor, y: Tensor) -> Tensor:
     check_embeddings(x, loss.embedding_size)  # as the loss itself does
     check_labels(y, len(x), loss.num_classes)
     centers = loss.centers(loss.proxies)
-    positive, negative, terms = dense_scores(x, centers, y, loss.scoring, list(loss.regularizers))
+    own = centers.detach()[y]
+    scoring = loss.step_scoring(lambda: pair_scores(loss.scoring.similarity.prepare(x.detach()), own, loss.scoring), x)
+    positive, negative, terms = dense_scores(x, centers, y, scoring, list(loss.regularizers))
     return loss.objective(positive, negative, y, x).mean() + terms
 
 

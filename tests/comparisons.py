@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -34,7 +35,7 @@ RECIPE = {
 }
 
 
-def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: dict[str, object]) -> Entry:
+def entry(name: str, label: str = "ALoss", dataset: str | None = None, **parts: Any) -> Entry:
     """A recipe whose parts are `RECIPE`'s, with what is given here in place of it."""
     given = {
         key: value | parts.get(key, {}) if isinstance(value, dict) else parts.get(key, value)

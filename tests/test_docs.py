@@ -12,8 +12,9 @@ from PIL import Image
 
 import proxemic.losses
 import proxemic.metrics
-from proxemic.cli.analyze import SUBCOMMANDS
+from proxemic.cli.analyze import SUBCOMMANDS, landscape
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
+from proxemic.published import published_figures, published_protocol
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -65,7 +66,7 @@ def check_defaults(documented: dict[str, str], expected: dict[str, Any]) -> None
 
 def test_there_are_losses() -> None:
     assert {"ArcFaceLoss", "HISTLoss", "PairwiseLoss"} <= LOSSES.keys()
-    assert len(LOSSES) == 16
+    assert len(LOSSES) == 19
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -157,6 +158,52 @@ def test_the_page_of_the_analysis() -> None:
     assert all((page.parent / link).exists() for link in links)
     for subcommand in SUBCOMMANDS:
         assert f"analyze {subcommand.__name__.rpartition('.')[2].replace('_', '-')}" in text
+
+
+def test_what_is_said_of_the_papers_is_what_they_print() -> None:
+    docs = FOLDER.parent
+    analysis, results, readme = (
+        " ".join(path.read_text().split())
+        for path in (docs / "analysis.md", docs / "results.md", docs.parent / "README.md")
+    )
+
+    def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
+        """By what differs."""
+        found = [each for each in published_figures() if (each.table, each.metric) == (table, metric)]
+        found = [each for each in found if all(getattr(each, key) == value for key, value in fields.items())]
+        keys = {f"{each.settings} {each.method} {each.dataset}": each.value for each in found}
+        assert len(keys) == len(found)
+        return keys
+
+    # Table IV: by corruption, the first of the four losses.
+    first: dict[str, str] = {}
+    for key in sorted(found := printed("IV"), key=found.__getitem__):
+        first[key.split()[0].removeprefix("corruption=")] = key.split()[1]
+    hist = {corruption for corruption, method in first.items() if method == "HIST"}
+    assert (hist, first.pop("none")) == ({"cutout", "jigsaw"}, "Warped")
+    assert (len(first), sum(method == "Warped" for method in first.values())) == (9, 7)
+    assert "in the paper on seven of nine, with HIST ahead on cutout and jigsaw" in analysis
+    # Table 4.1
+    for dataset, gain in (("cub", "+0.47 points of Recall@1 on CUB"), ("cars", "+0.92 on Cars")):
+        softmax, ours = (printed("4.1", dataset=dataset, method=method) for method in ("Softmax-loss", "Ours"))
+        assert gain.startswith(f"{sum(ours.values()) - sum(softmax.values()):+.2f}")
+        assert gain in results
+    (four_one,) = {published_protocol(each) for each in published_figures() if each.table == "4.1"}
+    assert four_one.seeds is None
+    # No table of In-Shop.
+    assert not published_figures(dataset="in-shop")
+    assert "for In-Shop, of which none of the three has a table" in readme
+    # Tables 7 and 8: the best K; table 6: SoftTriple against the MPA family.
+    for table in ("7", "8"):
+        values = printed(table)
+        assert max(values, key=values.__getitem__).split()[0] in ("proxies_per_class=8", "proxies_per_class=12")
+    family = [value for key, value in printed("6").items() if " MPA" in key]
+    assert (min(family), max(family)) == (77.5, 78.4)
+    assert [value for key, value in printed("6").items() if "SoftTriple (our)" in key] == [79.0]
+    # Figures of the landscape: the command names those that the page does.
+    (row,) = (cells for cells in rows((docs / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
+    assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(landscape.add_parser).split())
+    assert row[2] == "warping, figures 1, 3, 5"
 
 
 def test_the_page_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

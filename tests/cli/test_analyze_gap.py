@@ -44,7 +44,7 @@ def test_one_run(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> Non
     for label, values in {
         "mean squared gap at σ = 1": [float(squared_gaps(each).mean()) for each in (trained, untrained)],
         "L, printed (C⁻³)": [gap_bounds(each).lower_printed for each in (trained, untrained)],
-        "U, corrected (2/e)": [gap_bounds(each).upper for each in (trained, untrained)],
+        "U, of the proof (2/√e)": [gap_bounds(each).upper for each in (trained, untrained)],
     }.items():
         assert numbers(result.stdout, label) == [f"{value:.4g}" for value in values]
     assert numbers(result.stdout, "squared distance, class mean to minimiser")[1] == ""

@@ -48,6 +48,15 @@ def test_side_by_side_with_an_animation(runs: list[Path], tmp_path: Path, here: 
     assert all(sum(float(row[axis]) ** 2 for axis in "xyz") == pytest.approx(1, abs=1e-4) for row in deep)
 
 
+def test_forces_over_the_training(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "forces", *runs, "--out", tmp_path / "f")
+    assert result.returncode == 0, result.stderr
+    with (tmp_path / "f-training.csv").open(newline="") as file:
+        rows = [(row["training"], row["epoch"]) for row in csv.DictReader(file)]
+    assert rows == [(path.name, str(epoch)) for path in runs for epoch in range(3)]
+    assert_refused(here("analyze", "forces", run), ["AllPairMultiProxyAnchorLoss", "one proxy a class"])
+
+
 def test_many_dimensions_are_projected_and_it_says_so(run: Path, tmp_path: Path, here: Here) -> None:
     result = here("analyze", "toy", run, "--out", tmp_path / "toy")
     assert result.returncode == 0, result.stderr

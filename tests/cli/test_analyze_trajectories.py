@@ -39,11 +39,14 @@ def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
     result = here("analyze", "trajectories", *runs, "--out", tmp_path / "dtp", "--log")
     assert result.returncode == 0, result.stderr
     opened = [Run(path) for path in runs]
-    ((name, epochs, last, chosen, alpha, recall, nmi),) = cells(result.stdout)
+    ((name, epochs, before, last, chosen, alpha, recall, nmi),) = cells(result.stdout)
     ends = [run.history[-1]["avg_dtp"] for run in opened]
     assert (name, epochs, alpha) == ("warp", "3", "2.5")
     mean, half = interval(*ends)
     assert last == f"{mean:.4g} ± {half:.2g}"
+    firsts = [run.measured_before["avg_dtp"] for run in opened]
+    mean, half = interval(*firsts)
+    assert before == f"{mean:.4g} ± {half:.2g}"
     results = [run.metrics for run in opened if run.metrics is not None]
     picks = [
         next(row["avg_dtp"] for row in run.history if row["epoch"] == result["epoch"])
@@ -54,7 +57,13 @@ def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
         assert shown.startswith(f"{50 * sum(result['test'][metric] for result in results):.2f} ±")
     with (tmp_path / "dtp.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["avg_dtp"]) for row in rows] == [row["avg_dtp"] for run in opened for row in run.history]
+    drawn = [(0.0, first) for first in firsts]
+    expected = [
+        pair
+        for first, run in zip(drawn, opened, strict=True)
+        for pair in (first, *((row["epoch"], row["avg_dtp"]) for row in run.history))
+    ]
+    assert [(float(row["epoch"]), float(row["avg_dtp"])) for row in rows] == expected
     assert {path.name for path in tmp_path.iterdir()} == {"dtp.png", "dtp.svg", "dtp.csv"}
 
 

@@ -194,3 +194,57 @@ def test_two_models_show_few_classes_too(run: Path, here: Here) -> None:
     assert row.replace("│", "").split()[3] == f"{100 * alone['chance']['recall@1']:.2f}"
     found = evaluated(here, run, run)
     assert all(each["low"] is None and each["p_value"] == 1 for each in found["differences"].values())
+
+
+def test_a_table_of_open_metric_learning(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    lines = ["label,path,split,is_query,is_gallery,category,sequence,x_1,x_2,y_1,y_2,category_int"]
+    for number, place in enumerate(sorted(folder.glob("*/*.png"))):
+        label, image = place.parent.name, int(place.stem)
+        if label < "class 04":
+            lines.append(f"{label},{place},train,,,,,,,,,0")
+        else:
+            box = "4,30,2.5,32" if number % 3 else ",,,"
+            asks, category = image < 3, "odd" if int(label[-1]) % 2 else "even"
+            lines.append(f"{label},{place},validation,{asks},{image > 0},{category},{label} {image // 2},{box},1")
+    table = tmp_path / "oml.csv"
+    table.write_text("\n".join(lines) + "\n")
+    saved = tmp_path / "e.parquet"
+    words = [run / "model.safetensors", "--data.root", table, "--by", "category", "--evaluation.map", "true"]
+    result = here("evaluate", *words, "--json", "--save-embeddings", saved)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines() == [
+        f"{table} gives splits: its validation split, as there is no test, 48 of 72 images, is taken.",
+        f"{table} has columns that are not used: category_int.",
+    ]
+    found = json.loads(result.stdout)
+    assert (found["classes"], found["images"], found["queries"]) == (8, 48, 24)
+    rows = read_embeddings(saved)
+    assert rows.rows.paths is not None
+    assert rows.rows.paths[1].endswith("1.png (4, 2, 30, 32)")
+    assert rows.rows.sequences is not None
+    numbers = rows.rows.sequences.numbers
+    asks, answers = rows.rows.is_query, rows.rows.is_gallery
+    assert asks is not None
+    assert answers is not None
+    points = torch.nn.functional.normalize(rows.embeddings.double())
+    cosines = (points @ points.T).masked_fill((numbers[:, None] == numbers) | ~answers, -torch.inf)[asks]
+    assert rows.rows.labels is not None
+    hits = (rows.rows.labels[cosines.argmax(1)] == rows.rows.labels[asks]).double()
+    assert found["test"]["recall@1"] == pytest.approx(float(hits.mean()))
+    odd = torch.tensor([rows.rows.class_names[label][-1] in "13579" for label in rows.rows.labels[asks].tolist()])  # type: ignore[index]
+    assert found["categories"]["odd"]["test"]["recall@1"] == pytest.approx(float(hits[odd].mean()))
+    assert {name: (part["classes"], part["queries"]) for name, part in found["categories"].items()} == {
+        "even": (4, 12), "odd": (4, 12),
+    }  # fmt: skip
+    # Of the 40 that answer, five are of a class; queries 0 and 1 do not see image 1, and query 2 not 2 and 3.
+    assert found["categories"]["odd"]["chance"]["r_precision"] == pytest.approx((2 * 4 / 39 + 3 / 38) / 3)
+    again = evaluated(here, saved, "--by", "category", "--evaluation.map", "true")
+    assert again["categories"]["odd"]["all"] == found["categories"]["odd"]["test"]
+    text = here("evaluate", saved, saved, "--by", "category").stdout
+    assert "By category; the queries of each search all images" in text
+    assert "A category of fewer than 20 classes has no honest interval." in text
+    csv = here("evaluate", saved, "--by", "category", "--format", "csv").stdout.splitlines()
+    assert csv[0].startswith("category,metric,")
+    assert {line.partition(",")[0] for line in csv[1:]} == {"", "even", "odd"}
+    assert evaluated(here, *words[:3], "--split", "train")["images"] == 24
+    assert_refused(here("evaluate", run, "--by", "category"), ["--by category needs categories"])

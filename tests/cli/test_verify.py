@@ -40,6 +40,7 @@ loss:
 optim: {{optimizer: torch.optim.AdamW, lr: 0.002, loss_lr: 0.02}}
 training: {{epochs: 2, accelerator: cpu}}
 evaluation: {{select_on: last, distance: euclidean}}
+published: [{{paper: realigned-softmax-warping, table: V, method: Warped-Softmax}}]
 """
 
 
@@ -159,6 +160,15 @@ def test_the_table(run: Path, faces: Path, here: Here, tmp_path: Path) -> None:
     assert float(rows[1][2]) == pytest.approx(mean)
 
 
+def test_beside_the_papers_table(run: Path, here: Here) -> None:
+    result = here("verify", run, "--sets", "lfw", "--against", "paper")
+    assert result.returncode == 0, result.stderr
+    accuracy = json.loads((run / "verification.json").read_text())["sets"]["lfw"]["accuracy"]
+    place = "realigned-softmax-warping, table V, Warped-Softmax"
+    assert f"| lfw accuracy | {100 * accuracy:.2f} | 99.85 | {place} | [1] |" in result.stdout
+    assert "backbone: ours convnet, theirs ResNet-100" in result.stdout
+
+
 def test_each_column_shows_what_its_head_says() -> None:
     verification = Verification("run", "data", "euclidean", flip=True)
     for name, up in (("lfw", 0.0), ("cfp_fp", 0.125)):
@@ -197,6 +207,8 @@ def test_a_model_alone(run: Path, faces: Path, here: Here, tmp_path: Path) -> No
     assert "mean" not in result.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "model.json"}
     assert_refused(here("verify", tmp_path / "model.safetensors", "--sets", "lfw"), ["--data is missing"])
+    result = here("verify", tmp_path / "model.safetensors", "--against", "paper")
+    assert_refused(result, ["--against needs the recipe of a run"])
 
 
 def test_an_hostile_pack_is_refused_and_not_run(run: Path, here: Here, tmp_path: Path) -> None:
@@ -237,6 +249,7 @@ def test_a_pack_that_cannot_be_judged(run: Path, here: Here, tmp_path: Path, con
     [
         (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
         (["--sets", ","], ["--sets is ','", "at least one set"]),
+        (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
         (["--data", "nowhere"], ["nowhere is no folder"]),
         (["--out", "table.txt"], ["table.txt", "must end in .json, .csv or .md"]),

@@ -113,7 +113,7 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     table = write(tmp_path / "t.csv", columns, *rows)
     source = OwnImages(table, validation_fraction=0.0)
     images, notes = source.load_unsplit()
-    assert notes == ("2 columns are not used: category_int, note.",)
+    assert notes == (f"{table} has columns that are not used: category_int, note.",)
     assert check(table).unused == ("category_int", "note")
     assert images.sequences is not None
     assert images.categories is not None

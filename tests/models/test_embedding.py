@@ -1,5 +1,6 @@
 """The embedding network as its configuration describes it."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,10 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import layer_norm, normalize
 
+from proxemic.losses import EuclideanSoftmaxLoss
+from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.models import ConvNet, EmbeddingModel, GeM, ModelConfig, build_model
+from proxemic.models.config import HeadInit
 
 
 def images(channels: int = 1) -> torch.Tensor:
@@ -95,6 +99,36 @@ def test_layer_norm_after_the_linear_layer() -> None:
     model = build_model(ModelConfig(embedding_size=8, head="linear+layer_norm", in_channels=1, normalize=False)).eval()
     features = model.backbone(images()).mean((2, 3))
     torch.testing.assert_close(model(images()), layer_norm(model.head[1](features), (8,)))
+
+
+class Features(torch.nn.Module):
+    """In place of a ResNet-50."""
+
+    num_features = 2048
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.randn(len(images), 2048).relu()
+
+
+@pytest.mark.parametrize(("init", "distance"), [(None, 13.40), ("kaiming_normal", 64.1)])
+def test_how_the_last_layer_starts(init: HeadInit | None, distance: float) -> None:
+    """torch's own gives the distance to the proxies that the warping paper's Table III has before training."""
+    torch.manual_seed(0)
+    config = ModelConfig(backbone=Features, embedding_size=512, layer_norm=True, normalize=False, head_init=init)
+    linear = build_model(config).head[-1]
+    assert isinstance(linear, torch.nn.Linear)
+    expected = math.sqrt(1 / 3 / 2048) if init is None else math.sqrt(2 / 512)
+    assert linear.weight.std().item() == pytest.approx(expected, rel=0.01)
+    assert bool(linear.bias.any()) == (init is None)
+    embeddings = build_model(config)(torch.zeros(200, 3, 32, 32)).detach()
+    proxies = EuclideanSoftmaxLoss(100, 512).proxies.detach()
+    found = average_distance_to_proxy(embeddings, torch.arange(200) % 100, proxies)
+    assert found == pytest.approx(distance, rel=0.01)
+
+
+def test_a_start_of_no_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="head_init is 'kaiming_normal' but there is no head"):
+        ModelConfig(head="none", head_init="kaiming_normal")
 
 
 def test_no_head_refuses_another_size_than_the_features() -> None:

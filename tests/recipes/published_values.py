@@ -85,6 +85,7 @@ WARPED = {
     "model.pooling": "avg+max",
     "model.layer_norm": True,
     "model.head": "linear",
+    "model.head_init": "kaiming_normal",
     "model.embedding_size": 512,
     "model.normalize": False,
     "optim.optimizer": "Adam",
@@ -231,7 +232,7 @@ WARP_CUB = two_phases(64, 8, "0.01/1.0→0.001/5e-4", (50, 30), "4.525 28.40 .93
 WARP_CARS = two_phases(64, 4, "0.01/1.0→0.001/5e-4", (100, 50), "5 30.15 .80 1.15→1 23.25 .50 1.55", 1.50)
 WARP_SOP = two_phases(
     192, 64, "0.024/225→0.0075/0.001", (80, 20), "3.7442 13.02 .8563 1.1181→1 5.84 .8024 1.6175", 1.348
-)
+) | {"model.head_init": None}
 FACES = {
     "data": "RecordFaces",
     "images.size": 112,
@@ -344,6 +345,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "loss.norm_range": [10, 110],
         "loss.norm_weight": 35,
     },
+    "faces/adaface": MARGIN_FACES
+    | {
+        "loss": "AdaFaceLoss",
+        "model.normalize": False,
+        "loss.margin": 0.4,
+        "loss.concentration": 0.333,
+        "loss.momentum": 0.01,
+    },
+    "faces/curricularface": MARGIN_FACES | {"loss": "CurricularFaceLoss", "loss.margin": 0.5, "loss.momentum": 0.01},
+    "faces/elasticface": MARGIN_FACES
+    | {"loss": "ElasticFaceLoss", "loss.margin": 0.5, "loss.deviation": 0.05, "loss.form": "arc"},
     "faces/euclidean-softmax": EUCLIDEAN_FACES | {"loss": "EuclideanSoftmaxLoss"},
     "faces/warped-softmax": EUCLIDEAN_FACES
     | {

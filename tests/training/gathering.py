@@ -14,9 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 N, CLASSES = 101, 9
 SETTINGS: dict[str, Any] = {"recall_at": (1, 5), "ndcg_at": (10,), "map_at": (3,), "precision_at": (4,)}
 
+SEQUENCES = torch.arange(N) % 9 - 2  # below 0: in none
+
 
 def samples() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Embeddings with many ties, labels beyond 2**24, flags."""
+    """Embeddings with many ties, labels beyond 2**24, flags; they are of `SEQUENCES`."""
     rng = torch.Generator().manual_seed(0)
     embeddings = torch.randint(-2, 3, (N, 6), generator=rng).half()
     embeddings[:, 0] = 3.0
@@ -36,7 +38,7 @@ def metric_cases(rank: int) -> dict[str, Any]:
         mine: Tensor | range, metric: RetrievalMetric, *, numbered: bool = False, flags: bool = False
     ) -> dict[str, float]:
         for batch in torch.as_tensor(list(mine), dtype=torch.int64).split(16):
-            roles = (is_query[batch], is_gallery[batch]) if flags else (None, None)
+            roles = (is_query[batch], is_gallery[batch], SEQUENCES[batch]) if flags else ()
             metric.update(embeddings[batch], labels[batch], batch if numbered else None, *roles)
         return {name: value.item() for name, value in metric.compute().items()}
 

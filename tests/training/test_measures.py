@@ -1,4 +1,4 @@
-"""What is measured after every epoch: columns of the history, the same whether interrupted or not."""
+"""What is measured before the first epoch and after each: the same whether interrupted or not."""
 
 import json
 from pathlib import Path
@@ -71,6 +71,11 @@ def test_the_result_has_them_apart_from_what_was_judged(run: Path) -> None:
     assert content["measured"] == {name: FinishedRun(run).history[-1][name] for name in content["measured"]}
     assert content["measured"].keys() == names
     assert not names & content["test"].keys()
+    assert content["measured_before"] == FinishedRun(run).measured_before
+    assert content["measured_before"].keys() == names
+    snapshot = load_file(run / "snapshots" / "epoch-0000.safetensors")
+    places = (snapshot["embeddings"], snapshot["labels"], snapshot["proxies"])
+    assert content["measured_before"]["avg_dtp"] == pytest.approx(average_distance_to_proxy(*places))
 
 
 def test_snapshots_are_kept_from_before_the_training_on(run: Path) -> None:
@@ -119,6 +124,7 @@ def test_a_killed_run_measures_the_same_when_resumed(recipe: Path, run: Path, tm
         return [{**row, "seconds": 0.0} for row in Run(path).history]
 
     assert measured(out) == measured(run)
+    assert Run(out).measured_before == Run(run).measured_before
     for path in sorted((run / "snapshots").iterdir()):
         assert (out / "snapshots" / path.name).read_bytes() == path.read_bytes()
 

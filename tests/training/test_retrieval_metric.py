@@ -16,6 +16,7 @@ from proxemic.training.retrieval_metric import split_roles
 PROGRAM = runpy.run_path(str(Path(__file__).parent / "gathering.py"))
 SETTINGS: dict[str, Any] = PROGRAM["SETTINGS"]
 EMBEDDINGS, LABELS, IS_QUERY, IS_GALLERY = PROGRAM["samples"]()
+SEQUENCES: Tensor = PROGRAM["SEQUENCES"]
 
 
 def alone(*flags: Tensor) -> dict[str, float]:
@@ -37,7 +38,13 @@ def as_floats(values: dict[str, Tensor]) -> dict[str, float]:
     ],
 )  # fmt: skip
 def test_two_processes_find_what_one_finds(together: list[dict[str, Any]], rank: int, case: str) -> None:
-    assert together[rank]["metric"][case] == alone(*((IS_QUERY, IS_GALLERY) if case == "flags" else ()))
+    assert together[rank]["metric"][case] == alone(*((IS_QUERY, IS_GALLERY, SEQUENCES) if case == "flags" else ()))
+
+
+def test_sequences_count() -> None:
+    assert alone(IS_QUERY, IS_GALLERY, SEQUENCES) != alone(IS_QUERY, IS_GALLERY)
+    with pytest.raises(ValueError, match=r"sequences has torch.float32"):
+        RetrievalMetric().update(EMBEDDINGS, LABELS, sequences=SEQUENCES.float())
 
 
 def test_the_padding_is_there_and_would_count(together: list[dict[str, Any]]) -> None:

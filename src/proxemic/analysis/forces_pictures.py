@@ -1,4 +1,4 @@
-"""Pictures of the forces on embeddings of two classes, as figures 1 and 4 of the warping paper."""
+"""Pictures of the forces on embeddings of two classes, as figure 1 of the warping paper."""
 
 import math
 from typing import Any
@@ -104,7 +104,7 @@ def draw_forces(
     proxies: Float[Tensor, "2 2"],
     warp: WarpPotential,
 ) -> Any:
-    """A figure of `plot_forces` without a warp and with it, side by side, as figures 1 and 4 of the warping paper.
+    """A figure of `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
 
     Args:
         embeddings: as in `plot_forces`.

@@ -83,7 +83,7 @@ def class_directions(
 
 @dataclass(frozen=True)
 class GapBounds:
-    r"""What the mean-proxy paper's theorems say of the mean squared gap at σ = 1, as printed and as they are right.
+    r"""What the mean-proxy paper's theorems say of the mean squared gap at σ = 1, as printed and as they are proved.
 
     With $s_{jj'} = \tfrac18 (w_j + w_{j'})(1 - w_j \cdot w_{j'}) e^{w_j \cdot w_{j'} - 1}$ and
     $S = \lVert \sum_{jj'} s_{jj'} \rVert$, all proxies of unit length.
@@ -93,9 +93,10 @@ class GapBounds:
         lower_sharp: $C^{-4} S^2$, C times as much. The proof of Theorem 1 holds for the mean gap, not for the largest
             alone: $S \le C^2 \cdot \tfrac1C \sum_c \lVert x_c - w_c \rVert$.
         lower_printed: $C^{-3} S^2$ (equation 3.8): wrong, it can pass 4, which no squared gap does.
-        upper: $2 - \tfrac2e \tfrac1C \sum_c \sqrt{1 - \bar w \cdot w_c}$ of the mean proxy $\bar w$: Theorem 2 with
-            $\lVert w' - \bar w \rVert \le 2$ in the last step of its proof, which always holds.
-        upper_printed: The same with $\sqrt{2/e}$ for $2/e$ (equation 3.9); unproven, no counter-example is known.
+        upper: $2 - \tfrac{2}{\sqrt e} \tfrac1C \sum_c \sqrt{1 - \bar w \cdot w_c}$ of the mean proxy $\bar w$: the last
+            line of Theorem 2's proof, which holds where $\bar w \cdot x_c \ge 0$.
+        upper_printed: The same with $\sqrt{2/e}$ for $2/\sqrt e$ (equation 3.9): weaker, and so true where that is.
+        upper_always: $\tfrac1C \sum_c (2 - 2 W(1 - \bar w \cdot w_c))$ with Lambert's W, $W e^W = z$: of all classes.
         mean_proxy_norm: $\lVert \bar w \rVert$, from 0 to 1.
     """
 
@@ -104,13 +105,15 @@ class GapBounds:
     lower_printed: float
     upper: float
     upper_printed: float
+    upper_always: float
     mean_proxy_norm: float
 
 
 def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
     """The bounds L(W) and U(W) of the mean squared gap at σ = 1.
 
-    The upper bounds hold if ``w̄ · x_c > 0`` for every class c; `class_minimizers` tells.
+    ``upper`` and ``upper_printed`` hold if ``w̄ · x_c ≥ 0`` for every class c, which `class_minimizers` tells;
+    ``upper_always`` needs nothing.
 
     Args:
         proxies: One a class, C ≥ 2; only their directions count.
@@ -132,15 +135,25 @@ def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
         total += ((1 - cosine) * (cosine - 1).exp()).sum(1) @ part
     # Σ_jj' (w_j + w_j') a_jj' counts every row of the symmetric a twice.
     square = float((total / 4).square().sum())
-    root = float((1 - unit @ mean).clamp(min=0).sqrt().mean())
+    apart = (1 - unit @ mean).clamp(min=0)
+    root = float(apart.sqrt().mean())
     return GapBounds(
         lower=square / classes**5,
         lower_sharp=square / classes**4,
         lower_printed=square / classes**3,
-        upper=2 - 2 / math.e * root,
+        upper=2 - 2 / math.sqrt(math.e) * root,
         upper_printed=2 - math.sqrt(2 / math.e) * root,
+        upper_always=2 - 2 * float(_lambert(apart).mean()),
         mean_proxy_norm=float(mean.norm()),
     )
+
+
+def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
+    """W of ``W e^W = z`` for z in [0, 2], by Newton's method, which falls to it from ``log(1 + z) ≥ W``."""
+    w = z.log1p()
+    for _ in range(6):
+        w = w - (w - z * (-w).exp()) / (1 + w)
+    return w
 
 
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:

@@ -126,7 +126,7 @@ def _bounds(axes: Axes, place: int, found: Mapping[str, float]) -> None:
         ("lower_printed", "x", "#d95f02", "L, printed (C⁻³)"),
         ("gap", "o", "#224466", "mean gap"),
         ("upper_printed", "+", "#d95f02", "U, printed"),
-        ("upper", "|", "#333333", "U, corrected"),
+        ("upper", "|", "#333333", "U, of the proof"),
     ):
-        text = "L and U, corrected" if key in ("lower", "upper") else label
+        text = "L corrected, U of the proof" if key in ("lower", "upper") else label
         axes.plot(found[key], place, marker, color=colour, markersize=7, markeredgewidth=1.6, label=text)

@@ -44,6 +44,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="training processes (1), of one CPU thread each unless the recipe gives training.threads: the figures are "
         "the same with any number",
     )
+    parser.add_argument(
+        "--against", choices=["paper"], help="also show what the papers print, and what differs in protocol"
+    )
     parser.set_defaults(run=run, takes_flags=True)
 
 
@@ -62,7 +65,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         given["spaces"] = tuple(arguments.space)
     if arguments.resume is not None:
         if arguments.recipes or flags or arguments.out or given:
-            raise UserError("--resume takes everything but --workers from the check that it goes on with.")
+            raise UserError(
+                "--resume takes everything but --workers and --against from the check that it goes on with."
+            )
         try:
             kept = json.loads((arguments.resume / "reality-check.json").read_text(encoding="utf-8"))
         except OSError as error:
@@ -75,3 +80,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     results = check_reality(check, out, workers=arguments.workers)
     print(f"Wrote {out}/table.md and {out}/results.csv\n")
     print(markdown(results, check.repeats))
+    if arguments.against:
+        from proxemic.files import write_text
+        from proxemic.protocols.reality_against import reality_against_paper
+
+        text = reality_against_paper(check, out, results)
+        write_text(out / "against-paper.md", text)
+        print(text)

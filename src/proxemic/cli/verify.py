@@ -41,6 +41,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--format", choices=("table", "json", "csv", "markdown"), default="table", help="of what is printed"
     )
+    parser.add_argument(
+        "--against", choices=["paper"], help="also print what the paper prints (Table V), and what differs in protocol"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write this file instead: .json, .csv or .md")
     parser.set_defaults(run=run, takes_flags=False)
 
@@ -49,10 +52,15 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Read the sets, embed, print."""
     from proxemic.cli.evaluate import check_places
     from proxemic.cli.evaluate.checks import check_names, check_target, is_run
+    from proxemic.errors import UserError
 
     # What can be refused is refused before the work, and before imports that take seconds.
     check_names(arguments.out)
     check_target(arguments.target, ("a run directory", "a model.safetensors"))
+    if arguments.against and not is_run(arguments.target):
+        raise UserError(f"--against needs the recipe of a run, but {arguments.target} is none: give its run directory.")
+    if arguments.against and arguments.format in ("json", "csv"):
+        raise UserError(f"--against prints for people, but --format is {arguments.format}: leave out one of them.")
 
     from proxemic.cli.verification_report import Verification
     from proxemic.recipes.reader import own_backbone
@@ -74,6 +82,13 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if out is not None:
         found.write(out)
     print(found.text(arguments.format))
+    if arguments.against:
+        from proxemic.protocols.finished import Run
+        from proxemic.protocols.verification_against import verification_against_paper
+
+        accuracies = {name: each.accuracy.mean for name, each in found.sets.items()}
+        print()
+        print(verification_against_paper(str(arguments.target), Run(arguments.target).content, accuracies))
 
 
 def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path, int]":

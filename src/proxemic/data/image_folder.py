@@ -192,7 +192,7 @@ def read_images(root: Path, strict: bool) -> tuple[list[Row], tuple[str, ...]]:
     rows = [row for row in listing.rows if row.path not in failures]
     if not rows:
         raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
-    return rows, tuple(_notes(listing, failures))
+    return rows, tuple(_notes(root, listing, failures))
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
@@ -251,7 +251,7 @@ def anything_to_find(images: ImageSet) -> bool:
     return bool((of_class > of_sequence)[query].any())
 
 
-def _notes(listing: Listing, failures: dict[Path, str]) -> list[str]:
+def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]:
     notes = []
     if failures:
         notes.append(f"Left out: {_unreadable_note(failures)}.")
@@ -262,8 +262,7 @@ def _notes(listing: Listing, failures: dict[Path, str]) -> list[str]:
             f".bmp: {_some(names)}."
         )
     if listing.unused:
-        columns = "column is" if len(listing.unused) == 1 else "columns are"
-        notes.append(f"{len(listing.unused)} {columns} not used: {', '.join(listing.unused)}.")
+        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
     return notes
 
 

@@ -30,7 +30,7 @@ def class_balanced_weights(
     >>> class_balanced_weights([1, 4, 16], beta=1.0)  # 1 : 1/4 : 1/16
     tensor([2.2857, 0.5714, 0.1429])
     >>> class_balanced_weights([1, 4, 16], beta=0.9)
-    tensor([2.2112, 0.6430, 0.1458])
+    tensor([2.1224, 0.6171, 0.2605])
     """
     check_beta("beta", beta)
     values = check_counts(counts)

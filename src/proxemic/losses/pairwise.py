@@ -12,13 +12,14 @@ from proxemic.distributed.gather import share_first
 from proxemic.distributed.spread import Spread, make_spread
 from proxemic.extras import extra
 from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, told
+from proxemic.losses.described import Described
 
 __all__ = ["PairwiseLoss"]
 
 LOSSES = "pytorch_metric_learning.losses"
 
 
-class PairwiseLoss(nn.Module):
+class PairwiseLoss(Described):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
     The value and the gradient are PML's own: of ``loss(embeddings, labels, miner(embeddings, labels))``, and with a
@@ -172,9 +173,6 @@ class PairwiseLoss(nn.Module):
 
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
-
-    def extra_repr(self) -> str:
-        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, memory_size={self.memory_size}"
 
     def _try(self) -> None:
         """Refuse what PML finds out in a training step only: an argument of the wrong type, a loss without labels."""

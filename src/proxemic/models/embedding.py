@@ -84,6 +84,9 @@ def _last_layers(config: ModelConfig, features: int) -> list[nn.Module]:
             )
         return []
     linear = nn.Linear(features, config.embedding_size)
+    if config.head_init == "kaiming_normal":
+        nn.init.kaiming_normal_(linear.weight, mode="fan_out")
+        nn.init.zeros_(linear.bias)
     if config.head == "linear":
         return [linear]
     return [linear, nn.LayerNorm(config.embedding_size, elementwise_affine=False)]

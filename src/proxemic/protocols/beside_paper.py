@@ -4,7 +4,7 @@ Neither side fills the other's gaps. A figure belongs to the command that measur
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,7 +13,10 @@ from proxemic.protocols.comparison_tables import format_rows
 from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
 from proxemic.recipes.second_phase import merge
 
-__all__ = ["SHOWN_BY", "Command", "PaperRow", "elsewhere", "paper_rows", "shown_by", "tables_beside"]
+__all__ = ["SAME", "SHOWN_BY", "Command", "PaperRow", "page", "paper_rows", "shown_by", "tables_beside"]
+
+SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
+"""Two names of one number: precision@1 is whether the nearest image is of the query's class, too."""
 
 Command = Literal["compare", "reality-check", "analyze robustness", "verify"]
 SHOWN_BY: dict[Command, str] = {
@@ -45,8 +48,9 @@ class PaperRow:
     figures: tuple[PublishedFigure, ...]
 
     def of(self, command: Command) -> "PaperRow":
-        """The row with what one command shows."""
-        return replace(self, figures=tuple(each for each in self.figures if shown_by(each) == command))
+        """The row with what one command shows, which is beside what it alone shows that of clean pictures."""
+        figures = tuple(each for each in self.figures if command in shown_by(each))
+        return replace(self, figures=figures)
 
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
@@ -62,19 +66,57 @@ def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
     ]
 
 
-def shown_by(figure: PublishedFigure) -> Command:
-    """The command that shows a figure beside ours."""
+def shown_by(figure: PublishedFigure) -> tuple[Command, ...]:
+    """The commands that show a figure beside ours."""
     if figure.metric == "accuracy":
-        return "verify"
-    if figure.settings.startswith("corruption=") and figure.settings != "corruption=none":
-        return "analyze robustness"
-    return "reality-check" if figure.variant in ("separated", "concatenated") else "compare"
+        return ("verify",)
+    if figure.settings.startswith("corruption="):
+        return ("compare", "analyze robustness") if figure.settings == "corruption=none" else ("analyze robustness",)
+    if figure.variant in ("complete", "separated", "concatenated"):
+        return ("compare", "reality-check") if figure.variant == "complete" else ("reality-check",)
+    return ("compare",)
 
 
-def elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
+def page(
+    introduction: Sequence[str],
+    recipes: Mapping[str, Mapping[str, Any]],
+    parts: Callable[[str, Sequence[PaperRow]], Iterable[str]],
+    command: Command,
+) -> str:
+    """Markdown: a section for each recipe that stands for rows, and which do not.
+
+    Args:
+        introduction: What ours is.
+        recipes: Their values in full, by what to call them.
+        parts: Writes the section of a recipe, of its rows with the figures that ``command`` shows.
+        command: Who shows it; figures of others are referred to.
+    """
+    written = ["# Ours and the papers'", *introduction]
+    without: dict[str, list[str]] = {}
+    for title, recipe in recipes.items():
+        rows = paper_rows(recipe)
+        if not any(row.figures for row in rows):
+            why = "stand for their rows no longer, as they were given other data or another loss" if rows else _NO_ROW
+            without.setdefault(why, []).append(f"`{title}`")
+            continue
+        shown = [row for each in rows if (row := each.of(command)).figures]
+        written += [f"## {title}", *(parts(title, shown) if shown else ()), *_elsewhere(rows, command)]
+    written += [f"These {why}: {', '.join(titles)}." for why, titles in without.items()]
+    return "\n\n".join(written) + "\n"
+
+
+_NO_ROW = "name no row of the papers' tables that they stand for"
+
+
+def _elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
     """A sentence for every other command that shows figures of the rows."""
     for other, what in SHOWN_BY.items():
-        tables = dict.fromkeys(row.named.table for row in rows if other != command and row.of(other).figures)
+        hidden = [
+            row
+            for row in rows
+            if any(shown_by(each)[0] == other for each in {*row.figures} - {*row.of(command).figures})
+        ]
+        tables = dict.fromkeys(row.named.table for row in hidden)
         if tables:
             yield f"Figures of {what}, table {', '.join(tables)}: proxemic {other} --against paper."
 
@@ -134,7 +176,7 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
         f"{name}: ours {ours[name]}, theirs {value}" for name, value in stated.items() if not _equal(ours[name], value)
     ]
     unstated = [name for name in ours if name not in stated]
-    data = recipe["data"]["init_args"]
+    data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
     if held_out and recipe["evaluation"]["select_on"] == "validation":
         differs.append(f"training classes ours without the {held_out:.0%} that choose the epoch, theirs as said there")

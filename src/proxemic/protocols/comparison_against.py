@@ -1,8 +1,8 @@
 """A comparison beside what the papers print of the rows that its recipes stand for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from proxemic.protocols.beside_paper import PaperRow, elsewhere, paper_rows, tables_beside
+from proxemic.protocols.beside_paper import SAME, PaperRow, page, tables_beside
 from proxemic.protocols.comparison_directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison_entries import Entry
 from proxemic.protocols.comparison_statistics import mean
@@ -11,9 +11,6 @@ from proxemic.published import PublishedFigure
 
 __all__ = ["against_paper"]
 
-SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
-"""Two names of one number: precision@1 is whether the nearest image is of the query's class, too."""
-
 
 def against_paper(comparison: Comparison) -> str:
     """Markdown: for every recipe the figures of the rows that it stands for, which its key ``published`` names.
@@ -21,41 +18,27 @@ def against_paper(comparison: Comparison) -> str:
     What differs in protocol is said below the table, and what the paper does not state.
     """
     results = comparison.results()
-    parts = [
-        "# Ours and the papers'",
-        "On the test classes, in percent; average_distance_to_proxy as it is, of the training images. Ours: mean ± 95% "
-        "interval over seeds, – is not measured; theirs as printed.",
+    entries = {entry.title: entry for entry in comparison.entries}
+
+    def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
+        entry = entries[title]
+        found = results[entry]
+        yield from tables_beside(
+            rows,
+            lambda row, figure: (figure.metric, _ours(found, row, figure)),
+            lambda _: (entry.recipe, len(found)),
+        )
+        absent = {figure.metric for row in rows for figure in row.figures if not _is_computed(figure, entry)}
+        if absent:
+            yield f"Not among what this recipe computes: {', '.join(sorted(absent))}."
+
+    introduction = [
+        "On the test classes, in percent; average_distance_to_proxy as it is, of the training images at the chosen "
+        "epoch. Ours: mean ± 95% interval over seeds, – is not measured; theirs as printed."
     ]
     if comparison.flags:
-        parts.append(f"Ours with the flags `{' '.join(comparison.flags)}`.")
-    without: dict[str, list[str]] = {}
-    for entry in comparison.entries:
-        rows = paper_rows(entry.recipe)
-        if any(row.figures for row in rows):
-            parts += [f"## {entry.title}", *_parts(entry, results[entry], rows)]
-        else:
-            why = (
-                "stand for their rows no longer, as flags gave other data or another loss"
-                if rows
-                else ("name no row of the papers' tables that they stand for")
-            )
-            without.setdefault(why, []).append(f"`{entry.title}`")
-    parts += [f"These {why}: {', '.join(names)}." for why, names in without.items()]
-    return "\n\n".join(parts) + "\n"
-
-
-def _parts(entry: Entry, results: Mapping[int, Result], rows: list[PaperRow]) -> Iterator[str]:
-    shown = [row for each in rows if (row := each.of("compare")).figures]
-    if shown:
-        yield from tables_beside(
-            shown,
-            lambda row, figure: (figure.metric, _ours(results, row, figure)),
-            lambda _: (entry.recipe, len(results)),
-        )
-    absent = {figure.metric for row in shown for figure in row.figures if not _is_computed(figure, entry)}
-    if absent:
-        yield f"Not among what this recipe computes: {', '.join(sorted(absent))}."
-    yield from elsewhere(rows, "compare")
+        introduction.append(f"Ours with the flags `{' '.join(comparison.flags)}`.")
+    return page(introduction, {title: entry.recipe for title, entry in entries.items()}, parts, "compare")
 
 
 def _ours(results: Mapping[int, Result], row: PaperRow, figure: PublishedFigure) -> str:

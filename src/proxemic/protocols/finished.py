@@ -88,6 +88,12 @@ class Run:
         return "unstable" if RunDirectory(self.path).diverged.exists() else "unfinished"
 
     @cached_property
+    def measured_before(self) -> dict[str, float]:
+        """What callbacks measured before the first epoch; empty where there were none, or in an older run."""
+        path = RunDirectory(self.path).measured_before
+        return read_json(path) if path.exists() else {}
+
+    @cached_property
     def history(self) -> list[dict[str, float]]:
         """One dict an epoch; none before the first has ended."""
         run = RunDirectory(self.path)

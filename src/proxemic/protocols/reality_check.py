@@ -27,7 +27,7 @@ with extra("train"):
     from proxemic.recipes import find_recipe
     from proxemic.recipes.reader import read_recipe
 
-__all__ = ["RealityCheck", "check_reality"]
+__all__ = ["RealityCheck", "check_reality", "folder_of"]
 
 SPACE = "space.json"
 """What is searched; null for the package's space of the loss."""
@@ -40,8 +40,8 @@ class RealityCheck:
     Args:
         recipes: Names or files, one a loss.
         flags: What overrides each of them.
-        trials: Bayesian trials a loss, at least 1; each trains all folds. A loss whose recipe has two phases has as many
-            for the second, which begin with the best of the first.
+        trials: Bayesian trials a loss, at least 1; each trains all folds. Where a recipe has two phases, as many are
+            made of the second, which begin with the best of the first.
         repeats: Seeds with the best hyper-parameters, at least 1; without 2 there is no interval.
         folds: Class-disjoint parts of the training classes, 2 or more.
         embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
@@ -77,7 +77,7 @@ class RealityCheck:
                 f"--space is given {len(self.spaces)} times, but must be given once, or once for each of the "
                 f"{len(self.recipes)} recipes, in their order."
             )
-        slugs = [_slug(recipe) for recipe in self.recipes]
+        slugs = [folder_of(recipe) for recipe in self.recipes]
         if len(set(slugs)) < len(slugs):
             raise ValueError(f"The recipes are {', '.join(self.recipes)}, but each must have a name of its own.")
 
@@ -110,7 +110,7 @@ def check_reality(
     with alone_in(out), going_on_with(f"proxemic reality-check --resume {out}"), Workers(workers) as pool:
         remove_stale_temporaries(out)
         for recipe, (plan, content) in plans.items():
-            validation = CrossValidation(plan, out / _slug(recipe), pool, folds=check.folds, metric=check.metric)
+            validation = CrossValidation(plan, out / folder_of(recipe), pool, folds=check.folds, metric=check.metric)
             write_json(validation.out / SPACE, {"stages": content})
             spaces = CheckSpaces.of(validation.base, check.flags, content, _space_name(check, recipe))
             kept = validation.out / "best.json"
@@ -138,7 +138,7 @@ def check_reality(
 
 def _plan(check: RealityCheck, recipe: str, out: Path) -> tuple[dict[str, str], list[Any] | None]:
     """The recipes of the folds, and the search space: as they were begun with where they are out of reach by now."""
-    folder = out / _slug(recipe) / "recipes"
+    folder = out / folder_of(recipe) / "recipes"
     content = _space(check, recipe, out)
     try:
         file = find_recipe(recipe)
@@ -172,7 +172,7 @@ def _plan(check: RealityCheck, recipe: str, out: Path) -> tuple[dict[str, str], 
 
 def _space(check: RealityCheck, recipe: str, out: Path) -> list[Any] | None:
     """The content of the space that is given for a recipe; None for its loss's."""
-    kept = out / _slug(recipe) / SPACE
+    kept = out / folder_of(recipe) / SPACE
     before = json.loads(kept.read_text(encoding="utf-8"))["stages"] if kept.exists() else None
     name = _given_space(check, recipe)
     if name is None:
@@ -213,6 +213,7 @@ def _begin(check: RealityCheck, out: Path) -> None:
         write_json(file, content)
 
 
-def _slug(recipe: str) -> str:
+def folder_of(recipe: str) -> str:
+    """The folder of a recipe in the directory of a check."""
     path = Path(recipe)
     return path.stem if path.suffix in (".yaml", ".yml") else recipe.replace("/", "-")

@@ -1,8 +1,9 @@
 """How finished runs judge corrupted test pictures: the same ones for all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,11 +12,15 @@ from tqdm import tqdm
 
 from proxemic.data import CorruptedPixels, Corruption
 from proxemic.errors import UserError
+from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
 from proxemic.protocols.comparison_directory import metric_names
+from proxemic.protocols.comparison_statistics import t_interval
+from proxemic.protocols.comparison_tables import UNMEASURED, format_estimate
 from proxemic.protocols.finished import FinishedRun
+from proxemic.published import PublishedFigure
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
-__all__ = ["check_metric", "check_same_test", "measure_corrupted"]
+__all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_against_paper"]
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
@@ -101,6 +106,31 @@ def _judge(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: st
         evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
     found = evaluate_embeddings(embeddings, run.test, evaluation)
     return found[metric]
+
+
+def robustness_against_paper(
+    recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Sequence[float]]], metric: str, of: str
+) -> str:
+    """Markdown: a metric under corruptions beside that of the rows that the recipes stand for (Table IV).
+
+    Args:
+        recipes: Their values in full, by what to call them.
+        values: Of each, a value a run, by the name of the corruption; ``none`` is clean.
+        metric: What was measured; the paper prints ``recall@1``.
+        of: Which severities, in words.
+    """
+
+    def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
+        def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
+            name = figure.settings.removeprefix("corruption=")
+            found = values[title].get(name) if figure.metric == metric else None
+            return f"{figure.metric} {name}", format_estimate(t_interval(found)) if found else UNMEASURED
+
+        runs = len(next(iter(values[title].values())))
+        return tables_beside(rows, ours, lambda _: (recipes[title], runs))
+
+    introduction = f"{metric} on corrupted test pictures, in percent, ours of {of}, with a 95% interval over seeds; "
+    return page([f"{introduction}theirs as printed."], recipes, parts, "analyze robustness")
 
 
 class _SideBySide(nn.Module):

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
 from proxemic.errors import Interrupted
-from proxemic.files import write_atomically
+from proxemic.files import write_atomically, write_json
 from proxemic.models import save_model
 from proxemic.training.measures import EpochMeasure
 from proxemic.training.module import EmbeddingTask
@@ -98,6 +98,14 @@ class RunKeeper(Checkpoint):
             self._write_history()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        before = {
+            name: value
+            for callback in trainer.callbacks  # type: ignore[attr-defined]
+            if isinstance(callback, EpochMeasure)
+            for name, value in callback.before.items()
+        }
+        if before and self.processes.is_first:
+            write_json(self.run.measured_before, before)
         # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word.
         self._handler = signal.signal(signal.SIGTERM, self._stop)
 

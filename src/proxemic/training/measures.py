@@ -28,12 +28,16 @@ __all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots", "as_compa
 
 
 class EpochMeasure(Callback, ABC):
-    """Measures something after every epoch: a column of ``history.csv`` each, and a value for Lightning's loggers.
+    """Measures something before the first epoch and after every one.
+
+    The values are columns of ``history.csv``, and values for Lightning's loggers; those before the first epoch are in
+    ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
 
     In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
 
     Attributes:
         latest: What was measured last, by the names in ``names``; empty before that.
+        before: What was measured before the first epoch; empty in a run that is resumed.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -41,6 +45,7 @@ class EpochMeasure(Callback, ABC):
 
     def __init__(self) -> None:
         self.latest: dict[str, float] = {}
+        self.before: dict[str, float] = {}
 
     @abstractmethod
     def check(self, loss: Loss) -> None:
@@ -48,23 +53,30 @@ class EpochMeasure(Callback, ABC):
 
     @abstractmethod
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
-        """The values after an epoch, by the names in ``names``."""
+        """The values by the names in ``names``, as the weights are now."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0:
+            self.before = self._measure(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, EmbeddingTask)
-        pl_module.check_weights()  # a clearer reason than what a measure would say of them
-        found = self.measure(pl_module, _data(trainer))
-        self.latest = {name: float(found[name]) for name in self.names}
+        self.latest = self._measure(trainer, pl_module)
         # Every process finds the same: the largest is that.
         pl_module.log_dict(self.latest, reduce_fx="max", sync_dist=trainer.world_size > 1)
+
+    def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()  # a clearer reason than what a measure would say of them
+        found = self.measure(task, _data(trainer))
+        return {name: float(found[name]) for name in self.names}
 
 
 class ProxyGap(EpochMeasure):
     """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
 
     For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy a class. The columns: ``gap``, the mean over
-    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (its corrected
-    bounds); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
+    classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
+    lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
 
     >>> ProxyGap().latest
     {}

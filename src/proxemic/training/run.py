@@ -55,6 +55,11 @@ class RunDirectory:
         return self.path / "metrics.json"
 
     @property
+    def measured_before(self) -> Path:
+        """What callbacks measured before the first epoch (JSON); there where the recipe has such callbacks."""
+        return self.path / "measured-before.json"
+
+    @property
     def history(self) -> Path:
         """One row an epoch (CSV)."""
         return self.path / "history.csv"

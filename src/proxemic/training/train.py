@@ -478,6 +478,8 @@ def _finish(
         result["validation"] = validation
     if measured:
         result["measured"] = measured
+        if run.measured_before.exists():  # an older run has none
+            result["measured_before"] = read_json(run.measured_before)
     if keeper.ended:
         result["phases"] = [asdict(each) for each in keeper.ended]
     with show.times.of("pictures"):

@@ -5,6 +5,7 @@ from functools import partial
 
 from proxemic.cli.analyze import (
     characteristics,
+    forces,
     gap,
     gradients,
     landscape,
@@ -21,6 +22,7 @@ __all__ = ["SUBCOMMANDS", "add_parser", "run"]
 
 SUBCOMMANDS = (
     characteristics,
+    forces,
     gap,
     gradients,
     landscape,

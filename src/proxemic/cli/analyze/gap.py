@@ -16,9 +16,10 @@ MEASURES = {
     "lower": "L, corrected (C⁻⁵)",
     "lower_sharp": "L, sharpened (C⁻⁴)",
     "lower_printed": "L, printed (C⁻³)",
-    "upper": "U, corrected (2/e)",
+    "upper": "U, of the proof (2/√e)",
     "upper_printed": "U, printed (√(2/e))",
-    "upper_holds": "classes that U is proven for",
+    "upper_holds": "classes that both U are proved for",
+    "upper_always": "U of all classes (2 − 2W)",
     "mean_proxy_norm": "norm of the mean proxy",
     "to_proxy": "squared distance, class mean to proxy",
     "to_minimizer": "squared distance, class mean to minimiser",
@@ -31,8 +32,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "gap",
         help="how far the softmax loss wants embeddings from their proxies, with the bounds of the mean-proxy paper",
         description="Where the softmax loss of each class is least, how far that is from the class's proxy, and the "
-        "bounds L(W) and U(W) of the mean-proxy paper, corrected and as printed; for trained runs and for the same "
-        "losses untrained. Without a run: the paper's example of three proxies.",
+        "bounds L(W) and U(W) of the mean-proxy paper, as printed and as they are proved; for trained runs and for the "
+        "same losses untrained. Without a run: the paper's example of three proxies.",
         epilog="Runs of one recipe with several seeds are a group, with a mean and its 95%% interval. The gaps are "
         "squared distances between unit vectors, 0 to 4.",
         allow_abbrev=False,
@@ -163,7 +164,7 @@ def _measure(loss: "Loss", images: "FinishedRun | None") -> tuple[dict[str, floa
         classes["to_proxy"] = (means - own).square().sum(1)
         classes["to_minimizer"] = (means - at_scale).square().sum(1)
     values = {key: float(each.mean()) for key, each in classes.items()} | asdict(gap_bounds(proxies))
-    values["upper_holds"] = float((at_one @ own.mean(0) > 0).double().mean())
+    values["upper_holds"] = float((at_one @ own.mean(0) >= 0).double().mean())
     return values, {key: each.tolist() for key, each in classes.items()}
 
 

@@ -19,7 +19,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "landscape",
         help="where a softmax of distances is least, plain and warped",
         description="Draw the loss of one embedding as a function of its place, and find where it is least. Without "
-        "flags: figures 3, 4 and 5 of the warping paper; with flags one landscape; with a RUN that of one class of a "
+        "flags: figures 1, 3 and 5 of the warping paper; with flags one landscape; with a RUN that of one class of a "
         "EuclideanSoftmaxLoss or a WarpedSoftmaxLoss.",
         allow_abbrev=False,
     )

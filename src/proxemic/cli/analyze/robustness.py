@@ -35,6 +35,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--severities", default="1,2,3,4,5", metavar="1,3", help="which, of 1 to 5 (%(default)s)")
     parser.add_argument("--metric", default="recall@1", help="that the runs' evaluation computes (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the corruptions (%(default)s)")
+    parser.add_argument(
+        "--against", choices=["paper"], help="also show what the paper prints (Table IV), and what differs in protocol"
+    )
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg and .csv (RUN/robustness)")
     parser.set_defaults(run=run, takes_flags=False)
 
@@ -69,6 +72,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         found[name] = Robustness(rows[:, 0], rows[:, 1:].unflatten(1, (len(names), len(severities))))
     _print(found, names, severities, metric)
     _print_differences(groups, found, names)
+    if arguments.against:
+        _print_against_paper(groups, found, names, severities, metric)
     points = {name: _intervals(each.curves) for name, each in found.items()}
     figure = plot_robustness(
         {name: mean for name, (mean, _) in points.items()},
@@ -160,6 +165,25 @@ def _print_differences(
         rows = [[label, _signed(each)] for label, each in estimates.items()]
         print(f"{title}, in percent")
         print(format_table(["corruption", "difference"], rows))
+
+
+def _print_against_paper(
+    groups: "dict[str, list[FinishedRun]]",
+    found: "dict[str, Robustness]",
+    names: list[str],
+    severities: list[int],
+    metric: str,
+) -> None:
+    from proxemic.protocols.robustness import robustness_against_paper
+
+    # The paper has one severity, about our third.
+    place = severities.index(3) if 3 in severities else slice(None)
+    of = "severity 3" if 3 in severities else f"severities {', '.join(map(str, severities))}"
+    values = {}
+    for title, each in found.items():
+        corrupted = each.values[:, :, place].reshape(len(each.clean), len(names), -1).mean(2)
+        values[title] = {"none": each.clean.tolist(), **dict(zip(names, corrupted.T.tolist(), strict=True))}
+    print(robustness_against_paper({title: group[0].content for title, group in groups.items()}, values, metric, of))
 
 
 def _signed(found: "Estimate") -> str:

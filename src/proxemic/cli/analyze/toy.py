@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from proxemic.analysis.toy_pictures import Scene
     from proxemic.protocols.finished import FinishedRun
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "read_film", "run"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         found[each.path] = separation(scene)
         flatten, note = _projection(scene)
         chosen[name] = flatten(scene)
-        films[name] = {epoch: flatten(shot) for epoch, shot in _film(each).items()} if animate else {}
+        films[name] = {epoch: flatten(shot) for epoch, shot in read_film(each).items()} if animate else {}
         if note:
             print(f"{each.path}: {note}")
     print("Distances of training images: within classes (to the class's mean), between the means of classes, to the")
@@ -91,7 +91,7 @@ def _print_means(groups: "dict[str, list[FinishedRun]]", found: dict[Path, dict[
         print(format_table(list(table), [cells]))
 
 
-def _film(run: "FinishedRun") -> "dict[int, Scene]":
+def read_film(run: "FinishedRun") -> "dict[int, Scene]":
     """The scene of every snapshot, by its epoch."""
     from safetensors.torch import load_file
 

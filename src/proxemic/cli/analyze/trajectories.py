@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         _check_measured(each, measure)
     groups = _by_state(repetitions(runs))
     lines = {name: _trajectory(members, measure) for name, members in groups.items()}
-    print(f"{measure} at the last epoch and at the chosen one; test metrics in percent")
-    header = ["run", "epochs", "last", "chosen", "alpha", *TESTS]
+    print(f"{measure} before the first epoch, at the last one and at the chosen one; test metrics in percent")
+    header = ["run", "epochs", "before", "last", "chosen", "alpha", *TESTS]
     table = [header, *(_row(name, groups[name], lines[name], measure) for name in groups)]
     shown = [column for column in zip(*table, strict=True) if any(column[1:])]
     head, *body = zip(*shown, strict=True)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         [name, member.path, member.seed, row["epoch"], row[measure]]
         for name, members in groups.items()
         for member in members
-        for row in member.history
+        for row in _points([member], measure)[0]
     ]
     figure = plot_trajectories(lines, measure, logarithmic=arguments.log)
     print_written(write_figure(figure, out, ["group", "run", "seed", "epoch", measure], rows))
@@ -98,8 +98,9 @@ def _trajectory(runs: "Sequence[Run]", measure: str) -> "Trajectory":
     from proxemic.analysis.trajectories import Trajectory
     from proxemic.protocols.comparison_statistics import t_interval
 
-    shared = min((run.history for run in runs), key=len)
-    found = [t_interval([run.history[place][measure] for run in runs]) for place in range(len(shared))]
+    points = _points(runs, measure)
+    shared = min(points, key=len)
+    found = [t_interval([rows[place][measure] for rows in points]) for place in range(len(shared))]
     return Trajectory(
         [row["epoch"] for row in shared],
         [each.mean for each in found],
@@ -107,6 +108,13 @@ def _trajectory(runs: "Sequence[Run]", measure: str) -> "Trajectory":
         state=runs[0].state,
         expected=_alpha(runs[0]) if measure == "avg_dtp" else None,
     )
+
+
+def _points(runs: "Sequence[Run]", measure: str) -> list[list[dict[str, float]]]:
+    """The rows of each run's history, after what was measured before the first epoch where all have that."""
+    if not all(measure in run.measured_before for run in runs):
+        return [run.history for run in runs]
+    return [[{"epoch": 0.0, measure: run.measured_before[measure]}, *run.history] for run in runs]
 
 
 def _alpha(run: "Run") -> float | None:
@@ -140,6 +148,7 @@ def _row(name: str, runs: "Sequence[Run]", line: "Trajectory", measure: str) -> 
     return [
         name,
         f"{line.epochs[-1]:.0f}{state}",
+        shown([run.measured_before.get(measure) for run in runs], 1, ".4g"),
         shown([run.history[-1][measure] for run in runs], 1, ".4g"),
         shown(chosen, 1, ".4g"),
         "" if line.expected is None else f"{line.expected:g}",

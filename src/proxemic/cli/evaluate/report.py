@@ -12,7 +12,7 @@ from proxemic.cli.evaluate.checks import FORMATS
 from proxemic.cli.evaluate.judged import Judged
 from proxemic.cli.show import few_classes, format_table
 from proxemic.files import readable, write_text
-from proxemic.metrics import Interval, PairedDifference, paired_differences
+from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, paired_differences
 
 __all__ = [
     "Report",
@@ -94,11 +94,14 @@ class Report:
         for each in self.categories:
             judged = each.judged[0]
             named = [readable(judged.category or ""), f"{judged.classes:,}", f"{judged.metrics.queries:,}"]
-            rows += [[*named, *row] for row in each._cells(bounds)[1]]
-        title = "by category: the queries of one search all images"
+            first, *others = each._cells(bounds)[1]
+            rows += [[*named, *first], *(["", "", "", *row] for row in others)]
+        title = "By category; the queries of each search all images"
+        few = min(each.judged[0].classes for each in self.categories) < FEWEST_CLASSES
+        remarks = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
         if form == "markdown":
-            return "\n".join([title, "", markdown_table(header, rows)])
-        return "\n".join([title, format_table(header, rows)])
+            return "\n".join([title, "", markdown_table(header, rows), *remarks])
+        return "\n".join([title, format_table(header, rows), *remarks])
 
     def _content(self) -> dict[str, Any]:
         """Of one: its metrics under the name of the split, and more; of two: a list of such, and the differences."""
