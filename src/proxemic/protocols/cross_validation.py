@@ -138,9 +138,7 @@ class CrossValidation:
             RunDirectory(path).drop_weights(model=False)
         return results
 
-    def _fold(
-        self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None
-    ) -> Job:
+    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None) -> Job:
         name = f"fold-{fold}"
         return Job(self.file(name), tuple(flags), folder / name, test, first and first / name)
 

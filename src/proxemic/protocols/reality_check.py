@@ -184,7 +184,9 @@ def _space(check: RealityCheck, recipe: str, out: Path) -> list[Any] | None:
             raise
         return before
     if before not in (None, content):
-        raise UserError(f"{out} was begun with another search space than {name} is now: restore it, or take a new --out.")
+        raise UserError(
+            f"{out} was begun with another search space than {name} is now: restore it, or take a new --out."
+        )
     return content
 
 

@@ -78,7 +78,7 @@ class Report:
     def _named(self, record: Record) -> Record:
         """With its category, which all records of a file have or none."""
         known = any(each.categories or each.category is not None for each in self.judged)
-        return {"category": readable(self.judged[0].category or "")} | record if known else record
+        return {"category": readable(self.judged[0].category or ""), **record} if known else record
 
     def _table(self, form: str) -> str:
         header, rows = self._cells(bool(self.intervals or self.differences))
