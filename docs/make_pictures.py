@@ -45,6 +45,9 @@ PICTURES = {
     "CosFaceLoss": Picture({"margin": 0.35, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
     "ArcFaceLoss": Picture({"margin": 0.5, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
     "MagFaceLoss": Picture({"norm_weight": 35.0, "scale": 64.0}, radius=(10.0, 110.0)),
+    "AdaFaceLoss": Picture({"margin": 0.4, "scale": 64.0}, radius=(35.0, 5.0)),
+    "CurricularFaceLoss": Picture({"margin": 0.5, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
+    "ElasticFaceLoss": Picture({"margin": 0.5, "scale": 64.0}, {"margin": 0.3, "scale": 64.0}),
     "ProxyNCALoss": Picture({"scale": 1.0}, {"scale": 10.0}),
     "ProxyNCAPlusPlusLoss": Picture({"temperature": 1 / 9}, {"temperature": 1.0}),
     "ProxyAnchorLoss": Picture(ANCHOR, {"alpha": 8.0, "margin": 0.1}),
@@ -134,6 +137,8 @@ def _make(name: str, arguments: dict[str, Any]) -> ProxyLoss:
     if isinstance(loss, HISTLoss):
         nn.init.zeros_(loss.log_variances)
         nn.init.ones_(loss.log_variances.data[1])
+    averages = {"norm_std": torch.tensor(5.0), "t": torch.tensor(0.5)}  # AdaFace's about its 20, CurricularFace's
+    loss.load_state_dict(averages, strict=False)
     return loss
 
 

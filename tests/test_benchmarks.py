@@ -40,7 +40,11 @@ def test_the_tables_of_the_metrics() -> None:
     assert line.split()[0] == "1200"
     assert min(map(float, line.split()[1:])) > 0
     lines = run("metrics.py", "--smoke", "--memory").splitlines()
-    assert [line.split(":")[0] for line in lines] == ["N=1200, k=100", "N=1200, k=300"]
+    assert [line.split(":")[0] for line in lines] == [
+        "N=1200, k=100",
+        "N=1200, k=300",
+        "N=1200, k=100 with MAP and MRR",
+    ]
     lines = run("metrics.py", "--smoke", "--peers").splitlines()
     assert [line.split()[1] for line in lines[2::3]] == ["pytorch-metric-learning", "torchmetrics"]
 

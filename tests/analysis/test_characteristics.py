@@ -37,7 +37,8 @@ SOFTMAX = "yes no no no yes yes"
 OTHERS = {
     **dict.fromkeys(["NormalizedSoftmaxLoss", "CosFaceLoss", "ProxyNCAPlusPlusLoss"], SOFTMAX),
     **dict.fromkeys(["EuclideanSoftmaxLoss", "HISTLoss"], SOFTMAX),
-    **dict.fromkeys(["ArcFaceLoss", "MagFaceLoss", "SphereFaceLoss", "WarpedSoftmaxLoss"], "yes no yes no yes yes"),
+    **dict.fromkeys(["AdaFaceLoss", "ArcFaceLoss", "CurricularFaceLoss", "ElasticFaceLoss"], "yes no yes no yes yes"),
+    **dict.fromkeys(["MagFaceLoss", "SphereFaceLoss", "WarpedSoftmaxLoss"], "yes no yes no yes yes"),
 }
 
 
@@ -107,7 +108,7 @@ def test_a_warp_is_judged_by_the_gradient_that_trains(alpha: float, expected: st
 
 
 def test_what_a_loss_does_beyond_the_scores(found: dict[str, Characteristics]) -> None:
-    # MagFace reads each embedding's own length; HIST's graph ties embeddings together.
+    # MagFace and AdaFace read each embedding's own length; HIST's graph ties embeddings together.
     assert {name for name, each in found.items() if each.beyond_scores} == {"HISTLoss"}
 
 

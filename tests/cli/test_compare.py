@@ -49,7 +49,7 @@ def test_a_dry_run_says_what_is_there_and_writes_nothing(made: Path, here: Here)
     result = here("compare", "--resume", made, "--dry-run", "--against", "paper")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("glyphs-small/softmax: finished 0 1, not begun 2\n")
-    assert "The papers print no figures of: `glyphs-small/softmax`" in result.stdout
+    assert "These name no row of the papers' tables that they stand for: `glyphs-small/softmax`." in result.stdout
     assert sorted(made.rglob("*")) == before
 
 
@@ -74,6 +74,6 @@ def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: py
     said = ["1 of 3 runs failed, the first of them glyphs-small/softmax, seed 2: The loss is nan.", "--resume"]
     assert_refused(result, said)
     assert "| `glyphs-small/softmax` | NormalizedSoftmaxLoss | **50.00 ± 0.00** | 2 of 3, 1 failed |" in result.stdout
-    assert "no figures" in (made / "against-paper.md").read_text()
+    assert "These name no row" in (made / "against-paper.md").read_text()
     assert (made / "points.png").exists()
     assert not list(made.rglob("*.tmp"))

@@ -33,9 +33,14 @@ def test_evaluate_takes_other_metrics_and_splits(run: Path, here: Here) -> None:
     result = here(
         "evaluate", run, "--json", "--split", "train", "--evaluation.recall_at", "[1,3]",
         "--evaluation.precision_at", "[3]", "--evaluation.ndcg_at", "[]", "--evaluation.distance", "euclidean",
+        "--evaluation.map_at", "[3]", "--evaluation.map_divisors", "[min,hits]", "--evaluation.map", "true",
+        "--evaluation.mrr", "true", "--evaluation.metric", "mrr",
     )  # fmt: skip
     found = json.loads(result.stdout)
-    assert set(found["train"]) == {"recall@1", "recall@3", "precision@3", "map@r", "r_precision"}
+    names = {"recall@1", "recall@3", "precision@3", "map@3", "map_over_hits@3", "map@r", "r_precision", "map", "mrr"}
+    assert set(found["train"]) == set(found["chance"]) == names
+    assert found["train"]["recall@1"] <= found["train"]["mrr"] <= 1
+    assert found["train"]["map@r"] <= found["train"]["map"]
 
 
 @pytest.mark.parametrize("which", ["run", "file"])

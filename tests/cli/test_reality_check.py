@@ -22,6 +22,11 @@ from proxemic.protocols.reality_tables import markdown
 
 FLAGS = ["--loss", "ProxyAnchorLoss", "--training.epochs", "2", "--training.loggers", "[]"]
 SMALL = ["--trials", "2", "--repeats", "1", "--folds", "2", "--embedding-size", "8", "--workers", "2"]
+# Nothing is better by so much, so that both phases end after two epochs, of the three that they may have.
+PHASES = ["--training.epochs", "6", "--training.loggers", "[]", "--second_phase.epochs", "3"]
+PHASES += ["--second_phase.optim.lr", "0.001", "--second_phase.optim.loss_lr", "0.01"]
+PHASES += ["--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"]
+WARPED = "loss: {class_path: proxemic.losses.WarpedSoftmaxLoss, init_args: {alpha: 2.0, k1: 0.9, k2: 1.2}}"
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +37,25 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checked(recipe: Path) -> Path:
-    """Killed while it trains, then resumed to its end."""
-    out = recipe.parent / "out"
-    process = warm_start("reality-check", recipe, *FLAGS, *SMALL, "--out", out)
-    while not (checkpoints := list(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt"))):
+    """Of two losses in two phases; killed in the second search, then resumed to its end."""
+    out, warped = recipe.parent / "out", recipe.with_name("warped.yaml")
+    warped.write_text(f"extends: tiny.yaml\n{WARPED}\n")
+    process = warm_start("reality-check", recipe, warped, *PHASES, *SMALL, "--out", out)
+    while not (checkpoints := list(out.glob("tiny/second-trials/*/fold-*/checkpoints/last.ckpt"))):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    begun = checkpoints[0].parents[1] / "environment.json"
-    before = begun.read_bytes()
+    begun = [checkpoints[0].parents[1] / "environment.json", *out.glob("tiny/trials/*/fold-*/metrics.json")]
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in begun]
     process = warm_start("reality-check", "--resume", out, "--workers", "2")
     output, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
-    assert begun.read_bytes() == before  # the run under way was taken up, not begun anew
+    # The run under way was taken up, not begun anew, and the first search was over.
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in begun] == before
+    assert len(before) == 5
     assert "| separated MAP@R |" in output.replace("  ", " ")
+    assert output.count("second phase, trial 2/2") == 2
     return out
 
 
@@ -81,19 +90,53 @@ def test_every_kind_is_what_it_says(checked: Path, recipe: Path) -> None:
     assert results["concatenated"]["map@r"] == pytest.approx(joined["map@r"], abs=1e-6)
     complete = json.loads((checked / "tiny/repeats/0/complete/metrics.json").read_text())
     assert results["complete"] == complete["test"]
-    assert complete["epoch"] == 5  # the mean of 1 or 2, rounded up to a multiple of 5
 
 
-def test_the_best_trial_is_repeated(checked: Path) -> None:
+def test_complete_is_trained_for_the_mean_epochs_of_both_phases(checked: Path) -> None:
+    for name in ("tiny", "warped"):
+        folds = [json.loads((checked / f"{name}/repeats/0/fold-{n}/metrics.json").read_text()) for n in range(2)]
+        for fold in folds:
+            assert fold["phases"] == [{"epochs": 2, "reason": "plateau"}] * 2
+        second = sum(max(0, fold["epoch"] - 2) for fold in folds) / 2
+        complete = yaml.safe_load((checked / f"{name}/repeats/0/complete/recipe.yaml").read_text())
+        # Means of up to 4 epochs, of which up to 2 are in the second phase, rounded up to a multiple of 5.
+        assert complete["training"]["epochs"] == (10 if second else 5)
+        assert (complete["second_phase"] or {"epochs": 0})["epochs"] == (5 if second else 0)
+        assert complete["training"]["until_plateau"] is None
+        history = (checked / f"{name}/repeats/0/complete/history.csv").read_text().splitlines()
+        assert len(history) == 1 + complete["training"]["epochs"]
+
+
+def test_the_second_search_goes_on_with_the_best_trial_of_the_first(checked: Path) -> None:
     best = json.loads((checked / "tiny/best.json").read_text())
-    values = []
-    for trial in checked.glob("tiny/trials/*"):
-        folds = [json.loads((trial / f"fold-{fold}" / "metrics.json").read_text()) for fold in range(2)]
-        values.append(sum(fold["validation"]["map@r"] for fold in folds) / 2)
-    assert len(values) == 2
-    assert best["map@r"] == pytest.approx(max(values))
+    firsts, seconds = (trials(checked / "tiny" / name) for name in ("trials", "second-trials"))
+    assert len(firsts) == len(seconds) == 2
+    start = max(firsts, key=lambda trial: (firsts[trial], -int(trial.name)))  # the first of equals
+    assert best["map@r"] == pytest.approx(max(seconds.values()))
+    value, chosen = best["parameters"]["loss.alpha"], best["parameters"]["second_phase.loss.alpha"]
+    assert yaml.safe_load((start / "fold-0/recipe.yaml").read_text())["second_phase"] is None
+    for trial in seconds:
+        content = yaml.safe_load((trial / "fold-1/recipe.yaml").read_text())
+        assert content["loss"]["init_args"]["alpha"] == pytest.approx(value)
+        assert rows(trial / "fold-1")[:2] == rows(start / "fold-1")  # not trained again
+        assert len(rows(trial / "fold-1")) == 4
     repeated = yaml.safe_load((checked / "tiny/repeats/0/fold-1/recipe.yaml").read_text())
-    assert repeated["loss"]["init_args"]["alpha"] == pytest.approx(best["parameters"]["loss.alpha"])
+    assert repeated["loss"]["init_args"]["alpha"] == pytest.approx(value)
+    assert repeated["second_phase"]["loss"].get("alpha", value) == pytest.approx(chosen)
+
+
+def trials(folder: Path) -> dict[Path, float]:
+    """Of each trial the mean of what its folds came to."""
+    found = {}
+    for trial in folder.iterdir():
+        folds = [json.loads((trial / f"fold-{fold}" / "metrics.json").read_text()) for fold in range(2)]
+        found[trial] = sum(fold["validation"]["map@r"] for fold in folds) / 2
+    return found
+
+
+def rows(run: Path) -> list[str]:
+    with (run / "history.csv").open(newline="") as file:
+        return [row["map@r"] for row in csv.DictReader(file)]
 
 
 def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, here: Here) -> None:
@@ -108,7 +151,7 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
     assert (checked / "against-paper.md").read_text() in result.stdout
     assert "These name no row" in result.stdout
     assert not list(checked.rglob("*.tmp"))
-    assert table.splitlines()[2] in result.stdout
+    assert all(line in result.stdout for line in table.splitlines()[2:4])
     assert {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")} == before
 
 
@@ -134,6 +177,13 @@ def test_the_table_has_intervals_and_never_fills_a_cell() -> None:
         (["glyphs", "glyphs"], ["name of its own"]),
         (["glyhps"], ["glyhps", "glyphs"]),
         (["glyphs", "--workers", "0"], ["--workers is 0"]),
+        (["glyphs", "--space", "ProxyAncorLoss"], ["no search space 'ProxyAncorLoss' (did you mean ProxyAnchorLoss?)"]),
+        (["glyphs", "--space", "WarpedSoftmaxLoss"], ["space WarpedSoftmaxLoss has a stage with start_from: best"]),
+        (
+            ["glyphs", "--space", "SphereFaceLoss"],
+            ["The search space SphereFaceLoss does not fit glyphs", "loss.scale"],
+        ),
+        (["glyphs", *["--space", "ProxyAnchorLoss"] * 2], ["--space is given 2 times", "each of the 1 recipes"]),
     ],
 )
 def test_bad_input_is_one_sentence(here: Here, tmp_path: Path, words: list[str], said: list[str]) -> None:
@@ -142,7 +192,8 @@ def test_bad_input_is_one_sentence(here: Here, tmp_path: Path, words: list[str],
 
 def test_trials_that_diverge_are_noted_and_the_search_goes_on(here: Here, tmp_path: Path, recipe: Path) -> None:
     rates = ["--optim.optimizer", "torch.optim.SGD", "--optim.lr", "1e25", "--optim.loss_lr", "1e25"]
-    result = here("reality-check", recipe, *FLAGS, *rates, *SMALL, "--out", tmp_path / "out")
+    words = [*FLAGS, *rates, *SMALL, "--workers", "1", "--out", tmp_path / "out"]
+    result = here("reality-check", recipe, *words)
     assert_refused(result, ["None of the 2 trials worked", "became nan", "try a tenth"])
     assert "trial 2/2" in result.stdout
 
@@ -165,7 +216,7 @@ def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path,
 
 
 def test_what_is_large_is_kept_of_the_repetitions_alone(checked: Path) -> None:
-    assert not list(checked.glob("tiny/trials/**/*.safetensors"))
+    assert not list(checked.glob("*/*trials/**/*.safetensors"))
     assert not list(checked.rglob("checkpoints"))
     assert len(list(checked.glob("tiny/repeats/0/*/model.safetensors"))) == 3
 
@@ -173,7 +224,7 @@ def test_what_is_large_is_kept_of_the_repetitions_alone(checked: Path) -> None:
 def test_ctrl_c_says_how_all_of_it_goes_on(recipe: Path, tmp_path: Path) -> None:
     """Not how one fold does, which would judge it on the test classes."""
     out = tmp_path / "out"
-    process = warm_start("reality-check", recipe, *FLAGS, *SMALL, "--out", out)
+    process = warm_start("reality-check", recipe, *FLAGS, *SMALL, "--workers", "1", "--out", out)
     while not list(out.glob("tiny/trials/*/fold-*/checkpoints/last.ckpt")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)

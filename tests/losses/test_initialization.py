@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from proxemic.losses import (
+    AdaFaceLoss,
     ArcFaceLoss,
     CosFaceLoss,
+    CurricularFaceLoss,
+    ElasticFaceLoss,
     EuclideanSoftmaxLoss,
     MagFaceLoss,
     NormalizedSoftmaxLoss,
@@ -34,10 +37,13 @@ from proxemic.losses.initialization import xavier_uniform
         (SoftTripleLoss, 1 / sqrt(600) / sqrt(3)),
         (CosFaceLoss, sqrt(6 / (600 + 64)) / sqrt(3)),
         (ArcFaceLoss, 0.01),
+        (CurricularFaceLoss, 0.01),
+        (ElasticFaceLoss, 0.01),
         (ProxyNCALoss, 1 / 8),
         (ProxyNCAPlusPlusLoss, 1 / 8),
         (SphereFaceLoss, 1 / 8),  # unit vectors in 64 dimensions
         (MagFaceLoss, 1 / 8),
+        (AdaFaceLoss, 1 / 8),
     ],
 )
 def test_spread(loss: Callable[..., ProxyLoss], std: float) -> None:

@@ -144,7 +144,7 @@ def test_a_rule_waits_for_the_counts_and_is_loaded_with_them(case: str) -> None:
     counts = [1, 16, 81, 256, 10_000]
     loss = make(case, DynamicMargin())
     x, y = torch.randn(4, 7), torch.tensor(LABELS)
-    with pytest.raises(ValueError, match=r"margin is a rule.* call loss\.count_classes") as error:
+    with pytest.raises(ValueError, match=r"margin is DynamicMargin.* call loss\.count_classes") as error:
         loss(x, y)
     assert "\n" not in str(error.value)
     loss.count_classes(torch.tensor(counts))

@@ -1,5 +1,6 @@
 """Every public function of metrics gives the same for tensors, NumPy arrays and lists."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,6 @@ import pytest
 import torch
 
 from proxemic import metrics
-from proxemic.metrics import ranking
 
 POINTS = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 30
@@ -16,22 +16,49 @@ PROXIES = torch.randn(30, 1, 4, generator=torch.Generator().manual_seed(1))
 SAME = torch.arange(60) % 2 == 0
 VALUES = POINTS[:, 0].double()
 
+RANKED, R = SAME.reshape(6, 10).long(), torch.full((6,), 5)
+
 CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
-    "retrieval": lambda to: metrics.retrieval_metrics(to(POINTS), to(LABELS), nmi=True),
-    "gallery": lambda to: metrics.retrieval_metrics(
+    "retrieval_metrics": lambda to: metrics.retrieval_metrics(to(POINTS), to(LABELS), map=True, mrr=True, nmi=True),
+    "retrieval_metrics of a gallery": lambda to: metrics.retrieval_metrics(
         to(POINTS), to(LABELS), to(POINTS), to(LABELS), exclude=to(torch.arange(60))
     ),
-    "neighbours": lambda to: metrics.nearest_neighbours(to(POINTS), to(POINTS), k=3, exclude=to(torch.arange(60))),
-    "nmi": lambda to: metrics.normalized_mutual_information(to(POINTS), to(LABELS)),
-    "intervals": lambda to: metrics.bootstrap_intervals({"m": to(VALUES)}, to(LABELS), resamples=50),
-    "paired": lambda to: metrics.paired_differences({"m": to(VALUES)}, {"m": to(VALUES.flip(0))}, to(LABELS)),
-    "distance to proxy": lambda to: metrics.average_distance_to_proxy(to(POINTS), to(LABELS), to(PROXIES)),
-    "proxy hits": lambda to: metrics.proxy_hits(to(POINTS), to(LABELS), to(PROXIES)),
-    "pairs": lambda to: metrics.pair_distances(to(POINTS), to(POINTS.flip(0))),
-    "verification": lambda to: metrics.verification_metrics(to(POINTS[:, 0]), to(SAME), folds=to(LABELS // 10)),
-    "ranking": lambda to: ranking.ndcg_at_k(to(SAME.reshape(6, 10).long()), to(torch.full((6,), 5)), 8),
-    "average precision": lambda to: ranking.map_at_r(to(SAME.reshape(6, 10).long()), to(torch.full((6,), 5))),
+    "nearest_neighbours": lambda to: metrics.nearest_neighbours(
+        to(POINTS), to(POINTS), k=3, exclude=to(torch.arange(60))
+    ),
+    "clustering_metrics": lambda to: metrics.clustering_metrics(to(POINTS), to(LABELS)),
+    "normalized_mutual_information": lambda to: metrics.normalized_mutual_information(to(POINTS), to(LABELS)),
+    "adjusted_mutual_information": lambda to: metrics.adjusted_mutual_information(to(POINTS), to(LABELS)),
+    "bootstrap_intervals": lambda to: metrics.bootstrap_intervals({"m": to(VALUES)}, to(LABELS), resamples=50),
+    "paired_differences": lambda to: metrics.paired_differences(
+        {"m": to(VALUES)}, {"m": to(VALUES.flip(0))}, to(LABELS)
+    ),
+    "average_distance_to_proxy": lambda to: metrics.average_distance_to_proxy(to(POINTS), to(LABELS), to(PROXIES)),
+    "class_distances_to_proxy": lambda to: metrics.class_distances_to_proxy(to(POINTS), to(LABELS), to(PROXIES)),
+    "proxy_accuracy": lambda to: metrics.proxy_accuracy(to(POINTS), to(LABELS), to(PROXIES)),
+    "proxy_hits": lambda to: metrics.proxy_hits(to(POINTS), to(LABELS), to(PROXIES)),
+    "pair_distances": lambda to: metrics.pair_distances(to(POINTS), to(POINTS.flip(0))),
+    "verification_metrics": lambda to: metrics.verification_metrics(to(POINTS[:, 0]), to(SAME), folds=to(LABELS // 10)),
+    "verification_accuracy": lambda to: metrics.verification_accuracy(
+        to(POINTS[:, 0]), to(SAME), folds=to(LABELS // 10)
+    ),
+    "best_threshold": lambda to: metrics.best_threshold(to(POINTS[:, 0]), to(SAME)),
+    "roc_auc": lambda to: metrics.roc_auc(to(POINTS[:, 0]), to(SAME)),
+    "tar_at_far": lambda to: metrics.tar_at_far(to(POINTS[:, 0]), to(SAME)),
+    "equal_error_rate": lambda to: metrics.equal_error_rate(to(POINTS[:, 0]), to(SAME)),
+    "recall_at_k": lambda to: metrics.recall_at_k(to(RANKED), to(R), 3),
+    "precision_at_k": lambda to: metrics.precision_at_k(to(RANKED), to(R), 3),
+    "r_precision": lambda to: metrics.r_precision(to(RANKED), to(R)),
+    "map_at_r": lambda to: metrics.map_at_r(to(RANKED), to(R)),
+    "map_at_k": lambda to: metrics.map_at_k(to(RANKED), to(R), 3, divisor="hits"),
+    "mrr": lambda to: metrics.mrr(to(RANKED), to(R)),
+    "ndcg_at_k": lambda to: metrics.ndcg_at_k(to(RANKED), to(R), 8),
 }  # fmt: skip
+
+
+def test_every_public_function_is_called() -> None:
+    public = {name for name, each in vars(metrics).items() if inspect.isfunction(each)}
+    assert {name.split()[0] for name in CALLS} == public - {"bootstrap_statistic"}  # which takes a function
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -36,6 +36,7 @@ def test_equals_the_mean_over_all_rankings(name: str) -> None:
                 found = getattr(chance, name)(*sizes, *last, **more)
                 assert found[0].item() == pytest.approx(expected.item(), rel=1e-12), (relevant, gallery, k)
                 assert found[1].isnan()
+            sizes = torch.tensor([relevant]), torch.tensor([gallery])
             whole = ranking.map_at_k(rankings, counts, gallery, divisor="R").mean().item()
             assert chance.average_precision(*sizes)[0].item() == pytest.approx(whole, rel=1e-12)
 

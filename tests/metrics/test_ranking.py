@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional.retrieval import retrieval_average_precision
 
-from proxemic.metrics.ranking import map_at_k, map_at_r, mrr, ndcg_at_k, precision_at_k, r_precision, recall_at_k
+from proxemic.metrics.ranking import (
+    Divisor,
+    map_at_k,
+    map_at_r,
+    mrr,
+    ndcg_at_k,
+    precision_at_k,
+    r_precision,
+    recall_at_k,
+)
 
 DIVIDED = {divisor: partial(map_at_k, divisor=divisor) for divisor in ("k", "hits", "R")}
 WHOLE = (r_precision, map_at_r, mrr)
@@ -92,7 +101,7 @@ def test_the_reports_of_other_libraries_can_be_had_again() -> None:
     """Of hits at the places 1, 4 and 6 of five relevant items, by hand and by torchmetrics."""
     ranking, five = torch.tensor([[1, 0, 0, 1, 0, 1]]), torch.tensor([5])
     total = 1 + 2 / 4
-    worth = {"min": total / 5, "k": total / 5, "hits": total / 2, "R": total / 5}
+    worth: dict[Divisor, float] = {"min": total / 5, "k": total / 5, "hits": total / 2, "R": total / 5}
     assert {each: map_at_k(ranking, five, 5, divisor=each).item() for each in worth} == pytest.approx(worth)
     assert map_at_k(ranking, five, 4).item() == pytest.approx(total / 4)
     theirs = retrieval_average_precision(torch.arange(7.0, 1.0, -1.0), ranking[0].bool(), top_k=5)

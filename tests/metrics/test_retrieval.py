@@ -343,8 +343,7 @@ def test_rows_of_a_querys_sequence_are_neither_hits_nor_in_the_way(apart: bool, 
             torch.testing.assert_close(found.per_query[name], expected[place], equal_nan=True, rtol=0, atol=1e-12)
         chance = (expected[4] / expected[5]).masked_fill(expected[4] == 0, math.nan)
         torch.testing.assert_close(found.expected["r_precision"], chance, equal_nan=True)
-        if chunk_size is None:
-            assert found.per_query["recall@150"].nansum() == found.queries  # of all rows that are left
+        assert found.per_query["recall@150"].nansum() == found.queries  # of all rows that are left
     without = retrieval_metrics(*sets, distance="euclidean", recall_at=(2,), exclude=settings.get("exclude"))  # type: ignore[arg-type]
     assert without["recall@2"] != found["recall@2"]
 

@@ -36,6 +36,7 @@ PROXY_LOSSES = sorted(
     if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and each is not ProxyLoss
 )
 INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
+TWO_PHASES = ["WarpedSoftmaxLoss-two-phases"]
 
 MPA = {
     "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
@@ -55,6 +56,13 @@ PUBLISHED: dict[str, dict[str, list[Any]]] = {
         "loss.margin_range": ["[0.45, 0.8]"],
         "loss.norm_range": ["[10.0, 110.0]"],
         "loss.norm_weight": [35],
+        "loss.scale": [64],
+    },
+    "AdaFaceLoss": {"loss.margin": [0.4], "loss.concentration": [0.333], "loss.scale": [64]},
+    "CurricularFaceLoss": {"loss.margin": [0.5], "loss.scale": [64]},
+    "ElasticFaceLoss": {
+        "loss.margin": [0.5, 0.35],
+        "loss.deviation": [0.05, 0.0175, 0.025],
         "loss.scale": [64],
     },
     "ProxyNCALoss": {"loss.scale": [1, 8, 14]},
@@ -103,9 +111,9 @@ def stages_of(name: str) -> tuple[Stage, ...]:
 
 
 def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
-    assert len(PROXY_LOSSES) == 15
-    assert list_spaces() == sorted([*PROXY_LOSSES, "PairwiseLoss", *INSIDE])
-    assert sorted(PUBLISHED) == list_spaces()
+    assert len(PROXY_LOSSES) == 18
+    assert list_spaces() == sorted([*PROXY_LOSSES, "PairwiseLoss", *INSIDE, *TWO_PHASES])
+    assert sorted([*PUBLISHED, *TWO_PHASES]) == list_spaces()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -345,6 +345,17 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "loss.norm_range": [10, 110],
         "loss.norm_weight": 35,
     },
+    "faces/adaface": MARGIN_FACES
+    | {
+        "loss": "AdaFaceLoss",
+        "model.normalize": False,
+        "loss.margin": 0.4,
+        "loss.concentration": 0.333,
+        "loss.momentum": 0.01,
+    },
+    "faces/curricularface": MARGIN_FACES | {"loss": "CurricularFaceLoss", "loss.margin": 0.5, "loss.momentum": 0.01},
+    "faces/elasticface": MARGIN_FACES
+    | {"loss": "ElasticFaceLoss", "loss.margin": 0.5, "loss.deviation": 0.05, "loss.form": "arc"},
     "faces/euclidean-softmax": EUCLIDEAN_FACES | {"loss": "EuclideanSoftmaxLoss"},
     "faces/warped-softmax": EUCLIDEAN_FACES
     | {

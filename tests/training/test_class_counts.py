@@ -99,4 +99,4 @@ def test_a_margin_that_no_recipe_can_mean_is_refused(recipe: Path, value: str, w
 
 def test_a_list_of_margins_is_one_a_class(recipe: Path) -> None:
     loss = read_recipe(recipe, ["--loss", "MultiProxyAnchorLoss", "--loss.margin", "[0.1, 0.3]"]).recipe.loss(2, 4)
-    assert loss.margin.tolist() == pytest.approx([0.1, 0.3])
+    assert loss.get_buffer("_margin").tolist() == pytest.approx([0.1, 0.3])

@@ -30,6 +30,11 @@ SLOW_SGD = [  # whose steps are so small that rounding does not grow
     "--optim.loss_lr",
     "0.01",
 ]
+TWO_PHASES = [  # nothing is better by so much, so that each ends after two epochs, of the three that it may have
+    *SLOW_SGD,
+    *("--second_phase.epochs", "3", "--second_phase.optim.lr", "0.0005", "--training.epochs", "6"),
+    *("--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def together(recipe: Path) -> Path:
     """A run of two processes, with sharded proxies."""
     run = recipe.parent / "together"
-    results = proxemic_together(2, "train", "--recipe", recipe, "--out", run, "--proxies", "sharded", *SLOW_SGD)
+    results = proxemic_together(2, "train", "--recipe", recipe, "--out", run, "--proxies", "sharded", *TWO_PHASES)
     assert [result.returncode for result in results] == [0, 0], results
     assert "Wrote" in results[0].stdout
     assert results[1].stdout == ""
@@ -67,13 +72,14 @@ def assert_same(run: Path, expected: Path) -> None:
 def test_sharded_proxies_end_where_replicated_ones_do_and_near_those_of_one_process(
     recipe: Path, together: Path, tmp_path: Path
 ) -> None:
-    flags = ["train", "--recipe", recipe, *SLOW_SGD]
+    flags = ["train", "--recipe", recipe, *TWO_PHASES]
     replicated = proxemic_together(2, *flags, "--out", tmp_path / "replicated")
     assert [result.returncode for result in replicated] == [0, 0], replicated
     assert_same(tmp_path / "replicated", together)
     (alone,) = proxemic_together(1, *flags, "--out", tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr
     torch.testing.assert_close(losses(together), losses(tmp_path / "alone"), rtol=1e-4, atol=0)
+    assert [row["phase"] for row in history(together)] == ["1", "1", "2", "2"]  # at their plateaus, on all alike
     ours, theirs = (load_file(run / "loss.safetensors")["proxies"] for run in (together, tmp_path / "alone"))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
@@ -97,7 +103,7 @@ def test_what_looks_at_all_training_images_sees_on_each_process_what_one_sees(re
 
 def test_slurm_starts_processes_as_torchrun_does(recipe: Path, together: Path, tmp_path: Path) -> None:
     run = tmp_path / "slurm"
-    flags = ["train", "--recipe", recipe, "--out", run, "--proxies", "sharded", *SLOW_SGD]
+    flags = ["train", "--recipe", recipe, "--out", run, "--proxies", "sharded", *TWO_PHASES]
     results = finish(start_together(2, *flags, slurm=True))
     assert [result.returncode for result in results] == [0, 0], results
     assert_same(run, together)
@@ -123,7 +129,7 @@ def test_what_a_loss_draws_all_processes_draw_alike(recipe: Path, tmp_path: Path
 
 def test_a_sharded_run_goes_on_with_another_number_of_processes(recipe: Path, together: Path, tmp_path: Path) -> None:
     run = tmp_path / "moved"
-    flags = ["--proxies", "sharded", *SLOW_SGD, "--training.checkpoint_minutes", "0"]
+    flags = ["--proxies", "sharded", *TWO_PHASES, "--training.checkpoint_minutes", "0"]
     processes = start_together(3, "train", "--recipe", recipe, "--out", run, *flags)
     interrupt_after(processes, run)
     results = finish(processes)
@@ -172,7 +178,7 @@ def test_batches_in_parts_and_sampled_classes_resume_in_the_middle_of_an_epoch(
 
 def test_torchrun_names_a_killed_process_and_the_run_resumes(recipe: Path, together: Path, tmp_path: Path) -> None:
     run = tmp_path / "killed"
-    flags = ["--proxies", "sharded", *SLOW_SGD, "--training.checkpoint_minutes", "0"]
+    flags = ["--proxies", "sharded", *TWO_PHASES, "--training.checkpoint_minutes", "0"]
     words = ["train", "--recipe", str(recipe), "--out", str(run), *flags]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = subprocess.Popen(

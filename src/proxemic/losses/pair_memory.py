@@ -49,8 +49,8 @@ class PairMemory(nn.Module):
 
 
 class _Memory(CrossBatchMemory):
-    def create_indices_tuple(self, embeddings: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        found = super().create_indices_tuple(embeddings, *args)
+    def create_indices_tuple(self, embeddings: Any, *args: Any, **kwargs: Any) -> Any:
+        found: Any = super().create_indices_tuple(embeddings, *args, **kwargs)
         if len(embeddings) > 1:
             return found
         # PML leaves pairs of a row with itself out of larger batches only.

@@ -1,7 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -12,13 +12,14 @@ from proxemic.distributed.gather import share_first
 from proxemic.distributed.spread import Spread, make_spread
 from proxemic.extras import extra
 from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, told
+from proxemic.losses.described import Described
 
 __all__ = ["PairwiseLoss"]
 
 LOSSES = "pytorch_metric_learning.losses"
 
 
-class PairwiseLoss(nn.Module):
+class PairwiseLoss(Described):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
     The value and the gradient are PML's own: of ``loss(embeddings, labels, miner(embeddings, labels))``, and with a
@@ -173,9 +174,6 @@ class PairwiseLoss(nn.Module):
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
 
-    def extra_repr(self) -> str:
-        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, memory_size={self.memory_size}"
-
     def _try(self) -> None:
         """Refuse what PML finds out in a training step only: an argument of the wrong type, a loss without labels."""
         trial = copy.deepcopy(self)
@@ -187,7 +185,8 @@ class PairwiseLoss(nn.Module):
                 for _ in range(2):  # state that holds on to the graph of the step before fails in the second
                     trial(x, labels).backward()
         except Exception as error:
-            given = self.loss.memory.loss if self.memory_size else self.loss
+            given: Any = self.loss
+            given = given.memory.loss if self.memory_size else given
             raise ValueError(
                 f"loss is {type(given).__name__}, which fails on a first batch ({type(error).__name__}: {error}): "
                 "check the arguments of the loss and of the miner; one that is a class, as distance, is given by "

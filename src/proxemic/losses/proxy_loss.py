@@ -25,6 +25,7 @@ from proxemic.losses.checks import (
     told,
 )
 from proxemic.losses.classes import Among, Classes
+from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.pooling import Pooling
@@ -37,7 +38,7 @@ from proxemic.losses.watch import watch_proxies
 __all__ = ["ProxyLoss"]
 
 
-class ProxyLoss(nn.Module, ABC):
+class ProxyLoss(Described, ABC):
     """Base of the proxy losses: ``objective(P, N) + Σ regularisers(proxies)``.
 
     A subclass says what is summed (`Scoring`) and writes `objective`. Gradients are of first order only.
@@ -107,6 +108,7 @@ class ProxyLoss(nn.Module, ABC):
         self._num_classes = num_classes
         self._spread: Spread | None = None
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
+        self._awaits_counts = False
         self.chunk_size = chunk_size
         self.proxies = nn.Parameter(torch.empty(num_classes, proxies_per_class, embedding_size))
         self.regularizers = nn.ModuleList(check_modules("regularizers", regularizers))
@@ -234,6 +236,8 @@ class ProxyLoss(nn.Module, ABC):
         check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         check_reduction(reduction)
+        if self._awaits_counts:
+            self._check_counted()
         alone = weights is not None or reduction == "none"
         if alone and not self.data_wise:
             raise self._no_samples("it takes the logarithm of sums over the batch, class by class")
@@ -339,12 +343,6 @@ class ProxyLoss(nn.Module, ABC):
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
 
-    def extra_repr(self) -> str:
-        _, proxies, dim = self.proxies.shape
-        sampled = f", sample_rate={self.sample_rate}" if self.sample_rate < 1 else ""
-        sizes = f"num_classes={self.num_classes}, embedding_size={dim}, proxies_per_class={proxies}"
-        return f"{sizes}{sampled}, {self.scoring}"
-
     def _regularized(self, proxies: Tensor, among: Among) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
         """The proxies as the loss is to use them, terms to add to it, and those that are made with its chunks."""
         terms, inside = [], []
@@ -368,7 +366,18 @@ class ProxyLoss(nn.Module, ABC):
         margins = class_margins(margin, self.num_classes, check)
         self.register_buffer(name, margins.to(self.proxies.device))
         if isinstance(margin, MarginRule):
-            self._margin_rule = (margin, check, name)
+            self._margin_rule, self._awaits_counts = (margin, check, name), True
+
+    def _check_counted(self) -> None:
+        assert self._margin_rule is not None
+        rule, _, name = self._margin_rule
+        if self.get_buffer(name).isnan().any():
+            raise ValueError(
+                f"margin is {type(rule).__name__}, which needs to know how many samples each class has: call "
+                "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training "
+                "images."
+            )
+        self._awaits_counts = False  # a GPU is waited for once
 
     def _no_samples(self, why: str) -> ValueError:
         return ValueError(

@@ -7,17 +7,18 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from proxemic.losses.checks import is_number, told
 from proxemic.losses.classes import Among
+from proxemic.losses.described import Described
 from proxemic.losses.similarity import inverse_length
 
 __all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
 
 
-class Regularizer(nn.Module, ABC):
+class Regularizer(Described, ABC):
     """``weight ·`` a function of the proxies, whose gradient is added onto that of the loss.
 
     `through` spares the memory of the proxies a second and a third time: of unit copies of them, and of a gradient
@@ -72,9 +73,6 @@ class Regularizer(nn.Module, ABC):
         among: Among,
     ) -> None:
         """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
-
-    def extra_repr(self) -> str:
-        return f"weight={self.weight}"
 
 
 class MeanProxyNorm(Regularizer):

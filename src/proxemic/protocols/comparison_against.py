@@ -33,8 +33,8 @@ def against_paper(comparison: Comparison) -> str:
             yield f"Not among what this recipe computes: {', '.join(sorted(absent))}."
 
     introduction = [
-        "On the test classes, in percent; average_distance_to_proxy as it is, of the training images. Ours: mean ± 95% "
-        "interval over seeds, – is not measured; theirs as printed."
+        "On the test classes, in percent; average_distance_to_proxy as it is, of the training images at the chosen "
+        "epoch. Ours: mean ± 95% interval over seeds, – is not measured; theirs as printed."
     ]
     if comparison.flags:
         introduction.append(f"Ours with the flags `{' '.join(comparison.flags)}`.")

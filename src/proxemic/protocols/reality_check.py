@@ -40,8 +40,8 @@ class RealityCheck:
     Args:
         recipes: Names or files, one a loss.
         flags: What overrides each of them.
-        trials: Bayesian trials a loss, at least 1; each trains all folds. A loss whose recipe has two phases has as many
-            for the second, which begin with the best of the first.
+        trials: Bayesian trials a loss, at least 1; each trains all folds. Where a recipe has two phases, as many are
+            made of the second, which begin with the best of the first.
         repeats: Seeds with the best hyper-parameters, at least 1; without 2 there is no interval.
         folds: Class-disjoint parts of the training classes, 2 or more.
         embedding_size: Of each fold's model; the complete one has ``folds`` times as much.

@@ -60,7 +60,10 @@ class Stage:
 
 
 def list_spaces() -> list[str]:
-    """Names of the search spaces in the package, sorted: of classes of losses, with their form, and of what is inside."""
+    """Names of the search spaces in the package, sorted: the classes of losses, and of what may be inside them.
+
+    A loss has a second one, its name with ``-two-phases``, where both phases of a training are searched otherwise.
+    """
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 

@@ -23,8 +23,8 @@ class SecondPhase:
     and, for an optimiser of the same class, its state (momentum) are carried on; the schedule begins anew.
 
     Args:
-        epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1. Where phases end at a
-            plateau, the most that there may be.
+        epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1. Where phases end at
+            a plateau, the most that there may be.
         loss: The loss of the second phase, with the same parameters as the first's.
         optim: How the weights are moved in it.
 

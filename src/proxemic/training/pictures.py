@@ -26,8 +26,8 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
     """Training loss and validation metric over epochs, with the best epoch marked.
 
     Args:
-        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at a
-            plateau.
+        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at
+            a plateau.
         metric: The metric that chose the epoch.
         path: PNG to write.
     """

@@ -1,0 +1,94 @@
+"""Modules that show what they were made with, and know what other libraries call their arguments."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+__all__ = ["Described"]
+
+ELSEWHERE = {
+    "temperature": ("scale", "scale=1/temperature"),
+    "softmax_scale": (None, "temperature=1/softmax_scale to ProxyNCAPlusPlusLoss, which PML's ProxyNCALoss is"),
+    "la": ("scale", "scale=la"),
+    "s": ("scale", "scale=s"),
+    "m": ("margin", "margin=m"),
+    "mrg": ("margin", "margin=mrg"),
+    "delta": ("margin", "margin=delta"),
+    "tau": ("center_weight", "center_weight=tau"),
+    "centers_per_class": ("proxies_per_class", "proxies_per_class=centers_per_class"),
+    "sub_centers": ("proxies_per_class", "proxies_per_class=sub_centers, pooling=MaxPooling()"),
+    "K": ("proxies_per_class", "proxies_per_class=K"),
+    "in_features": ("embedding_size", "embedding_size=in_features"),
+    "dim": ("embedding_size", "embedding_size=dim"),
+    "sz_embed": ("embedding_size", "embedding_size=sz_embed"),
+    "out_features": ("num_classes", "num_classes=out_features"),
+    "nb_classes": ("num_classes", "num_classes=nb_classes"),
+    "cN": ("num_classes", "num_classes=cN"),
+    "weight_init_func": ("init", "init, a function that fills the proxies in place"),
+    "weight_regularizer": ("regularizers", "regularizers, as (MeanProxyNorm(1.0),)"),
+    "embedding_regularizer": (None, "it no place here: add it to the value of the loss"),
+    "distance": (None, "none: every loss has its own similarity"),
+    "reducer": (None, "reduction to the call, as loss(embeddings, labels, reduction='none')"),
+}
+"""Keywords of pytorch-metric-learning (PML), OML and authors' code: ours, None where it has none, and the advice."""
+
+
+class Described(nn.Module):
+    """A module whose ``repr`` shows every argument that its constructor was given, and the defaults of the others.
+
+    Raises:
+        TypeError: For an argument that another library has and this class has not; the message says what to give.
+    """
+
+    _made_with: ClassVar[str] = ""
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        signature = inspect.signature(cls.__init__)
+        open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+        if not open_ended:
+            _check_names(cls.__name__, [*signature.parameters][1:], arguments, keywords)
+        made = super().__new__(cls)
+        try:
+            given = signature.bind(made, *arguments, **keywords)
+        except TypeError:  # the constructor will say so; what copies or unpickles calls none, and brings the text
+            return made
+        given.apply_defaults()
+        shown = [f"{name}={_shown(value)}" for name, value in [*given.arguments.items()][1:]]
+        vars(made)["_made_with"] = ", ".join(shown)
+        return made
+
+    def extra_repr(self) -> str:
+        return self._made_with
+
+
+def _check_names(name: str, known: Sequence[str], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    if arguments and known[0] == "num_classes" and "num_classes" in keywords:
+        raise TypeError(
+            f"{name} is given num_classes twice: it is its first argument, and embedding_size its second, where OML's "
+            "losses have in_features first."
+        )
+    for each in keywords:
+        if each not in known and each in ELSEWHERE:
+            ours, advice = ELSEWHERE[each]
+            advice = advice if ours is None or ours in known else f"one of {', '.join(known)}"
+            raise TypeError(f"{name} has no argument {each}: give {advice}.")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Described):
+        return f"{type(value).__name__}({value.extra_repr()})"
+    if isinstance(value, nn.Module):  # PML's say nothing of their arguments, but keep them under the same names
+        names = [name for name in inspect.signature(type(value)).parameters if hasattr(value, name)]
+        return f"{type(value).__name__}({', '.join(f'{name}={_shown(getattr(value, name))}' for name in names)})"
+    if isinstance(value, partial):
+        return f"{_shown(value.func)}({', '.join(f'{name}={_shown(each)}' for name, each in value.keywords.items())})"
+    if isinstance(value, Tensor):
+        return _shown(value.tolist())
+    if isinstance(value, list | tuple):
+        if len(value) > 8 and all(isinstance(each, int | float) for each in value):
+            return f"[{len(value)} values, {min(value):g} to {max(value):g}]"
+        return f"[{', '.join(map(_shown, value))}]"
+    return value.__qualname__ if inspect.isroutine(value) or inspect.isclass(value) else repr(value)

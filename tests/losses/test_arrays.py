@@ -1,0 +1,43 @@
+"""Every exported loss takes labels of any integer type, and refuses arrays and lists in one sentence, as does PML."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pytorch_metric_learning.losses import ContrastiveLoss
+from torch import nn
+
+from proxemic import losses
+from proxemic.losses import PairwiseLoss, ProxyLoss
+
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "WarpedSoftmaxLoss": {"alpha": 1.0, "k1": 0.5, "k2": 2.0},
+    "PairwiseLoss": {"loss": ContrastiveLoss()},
+}
+LOSSES = [
+    name
+    for name in losses.__all__
+    if inspect.isclass(kind := getattr(losses, name)) and issubclass(kind, nn.Module)
+    and (kind is PairwiseLoss or (issubclass(kind, ProxyLoss) and kind is not ProxyLoss))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_a_loss_takes(name: str) -> None:
+    loss = getattr(losses, name)(5, 4, **KEYWORDS.get(name, {})).eval()
+    x, y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 4, 4])
+    expected = loss(x, y)
+    for dtype in (torch.int32, torch.uint8):
+        assert torch.equal(loss(x, y.to(dtype)), expected)
+    for embeddings, labels, words in (
+        (x.numpy(), y, "embeddings are of type ndarray, but must be a tensor"),
+        (x.tolist(), y, "embeddings are of type list, but must be a tensor"),
+        (x, y.numpy(), "labels are of type ndarray, but must be a tensor of 6 integers: convert them with torch."),
+        (x, y.tolist(), "labels are .*, but must be a tensor of 6 integers: convert them with torch.as_tensor"),
+        (x, y.float(), "labels are torch.float32, but must be integers"),
+        (x.numpy(), y.numpy().astype(np.int32), "embeddings are of type ndarray"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            loss(embeddings, labels)

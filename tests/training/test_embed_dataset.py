@@ -1,0 +1,93 @@
+"""Plain PyTorch data sets, as they are found, are embedded in order."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from proxemic.training import embed_dataset
+
+IMAGES = torch.rand(10, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(10) % 4
+
+
+class Listed(Dataset[Any]):
+    """Samples as a list holds them."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def as_lists(pairs: list[tuple[Tensor, int]]) -> tuple[Tensor, list[int]]:
+    return torch.stack([image for image, _ in pairs]), [label for _, label in pairs]
+
+
+def at_times(pairs: list[tuple[Tensor, int]]) -> Any:
+    return as_lists(pairs)[0] if pairs[0][1] else as_lists(pairs)
+
+
+PAIRS = [(image, int(label)) for image, label in zip(IMAGES, LABELS, strict=True)]
+DATA: dict[str, tuple[Any, bool]] = {
+    "tensors": (TensorDataset(IMAGES, LABELS), True),
+    "images alone": (TensorDataset(IMAGES), False),
+    "bare images": (Listed(list(IMAGES)), False),
+    "pairs": (Listed(PAIRS), True),
+    "more than pairs": (Listed([(image, label, "a path") for image, label in PAIRS]), True),
+    "mappings": (Listed([{"image": image, "label": np.int32(label), "path": ""} for image, label in PAIRS]), True),
+    "mappings without labels": (Listed([{"image": image} for image, _ in PAIRS]), False),
+    "a loader": (DataLoader(TensorDataset(IMAGES, LABELS.int()), batch_size=4), True),
+    "lists of labels": (DataLoader(Listed(PAIRS), 4, collate_fn=as_lists), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_sets_and_loaders_are_embedded_in_order(name: str) -> None:
+    data, labelled = DATA[name]
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(9, 2).double())
+    embeddings, labels = embed_dataset(model, data, batch_size=3)
+    torch.testing.assert_close(embeddings, model[2](IMAGES.flatten(1).double()).float())
+    assert model.training
+    assert model[1].training
+    if labelled:
+        assert labels is not None
+        assert torch.equal(labels, LABELS)
+    else:
+        assert labels is None
+
+
+def test_a_loader_keeps_its_own_order_and_drops_what_it_drops() -> None:
+    loader = DataLoader(TensorDataset(IMAGES, LABELS), 4, shuffle=True, drop_last=True)
+    embeddings, labels = embed_dataset(nn.Flatten(), loader)
+    assert len(embeddings) == 8
+    assert labels is not None
+    for row, label in zip(embeddings, labels, strict=True):
+        (place,) = (IMAGES.flatten(1) == row).all(1).nonzero()
+        assert LABELS[place] == label
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "no samples": (Listed([]), "no samples to embed"),
+    "bytes": (TensorDataset(torch.zeros(4, 1, 3, 3, dtype=torch.uint8), LABELS[:4]), "a tensor of torch.uint8"),
+    "no tensors": (Listed([("a", 1), ("b", 2)]), "is of type tuple, but must be a floating tensor"),
+    "words": (Listed([(image, "a") for image in IMAGES]), "labels is a tuple but must be a tensor"),
+    "floats": (TensorDataset(IMAGES, LABELS.float()), "labels have torch.float32"),
+    "several": (TensorDataset(IMAGES, torch.zeros(10, 2, dtype=torch.long)), r"shape \[10, 2\]"),
+    "other keys": (Listed([{"pixels": IMAGES[0]}]), "the keys pixels, but not 'image'; give keys="),
+    "sometimes": (DataLoader(Listed(PAIRS), 5, collate_fn=at_times), "always or never"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    data, words = REFUSED[name]
+    with pytest.raises(ValueError, match=words):
+        embed_dataset(nn.Flatten(), data)

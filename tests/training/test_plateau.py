@@ -1,0 +1,182 @@
+"""Phases that end at a plateau: as if they were meant to be so long, also after a kill."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning.pytorch.callbacks import EarlyStopping
+
+from command_line import warm_start
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.protocols.finished import FinishedRun
+from proxemic.protocols.jobs import Job, run_job
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import UntilPlateau, train
+from proxemic.training.plateau import EndedPhase, ended_phases
+
+WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
+SECOND = ["--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
+# Nothing is better by so much: the first epoch is the best, and two more are waited for.
+UNTIL = ["--training.until_plateau.patience", "2", "--training.until_plateau.min_improvement", "1"]
+FLAGS = [*WARPED, *SECOND, *UNTIL, "--second_phase.epochs", "5", "--training.epochs", "12"]
+OTHER = ["--evaluation.untrained", "false", "--training.loggers", "[]", "--training.threads", "1"]
+
+
+class Stopped(Exception):
+    pass
+
+
+def run(recipe: Path, out: Path, *flags: str, stop_after: int | None = None, resume: bool = False) -> list[str]:
+    def on_epoch(row: Mapping[str, float]) -> None:
+        if row["epoch"] == stop_after:
+            raise Stopped
+
+    lines: list[str] = []
+    read = read_recipe(out / "recipe.yaml" if resume else recipe, [] if resume else [*flags, *OTHER])
+    train(read.recipe, read.yaml, out, resume=resume, report=lines.append, on_epoch=on_epoch)
+    return lines
+
+
+def history(run: Path) -> list[dict[str, str]]:
+    with (run / "history.csv").open(newline="") as file:
+        return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
+
+
+def assert_same(run: Path, expected: Path) -> None:
+    for name in ("model.safetensors", "loss.safetensors", "metrics.json"):
+        assert (run / name).read_bytes() == (expected / name).read_bytes(), name
+    assert history(run) == history(expected)
+    one, other = (torch.load(each / "checkpoints" / "last.ckpt", weights_only=True) for each in (run, expected))
+    torch.testing.assert_close(one["state_dict"], other["state_dict"], rtol=0, atol=0)
+    ((found,), (wanted,)) = one["optimizer_states"], other["optimizer_states"]
+    torch.testing.assert_close(found["state"], wanted["state"], rtol=0, atol=0)
+    assert found["param_groups"] == wanted["param_groups"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plateau")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path) -> tuple[Path, list[str]]:
+    """A run of two phases of three epochs each, of twelve that there might be, and what it said."""
+    out = recipe.parent / "whole"
+    return out, run(recipe, out, *FLAGS)
+
+
+@given(
+    values=st.lists(st.integers(0, 8).map(lambda n: n / 8), max_size=20),
+    patience=st.integers(1, 4),
+    improvement=st.integers(0, 2).map(lambda n: n / 8),
+)
+def test_a_plateau_is_where_lightning_stops_early(values: list[float], patience: int, improvement: float) -> None:
+    oracle = EarlyStopping("x", min_delta=improvement, patience=patience, mode="max")
+    stops = (oracle._evaluate_stopping_criteria(torch.tensor(value))[0] for value in values)
+    expected = next((epoch for epoch, stop in enumerate(stops, start=1) if stop), None)
+    assert UntilPlateau(patience, improvement).reached(values) == expected
+
+
+def test_a_run_ends_as_if_its_phases_were_meant_to_be_so_long(
+    recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    out, said = whole
+    fixed = tmp_path / "fixed"
+    run(recipe, fixed, *WARPED, *SECOND, "--second_phase.epochs", "3", "--training.epochs", "6")
+    rows = history(out)
+    assert [row.pop("phase") for row in rows] == ["1"] * 3 + ["2"] * 3
+    assert rows == history(fixed)
+    for name in ("model.safetensors", "loss.safetensors"):  # the last weights of the first phase went on
+        assert (out / name).read_bytes() == (fixed / name).read_bytes()
+    metrics, expected = (json.loads((each / "metrics.json").read_text()) for each in (out, fixed))
+    assert metrics.pop("phases") == [{"epochs": 3, "reason": "plateau"}] * 2
+    assert metrics == expected
+    why = "ended after 3 epochs, at a plateau: validation map@r has not grown by more than 1 in 2 epochs."
+    assert [line for line in said if "phase ended" in line] == [f"The first phase {why}", f"The second phase {why}"]
+
+
+@pytest.mark.parametrize("stop_after", [3, 6])
+def test_resuming_where_a_phase_has_just_ended(
+    recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path, stop_after: int
+) -> None:
+    with pytest.raises(Stopped):
+        run(recipe, tmp_path / "run", *FLAGS, stop_after=stop_after)
+    run(recipe, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "run", whole[0])
+
+
+def test_kill_9_and_resume(recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path) -> None:
+    out, saving = tmp_path / "run", ["--training.checkpoint_minutes", "0"]
+    process = warm_start("train", "--recipe", recipe, "--out", out, *FLAGS, *OTHER, *saving)
+    while not (out / "history.csv").exists() or len(history(out)) < 3:
+        assert process.poll() is None, process.communicate()
+    process.kill()
+    process.communicate()
+    assert not (out / "metrics.json").exists()
+    run(recipe, out, resume=True)
+    assert_same(out, whole[0])
+
+
+def test_a_second_phase_is_added_to_a_copy_of_a_first_one(
+    recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    first = Job(recipe, (*WARPED, *UNTIL, *OTHER, "--training.epochs", "7"), tmp_path / "first", test=False)
+    found = run_job(first, report=[].append)
+    assert found["phases"] == [{"epochs": 3, "reason": "plateau"}]
+    second = Job(recipe, (*FLAGS, *OTHER), tmp_path / "second", test=False, begin=first.out)
+    (tmp_path / ".second.begun").mkdir()  # of a copy that was cut short
+    result = run_job(second, report=[].append)
+    assert result["phases"] == [{"epochs": 3, "reason": "plateau"}] * 2
+    assert (first.out / "metrics.json").exists()
+    for name in ("model.safetensors", "loss.safetensors"):
+        assert (second.out / name).read_bytes() == (whole[0] / name).read_bytes()
+    assert history(second.out) == history(whole[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+def test_one_phase_ends_at_its_plateau_and_is_no_longer_for_being_extended(recipe: Path, tmp_path: Path) -> None:
+    assert "Training ended after 3 epochs, at a plateau" in " ".join(run(recipe, tmp_path / "run", *UNTIL))
+    before = (tmp_path / "run" / "metrics.json").read_bytes()
+    read = read_recipe(tmp_path / "run" / "recipe.yaml")
+    train(read.recipe, read.yaml, tmp_path / "run", resume=True, epochs=9, report=[].append)
+    assert (tmp_path / "run" / "metrics.json").read_bytes() == before
+    assert len(history(tmp_path / "run")) == 3
+
+
+def test_epochs_are_the_most_that_there_may_be() -> None:
+    growing = [0.1, 0.2, 0.3, 0.4, 0.5]
+    until = UntilPlateau(patience=1)
+    assert ended_phases(growing, (3, 2), until) == [EndedPhase(3, "epochs"), EndedPhase(2, "epochs")]
+    assert ended_phases(growing[:2], (3, 2), until) == []
+    assert ended_phases([0.5, 0.4], (2, 2), until) == [EndedPhase(2, "plateau")]  # both at once
+
+
+def test_the_loss_of_the_chosen_epoch_is_that_of_its_phase(whole: tuple[Path, list[str]], tmp_path: Path) -> None:
+    metrics = json.loads((whole[0] / "metrics.json").read_text())
+    for name in ("recipe.yaml", "model.safetensors", "model.json", "loss.safetensors"):
+        (tmp_path / name).write_bytes((whole[0] / name).read_bytes())
+    for epoch, slope in ((3, 1.0), (4, 1.2)):  # below alpha, which is 4, and above it, which is then 1
+        (tmp_path / "metrics.json").write_text(json.dumps(metrics | {"epoch": epoch}))
+        f1 = FinishedRun(tmp_path).loss.f1  # type: ignore[union-attr]
+        assert float(f1(torch.tensor(3.0)) - f1(torch.tensor(2.0))) == pytest.approx(slope)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--evaluation.select_on", "last"], "validation classes, but evaluation.select_on is last: set it to"),
+        (["--training.until_plateau.patience", "0"], "patience is 0, but must be at least 1 epoch"),
+        (["--training.until_plateau.min_improvement", "-1"], "min_improvement is -1.0, but must be a number of 0"),
+        (["--training.until_plateau.patienc", "3"], "did you mean --training.until_plateau.patience"),
+    ],
+)
+def test_what_is_wrong_is_said(recipe: Path, flags: list[str], words: str) -> None:
+    with pytest.raises((UserError, ValueError), match=words):
+        read_recipe(recipe, [*UNTIL, *flags])
