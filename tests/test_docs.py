@@ -213,8 +213,8 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
 
 PAPERS = (FOLDER.parent / "papers.md").read_text()
 ITEMS = {
-    "mean proxy": "Propositions 1 and 2|Proposition 3|Lemma 1|Theorems 1 and 2|Figure 2.1|Figure 3.1|Figures 4.1 and 4.2"
-    "|Table 4.1",
+    "mean proxy": "Propositions 1 and 2|Proposition 3|Lemma 1|Theorems 1 and 2|Figure 2.1|Figure 3.1"
+    "|Figures 4.1 and 4.2|Table 4.1",
     "anchor": "Figure 1|figures 2 and 3|Table 1|Table 2|Table 3|Tables 4, 5 and 6|tables 7 and 8",
     "warping": "Lemma III.1|Proposition III.2|Figure 1|Figure 2|Figure 3|Figure 4|Figure 5|figure 6|figure 7|figure 8"
     "|figure 9|Figure 10|figures 11 and 12|Tables I and II|table III|Table IV|Table V|Tables VI, VII and VIII",
