@@ -375,7 +375,7 @@ def test_evaluate_says_what_is_wrong(
 def test_the_commands_of_the_page(run: Path, folder: Path, files: Path, tmp_path: Path, here: Here) -> None:
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     commands = re.findall(r"^proxemic (evaluate .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
-    assert len(commands) == 6
+    assert len(commands) == 7
     (tmp_path / "runs").mkdir()
     for name in ("photos", "photos-2"):
         (tmp_path / "runs" / name).symlink_to(run)
@@ -385,6 +385,8 @@ def test_the_commands_of_the_page(run: Path, folder: Path, files: Path, tmp_path
         shutil.copy(files / "a.npy", tmp_path / name)
     for name in ("labels.csv", "q.csv", "g.csv"):
         shutil.copy(files / "labels.csv", tmp_path / name)
+    lines = [f"{path},{path.parent.name},{path.parent.name[-1]}" for path in sorted(folder.glob("*/*.png"))[:24]]
+    (tmp_path / "table.csv").write_text("\n".join(["path,label,category", *lines]))
     for words in commands:
         result = here(*words.split(), cwd=tmp_path)
         assert result.returncode == 0, (words, result.stderr)

@@ -38,8 +38,8 @@ ROWS = RowLabels(
 
 def as_parts(rows: RowLabels) -> dict[str, Any]:
     parts = {name: part.tolist() if isinstance(part, torch.Tensor) else part for name, part in vars(rows).items()}
-    groups = {name: part.texts() for name in ("sequences", "categories") if (part := parts.pop(name)) is not None}
-    return parts | groups
+    groups = {name: each.texts() for name in ("sequences", "categories") if (each := getattr(rows, name)) is not None}
+    return {name: part for name, part in parts.items() if name not in ("sequences", "categories")} | groups
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from collections import Counter
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from proxemic.data import ClassBalancedBatches, RandomBatches, SeededBatches
+from proxemic.data import CategoryBalancedBatches, ClassBalancedBatches, RandomBatches, RowGroups, SeededBatches
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 3))
@@ -173,3 +176,44 @@ def test_labels_may_be_an_array_or_a_list() -> None:
     expected = list(ClassBalancedBatches(labels, 3, 2, seed=0))
     for other in (labels.int(), labels.numpy(), labels.tolist()):
         assert list(ClassBalancedBatches(other, 3, 2, seed=0)) == expected
+
+
+def test_category_balanced_batches() -> None:
+    sizes = [5, 2, 9, 4, 4, 4, 1, 3]  # of classes; the categories have 5, 2 and 1
+    labels = torch.arange(8).repeat_interleave(torch.tensor(sizes))
+    names = ["a", "a", "a", "a", "a", "b", "b", None]
+    categories = RowGroups.from_names([names[label] for label in labels.tolist()])
+    assert categories is not None
+    options: dict[str, Any] = {"labels": labels, "categories": categories, "seed": 3, "images_per_class": 2}
+    batches = CategoryBalancedBatches(**options, batch_size=12, categories_per_batch=2)  # 3 classes of each
+    drawn = list(batches)
+    assert drawn == list(batches)
+    assert len(drawn) == len(batches) == 2
+    batches.set_epoch(1)
+    assert list(batches) != drawn
+    for epoch in range(9):
+        batches.set_epoch(epoch)
+        seen: set[int] = set()
+        for batch in batches:
+            count = Counter(categories.numbers[batch].tolist())
+            assert set(count.values()) == {6}
+            assert len(count) == 2
+            seen |= count.keys()
+            if 0 in count:  # a category of enough classes repeats none
+                assert len(set(labels[batch][categories.numbers[batch] == 0].tolist())) == 3
+        assert seen == {-1, 0, 1}  # however many images they have
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"categories": None}, "have no categories to balance: give data.root a table with a column category"),
+        ({"batch_size": 10}, "batch_size is 10, but must be a multiple of categories_per_batch times images_per_class"),
+        ({"categories_per_batch": 4, "batch_size": 8}, "categories_per_batch is 4, but there are only 3 categories"),
+    ]
+    for wrong, words in refused:
+        with pytest.raises(ValueError, match=words):
+            CategoryBalancedBatches(**{"batch_size": 12, "categories_per_batch": 2, **options, **wrong})
+    flags = ["--data.root=x", "--batches.size=12", "--batches.images_per_class=null", "--batches.sampler"]
+    path, arguments = "proxemic.data.CategoryBalancedBatches", "{categories_per_batch: 2, images_per_class: 2}"
+    flags.append(f"{{class_path: {path}, init_args: {arguments}}}")
+    sampler = read_recipe(find_recipe("own"), flags).recipe.batches.sampler
+    assert sampler is not None
+    filled = sampler(labels=labels, num_images=len(labels), batch_size=12, seed=3, categories=categories)
+    assert list(filled) == drawn

@@ -1,11 +1,14 @@
 """What tables say of images besides path and label: boxes, sequences, categories, splits, and columns not used."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 from proxemic.data import (
@@ -19,6 +22,7 @@ from proxemic.data import (
     load_query_gallery,
     read_image,
 )
+from proxemic.data.tables import IMAGE_COLUMNS
 from proxemic.training.run import fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
@@ -132,7 +136,9 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     write(table, columns[:2], *bare)
     without = fingerprint(source.load())
     assert without != fingerprint(splits)
-    joined, _ = load_query_gallery(table, write(tmp_path / "g.csv", columns, *rows[::2]))
+    flagged = write(tmp_path / "g.csv", ("is_query", "is_gallery", *columns), *((1, 0, *row) for row in rows[::2]))
+    joined, notes = load_query_gallery(table, flagged)
+    assert notes == (f"{flagged} has columns that are not used: is_query, is_gallery, category_int, note.",)
     assert joined.sequences is None  # what the queries' table says of an image of both goes
     picture(tmp_path / "9.png", 9)
     write(tmp_path / "g.csv", columns, ("9.png", "a", "7", "cats", 0, ""))
@@ -140,6 +146,15 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     assert joined.sequences is not None
     assert joined.sequences.texts()[0] == joined.sequences.texts()[-1] == "7"
     assert torch.equal(joined.sequences.numbers[[0, 3]], joined.sequences.numbers[[-1, -1]])
+
+
+def test_a_sequence_on_both_sides_of_a_closed_set_is_said(tmp_path: Path) -> None:
+    rows = [(picture(tmp_path / f"{n}.png", n), "ab"[n % 2], f"burst {n // 12}") for n in range(24)]
+    table = write(tmp_path / "t.csv", ("path", "label", "sequence"), *rows)
+    splits = OwnImages(table, hold_out="images", validation_fraction=0.0).load()
+    assert splits.notes[0].startswith(
+        "2 sequences have images in more than one of training, validation and test (burst"
+    )
 
 
 def test_one_split_of_a_table_is_loaded_alone(tmp_path: Path) -> None:
@@ -164,3 +179,17 @@ def test_one_split_of_a_table_is_loaded_alone(tmp_path: Path) -> None:
     assert not unsplit.gives_splits()
     with pytest.raises(ValueError, match="gives no splits"):
         unsplit.load_split("test")
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-tables.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["images"].sequences.texts() == ("drive 1", "drive 2", None, None)
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    batches = yaml.safe_load(recipe)["batches"]
+    assert batches["sampler"]["class_path"] == "proxemic.data.CategoryBalancedBatches"
+    assert batches["size"] == 4 * 4 * batches["sampler"]["init_args"]["categories_per_batch"]
+    for column in IMAGE_COLUMNS:
+        assert f"`{column}`" in page

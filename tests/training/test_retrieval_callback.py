@@ -76,6 +76,7 @@ def fit(module: Module, images: ImageSet, *callbacks: RetrievalCallback, epochs:
 
 @pytest.mark.parametrize("flags", [False, True])
 def test_a_users_module_is_judged_after_the_epoch(images: ImageSet, flags: bool) -> None:
+    plain = images
     if flags:
         asks = torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.5
         plain = ImageSet(images.pixels, images.labels, images.class_names, asks, ~asks)

@@ -14,7 +14,7 @@ from proxemic.data.listing import Listing, list_images, unreadable
 from proxemic.data.pixels import FilePixels
 from proxemic.data.row_groups import RowGroups
 from proxemic.data.splits import hold_out, hold_out_images
-from proxemic.data.tables import Row, SplitName
+from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
 
 _NAMED = 3  # examples a message gives before it only counts
@@ -103,7 +103,8 @@ class OwnImages(ImageSource):
             ) from error
         for name, images in (("train", train), ("validation", validation), ("test", test)):
             _check_part(root, name, images)
-        return Splits(train, validation, test, (*notes, *reading))
+        torn = _torn_sequences(train, validation, test) if self.hold_out == "images" else ()
+        return Splits(train, validation, test, (*notes, *torn, *reading))
 
     def _given_parts(self, root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:
         parts: dict[SplitName, list[Row]] = {"train": [], "validation": [], "test": []}
@@ -177,13 +178,13 @@ class OwnImages(ImageSource):
         return root, rows, (*notes, *_lone_images(rows))
 
 
-def read_images(root: Path, strict: bool) -> tuple[list[Row], tuple[str, ...]]:
-    """List the images of a folder or table that can be decoded, with notes on the other files.
+def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], tuple[str, ...]]:
+    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`.
 
     Raises:
         ValueError: none can be, or `strict` and one cannot.
     """
-    listing = list_images(root)
+    listing = list_images(root, used)
     failures = unreadable(listing.rows)
     if strict and failures:
         raise ValueError(
@@ -271,6 +272,22 @@ def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
     if not single:
         return ()
     return (f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}.",)
+
+
+def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
+    sides = Counter(
+        name
+        for part in parts
+        if part is not None and part.sequences is not None
+        for name in {*part.sequences.texts()} - {None}
+    )
+    torn = sorted(str(name) for name, count in sides.items() if count > 1)
+    if not torn:
+        return ()
+    return (
+        f"{len(torn)} sequences have images in more than one of training, validation and test ({_some(torn)}), which "
+        "makes the test too easy: give a column split that keeps each on one side.",
+    )
 
 
 def _unreadable_note(failures: dict[Path, str]) -> str:

@@ -28,8 +28,12 @@ class Listing:
     unused: tuple[str, ...] = ()
 
 
-def list_images(root: Path) -> Listing:
+def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     """List a folder of class folders, such folders in `train`, `validation` (or `val`) and `test`, or a table.
+
+    Args:
+        root: the folder or the table.
+        used: columns of a table that whoever asks looks at; the others are listed as unused.
 
     Raises:
         ValueError: there is no such folder or table, its table is malformed, or it names no image.
@@ -39,7 +43,7 @@ def list_images(root: Path) -> Listing:
     elif not root.exists():
         raise ValueError(f"{root} does not exist: give a folder of class folders, or a .csv or .parquet table.")
     elif root.suffix.lower() in (".csv", ".parquet"):
-        listing = Listing(tuple(read_table(root)), unused=unused_columns(root, IMAGE_COLUMNS))
+        listing = Listing(tuple(read_table(root)), unused=unused_columns(root, used))
     else:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
     if not listing.rows:

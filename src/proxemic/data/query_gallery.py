@@ -14,7 +14,7 @@ from proxemic.data.image_folder import anything_to_find, image_set, read_images
 from proxemic.data.images import ImageSet
 from proxemic.data.row_groups import RowGroups
 from proxemic.data.row_labels import RowLabels, number_labels
-from proxemic.data.tables import Row
+from proxemic.data.tables import IMAGE_COLUMNS, Row
 
 __all__ = ["join_query_gallery", "load_query_gallery"]
 
@@ -34,8 +34,9 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
         ValueError: nothing can be read, no query has another image of its class in the gallery, or a file that is in
             both places is named several times in one, or has another class in the other.
     """
-    asked, asked_notes = read_images(query, strict)
-    searched, searched_notes = read_images(gallery, strict)
+    used = [column for column in IMAGE_COLUMNS if column not in ("split", "is_query", "is_gallery")]
+    asked, asked_notes = read_images(query, strict, used)
+    searched, searched_notes = read_images(gallery, strict, used)
     files, places = ([_place(row) for row in rows] for rows in (asked, searched))
     _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
     known, found = set(files), set(places)

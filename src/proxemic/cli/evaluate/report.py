@@ -78,13 +78,11 @@ class Report:
     def _named(self, record: Record) -> Record:
         """With its category, which all records of a file have or none."""
         known = any(each.categories or each.category is not None for each in self.judged)
-        return {"category": readable(self.judged[0].category or "")} | record if known else record
+        return {"category": readable(self.judged[0].category or ""), **record} if known else record
 
     def _table(self, form: str) -> str:
-        header, rows = self._cells(bool(self.intervals or self.differences))
-        if form == "markdown":
-            return "\n".join([self._title(), "", markdown_table(header, rows), *self._remarks()])
-        return "\n".join([self._title(), format_table(header, rows), *self._remarks()])
+        cells = self._cells(bool(self.intervals or self.differences))
+        return _laid_out(form, self._title(), *cells, self._remarks())
 
     def _category_table(self, form: str) -> str:
         """One table of all categories, a row a metric of each."""
@@ -99,9 +97,7 @@ class Report:
         title = "By category; the queries of each search all images"
         few = min(each.judged[0].classes for each in self.categories) < FEWEST_CLASSES
         remarks = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
-        if form == "markdown":
-            return "\n".join([title, "", markdown_table(header, rows), *remarks])
-        return "\n".join([title, format_table(header, rows), *remarks])
+        return _laid_out(form, title, header, rows, remarks)
 
     def _content(self) -> dict[str, Any]:
         """Of one: its metrics under the name of the split, and more; of two: a list of such, and the differences."""
@@ -186,6 +182,14 @@ class Report:
         if self.differences and "nmi" in self.judged[0].metrics:
             remarks.append("Clustering has no value of each query to test; compare its intervals model by model.")
         return remarks
+
+
+def _laid_out(
+    form: str, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], remarks: Sequence[str]
+) -> str:
+    if form == "markdown":  # where what follows a table at once is a row of it
+        return "\n".join([title, "", markdown_table(header, rows), *([""] if remarks else []), *remarks])
+    return "\n".join([title, format_table(header, rows), *remarks])
 
 
 def class_rows(judged: Judged) -> list[Record]:
