@@ -67,7 +67,7 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
         seed: Of the cases.
 
     Returns:
-        The statements as printed, each followed by what is right in its place where it does not hold.
+        The statements as printed; where one does not hold, or its proof gives more, that follows.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -216,7 +216,10 @@ def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Ca
     yield "Equation 3.8, corrected", "mean ‖x_c − w_c‖² ≥ C⁻⁵‖Σ s‖²", gaps.mean().unsqueeze(0), sharp / classes
     root = (1 - w @ mean).clamp(min=0).sqrt()
     applies = x @ mean > 0
-    for name, factor, value in (("", "√(2/e)", math.sqrt(2 / math.e)), (", corrected", "2/e", 2 / math.e)):
+    for name, factor, value in (
+        ("", "√(2/e)", math.sqrt(2 / math.e)),
+        (", last line of the proof", "2/√e", 2 / math.sqrt(math.e)),
+    ):
         claim = f"‖x_c − w_c‖² ≤ 2 − {factor}·√(1 − w̄·w_c) where w̄·x_c > 0"
         yield f"Theorem 2{name}", claim, gaps[applies], (2 - value * root)[applies]
 
