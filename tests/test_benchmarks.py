@@ -1,5 +1,6 @@
 """The benchmarks run, in their short form; their figures are read by people."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_a_plan_says_what_a_step_of_two_processes_holds_and_moves() -> None:
         assert planned == pytest.approx(1, abs=0.05)
         assert planned_made == pytest.approx(1, abs=0.05)  # what a step makes, proxies and their state apart
         assert planned_moved == 1
+
+
+def test_the_exponents_of_the_costs_of_losses() -> None:
+    lines = run("complexity.py", "--smoke", "--losses", "Triplet", "ProxyAnchor", "MPA").splitlines()[2:]
+    counted = [re.findall(r"(\S+) \(\S+\)|–", line) for line in lines]
+    (triplet, *_), (anchor_m, anchor_c, _), (m, c, p) = ([float(each or "nan") for each in row] for row in counted)
+    assert 2.3 < triplet < 3
+    assert all(0.75 < each < 1.25 for each in (anchor_m, anchor_c, m, c, p))  # in P, too
 
 
 def test_intervals_and_p_values_are_counted() -> None:

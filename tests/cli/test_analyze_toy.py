@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from safetensors.torch import load_file
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
@@ -30,10 +31,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_side_by_side_with_an_animation(runs: list[Path], tmp_path: Path, here: Here) -> None:
-    result = here("analyze", "toy", *runs, "--out", tmp_path / "toy")
+    result = here("analyze", "toy", *runs, "--diagram", "--out", tmp_path / "toy")
     assert result.returncode == 0, result.stderr
     assert "projected" not in result.stdout
-    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv", ".gif"}
+    kinds = ("png", "svg", "csv")
+    expected = {f"toy{name}.{kind}" for name in ("", "-diagram") for kind in kinds} | {"toy.gif"}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+    with (tmp_path / "toy-diagram.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    first, last = (load_file(runs[0] / "snapshots" / f"epoch-000{number}.safetensors") for number in (0, 2))
+    for when, shot in (("before", first), ("after", last)):
+        places = [float(row["x"]) for row in lines if (row["when"], row["kind"]) == (when, "image")]
+        assert places == pytest.approx(shot["embeddings"][:, 0].tolist(), abs=1e-5)
     with Image.open(tmp_path / "toy.gif") as film:
         assert (film.n_frames, film.info["loop"]) == (3, 0)  # type: ignore[attr-defined]
     with (tmp_path / "toy.csv").open(newline="") as file:
@@ -72,6 +81,7 @@ def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> Non
     assert_refused(copied, ["same recipe and the same seed"])
     assert copied.stdout == ""
     assert_refused(here("analyze", "toy", tmp_path / "none"), ["none holds no run"])
+    assert_refused(here("analyze", "toy", run, "--diagram"), ["kept no snapshots", "proxemic.training.Snapshots"])
 
 
 def test_seeds_have_means_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:

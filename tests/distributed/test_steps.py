@@ -67,6 +67,11 @@ def test_a_module_of_one_s_own_has_the_joined_batch(steps: list[dict[str, Any]])
         assert any(found["own"]["own"][1:])
 
 
+def test_two_streams_are_those_of_all_processes(steps: list[dict[str, Any]]) -> None:
+    for found in steps:
+        assert found["two streams"]["two"] == pytest.approx(found["two streams"]["one"], rel=1e-5, abs=1e-7)
+
+
 def test_copies_of_sampled_proxies_stay_alike(steps: list[dict[str, Any]]) -> None:
     assert steps[0]["training"] == steps[1]["training"]
 

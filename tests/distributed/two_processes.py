@@ -132,6 +132,27 @@ def own(rank: int) -> dict[str, list[float]]:
     return found
 
 
+def two_streams(rank: int) -> dict[str, list[float]]:
+    """The value and the gradients of a batch beside a reference, and what one process finds with all of them."""
+    from pytorch_metric_learning.losses import MultiSimilarityLoss
+
+    from proxemic.losses import PairwiseLoss
+
+    found = {}
+    for name in ("one", "two"):
+        loss = PairwiseLoss(CLASSES, DIM, loss=MultiSimilarityLoss())
+        if name == "two":
+            loss.distribute()
+        parts = [[batch(each, even=even) for each in (0, 1)] for even in (False, True)]
+        mine = [part[rank] for part in parts]
+        given = mine if name == "two" else [tuple(map(torch.cat, zip(*part, strict=True))) for part in parts]
+        value = loss(*given[0], reference=given[1])
+        gradient = torch.cat(torch.autograd.grad(value, [x for x, _ in mine]))
+        gradient /= 2 if name == "two" else 1  # DistributedDataParallel's mean takes the 2 away
+        found[name] = [value.item(), *gradient.flatten().tolist()]
+    return found
+
+
 def training(rank: int) -> dict[str, Any]:
     """Some steps with sampled classes: the processes' copies of the proxies stay alike."""
     from proxemic.losses import NormalizedSoftmaxLoss
@@ -182,6 +203,7 @@ if __name__ == "__main__":
             "collectives": collectives(rank),
             "sampled and sharded": sampled_and_sharded(rank),
             "own": own(rank),
+            "two streams": two_streams(rank),
             "training": training(rank),
             "awkward": awkward(rank),
         }

@@ -1,6 +1,7 @@
 """Ours beside the papers' figures of the rows that recipes stand for."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from comparisons import comparison, entry, finish
@@ -68,6 +69,8 @@ def test_the_package_recipes_stand_for_the_rows_that_they_name(tmp_path: Path) -
     place = "realigned-softmax-warping, table III, t1^(3/2) - t2^(3/2) (f1=t^(3/2) f2=t^(3/2))"
     assert found["recall@1", place] == ("–", "62.2")
     assert found["average_distance_to_proxy", place] == ("–", "17.20")
+    assert "Not among what this recipe computes" not in text
+    assert entries[0].recipe["model"]["head_init"] is None
     sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
     verify = "Figures of face verification, table V: proxemic verify --against paper."
     assert sections["faces/warped-softmax"].strip().endswith(verify)
@@ -122,6 +125,16 @@ def test_with_another_loss_or_other_data_a_recipe_stands_for_its_row_no_longer(t
     assert "These stand for their rows no longer" in text
     assert text.endswith(": `cub/loss`, `cub/data`.\n")
     assert len(shown(text)) == 4
+
+
+def test_what_flags_change_of_the_rows_own_settings_is_said(tmp_path: Path) -> None:
+    flags = ["--loss.alpha", "50"]
+    mine = read_entry("cub/distance-functions/warp-25", flags)
+    text = against_paper(replace(comparison(tmp_path, [mine]), flags=tuple(flags)))
+    assert "Ours with the flags `--loss.alpha 50`." in text
+    assert "[1] Differs: alpha: ours 50, theirs 25; training classes" in text
+    bare = read_entry("cub/softmax-mean-proxy", ["--loss.regularizers", "null"])
+    assert shown(against_paper(comparison(tmp_path, [bare]))) == {}
 
 
 def test_the_number_of_proxies_is_said_to_differ(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_second_phase_is_searched_in_tighter_bounds(name: str) -> None:
 def test_what_the_first_search_found_is_where_the_second_begins() -> None:
     recipe = find_recipe("cub/reality-check/warped-softmax")
     spaces = spaces_of(read(recipe))
-    values = spaces.first.own | {"loss.alpha": 14.2, "loss.temperature": 9.0, "optim.lr": 3e-6}
+    values = {**spaces.first.own, "loss.alpha": 14.2, "loss.temperature": 9.0, "optim.lr": 3e-6}
     second = spaces.second(read(recipe, spaces.first.flags(values)))
     ranges = {key: (each.low, each.high) for key, each in second.dimensions.items() if isinstance(each, Range)}
     assert ranges["second_phase.loss.alpha"] == pytest.approx((1.42, 14.2))  # lower than in the first

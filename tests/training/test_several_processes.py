@@ -151,13 +151,15 @@ def interrupt_after(processes: list[warm.Process], run: Path) -> None:
         os.kill(process.pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize("layout", ["sharded", "replicated"])
-def test_batches_in_parts_and_sampled_classes_resume_in_the_middle_of_an_epoch(
-    recipe: Path, tmp_path: Path, layout: str
+@pytest.mark.parametrize(("layout", "loss"), [("sharded", "CurricularFaceLoss"), ("replicated", "ElasticFaceLoss")])
+def test_parts_sampled_classes_averages_and_margins_resume_in_the_middle_of_an_epoch(
+    recipe: Path, tmp_path: Path, layout: str, loss: str
 ) -> None:
     flags = [
         "--proxies",
         layout,
+        "--loss",
+        loss,
         "--loss.sample_rate",
         "0.3",
         "--batches.images_per_class",

@@ -19,7 +19,7 @@ with extra("train"):
     from matplotlib.figure import Figure
     from PIL import Image
 
-__all__ = ["Scene", "animate_scenes", "plot_scenes", "separation"]
+__all__ = ["Scene", "animate_scenes", "plot_scene", "plot_scenes", "separation"]
 
 
 _COLOURS = 10
@@ -78,7 +78,7 @@ def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Figu
     """
     figure, axes = _stage(scenes, class_names)
     for each, scene in zip(axes, scenes.values(), strict=True):
-        _draw(each, scene, _reach([scene]))
+        plot_scene(each, scene, _reach([scene]))
     return figure
 
 
@@ -106,7 +106,7 @@ def animate_scenes(
     frames = []
     for epoch in epochs:
         for each, film, reach in zip(axes, films.values(), reaches, strict=True):
-            _draw(each, film[epoch], reach)
+            plot_scene(each, film[epoch], reach)
         figure.supxlabel(f"epoch {epoch}", fontsize=10)
         frames.append(_frame(figure))
         figure.set_layout_engine("none")  # laid out once, so that nothing moves but the embeddings
@@ -147,7 +147,8 @@ def _stage(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[Fig
     return figure, axes
 
 
-def _draw(axes: Any, scene: Scene, reach: float) -> None:
+def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
+    """Draw a scene on Matplotlib's axes, in place of the one before, within ``reach`` of the origin."""
     for artist in [*axes.collections, *(line for line in axes.lines if len(line.get_xdata(orig=True)))]:
         artist.remove()
     deep = scene.embeddings.shape[1] == 3

@@ -70,8 +70,8 @@ class MarginSoftmax(ProxyLoss):
 
         With several proxies a class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
         noise at the others. An outlier is more than 75° from the dominant sub-center of its class, that which most of
-        the class's samples are nearest to. Deng et al., Sub-center ArcFace, ECCV 2020, section 3.4 and the authors'
-        ``drop.py``; pytorch-metric-learning's ``get_outliers`` has the same.
+        the class's samples are nearest to; where no sub-center is nearer, too. Deng et al., Sub-center ArcFace, ECCV
+        2020, as the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers`` have it.
 
         Args:
             embeddings: ``[N, D]`` of all the samples to be cleaned at once, as a class's samples vote.

@@ -146,11 +146,15 @@ def tables_beside(
 
 
 def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
+    """Whether class, pair loss inside and regularisers are the row's; the untrained network has none."""
     loss = _last_loss(recipe)
-    inner = loss.get("init_args", {}).get("loss")
-    ours = {_class(loss), _class(inner)} if isinstance(inner, Mapping) else {_class(loss)}
-    stated = re.search(r"\bloss=(\w+)", figure.settings)
-    return {figure.loss, *(stated.groups() if stated else ())} - {""} <= ours
+    given = loss.get("init_args", {})
+    inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
+    ours = {_class(each) for each in (loss, *inside, *(given.get("regularizers") or ()))}
+    theirs = {figure.loss, *re.findall(r"\bloss=(\w+)", figure.settings)}
+    if figure.variant == "mean proxy regulariser":
+        theirs.add("MeanProxyNorm")
+    return not figure.loss or ours == theirs
 
 
 def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -175,6 +179,7 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     differs = [
         f"{name}: ours {ours[name]}, theirs {value}" for name, value in stated.items() if not _equal(ours[name], value)
     ]
+    differs += _settings_that_differ(figure, _last_loss(recipe).get("init_args", {}))
     unstated = [name for name in ours if name not in stated]
     data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
@@ -219,6 +224,14 @@ def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, o
         "pretrained": protocol.pretrained,
         "proxies a class": _proxies(figure),
     }
+
+
+def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> Iterator[str]:
+    """The row's own numbers that flags have changed; the number of proxies is among the rest of the protocol."""
+    for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):
+        given = ours.get(key)
+        if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):
+            yield f"{key}: ours {given:g}, theirs {float(value):g}"
 
 
 def _proxies(figure: PublishedFigure) -> int | None:

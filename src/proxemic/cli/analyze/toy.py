@@ -26,6 +26,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         allow_abbrev=False,
     )
     parser.add_argument("run_directories", type=Path, nargs="+", metavar="RUN", help="a finished run")
+    parser.add_argument(
+        "--diagram",
+        action="store_true",
+        help="also STEM-diagram: images of the first run, its network, embeddings before and after the training "
+        "(mean-proxy paper, figure 2.1)",
+    )
     parser.add_argument("--no-animation", action="store_true", help="write the figure alone")
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg, .csv and .gif (RUN/toy)")
     parser.set_defaults(run=run, takes_flags=False)
@@ -49,6 +55,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     names = members[0].splits.train.class_names
     if any(each.splits.train.class_names != names for each in members):
         raise UserError("The runs were trained on other classes than the first of them: draw them one by one.")
+    ends = _ends(members[0]) if arguments.diagram else None
     chosen, films, found = {}, {}, {}
     for name, each in runs.items():
         scene = _chosen(each)
@@ -70,7 +77,37 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
             written.append(animate_scenes(films, names, out.with_name(f"{out.name}.gif")))
         else:
             print("No animation: not all of the runs kept snapshots (training.callbacks: proxemic.training.Snapshots).")
+    if ends is not None:
+        written += _write_diagram(members[0], *ends, out)
     print_written(written)
+
+
+def _ends(run: "FinishedRun") -> "tuple[Scene, Scene]":
+    """The first snapshot and the last."""
+    from proxemic.errors import UserError
+
+    film = read_film(run)
+    if len(film) < 2:
+        raise UserError(
+            f"--diagram shows embeddings before and after the training, but {run.path} kept no snapshots: train it "
+            "with --training.callbacks '[{class_path: proxemic.training.Snapshots}]'."
+        )
+    flatten, _ = _projection(film[max(film)])
+    return flatten(film[min(film)]), flatten(film[max(film)])
+
+
+def _write_diagram(run: "FinishedRun", before: "Scene", after: "Scene", out: Path) -> list[Path]:
+    from proxemic.analysis.training_diagram import draw_training_diagram
+    from proxemic.figures import write_figure
+
+    train = run.splits.train
+    figure = draw_training_diagram(train, before, after, str(run.content["model"]["backbone"]))
+    rows = [
+        [when, *row]
+        for when, scene in (("before", before), ("after", after))
+        for row in _rows(scene, train.class_names)
+    ]
+    return write_figure(figure, out.with_name(f"{out.name}-diagram"), ["when", "kind", "class", "x", "y", "z"], rows)
 
 
 def _print_means(groups: "dict[str, list[FinishedRun]]", found: dict[Path, dict[str, float]]) -> None:
