@@ -1,5 +1,7 @@
 """Frames of the gallery, colour by colour."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data import ArrayPixels, ImageSet
+from proxemic.data import ArrayPixels, ImageSet, RowGroups
 from proxemic.training.pictures import draw_gallery
 
 GREEN, RED, GREY = (0x1A, 0x96, 0x41), (0xD7, 0x19, 0x1C), (0x44, 0x44, 0x44)
@@ -21,11 +23,12 @@ def frames(path: Path, colour: tuple[int, int, int]) -> int:
     return max((int((np.diff(row.astype(int)) == 1).sum()) for row in same[inner]), default=0)
 
 
-def gallery(tmp_path: Path, labels: list[int]) -> Path:
+def gallery(tmp_path: Path, labels: list[int], sequences: Sequence[str] = ()) -> Path:
     # Two pairs: each image has its twin as nearest neighbour.
     embeddings = torch.tensor([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0], [0.01, 0.99]])
     names = [f"class {label}" for label in labels]
     images = ImageSet.from_names(ArrayPixels(np.full((4, 40, 40), 255, dtype=np.uint8)), names)
+    images = replace(images, sequences=RowGroups.from_names(sequences))
     path = tmp_path / f"{labels}.png"
     draw_gallery(embeddings, images, path, neighbours=1)
     return path
@@ -39,6 +42,14 @@ def test_right_neighbours_are_framed_green_and_wrong_ones_red(tmp_path: Path) ->
     assert frames(wrong, GREEN) == 0
     assert frames(wrong, RED) > 0
     assert frames(wrong, GREY) > 0
+
+
+def test_a_query_is_not_shown_its_sequence(tmp_path: Path) -> None:
+    path = gallery(tmp_path, [0, 0, 1, 1], ["a", "a", "b", "b"])  # twins
+    assert frames(path, GREEN) == 0
+    assert frames(path, RED) > 0
+    path = gallery(tmp_path, [0, 0, 1, 1], ["a"] * 4)
+    assert frames(path, GREEN) == frames(path, RED) == 0
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "$x_1$", "日本語", "\udc80 of no encoding", ""])
