@@ -28,7 +28,7 @@ PAIRS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "Triplet": ("O(M³)", lambda: pml.TripletMarginLoss()),
     "MultiSimilarity": ("O(M³)", lambda: pml.MultiSimilarityLoss()),
 }
-PROXIES: dict[str, tuple[str, type[losses.ProxyLoss], dict[str, float]]] = {
+PROXIES: dict[str, tuple[str, type[losses.ProxyLoss], dict[str, Any]]] = {
     "ProxyNCA": ("O(MC)", losses.ProxyNCALoss, {}),
     "ProxyAnchor": ("O(MC)", losses.ProxyAnchorLoss, {}),
     "SoftTriple": ("O(MCP²)", losses.SoftTripleLoss, {"center_weight": 0.0}),

@@ -3,6 +3,8 @@
 import doctest
 import inspect
 import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from PIL import Image
 
 import proxemic.losses
 import proxemic.metrics
+from proxemic.cli import main
 from proxemic.cli.analyze import SUBCOMMANDS, landscape
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
+from proxemic.protocols.comparison_entries import find_names
+from proxemic.protocols.sweep import read_sweeps
 from proxemic.published import published_figures, published_protocol
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"
@@ -204,6 +209,44 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     (row,) = (cells for cells in rows((docs / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
     assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(landscape.add_parser).split())
     assert row[2] == "warping, figures 1, 3, 5"
+
+
+PAPERS = (FOLDER.parent / "papers.md").read_text()
+ITEMS = {
+    "mean proxy": "Propositions 1 and 2|Proposition 3|Lemma 1|Theorems 1 and 2|Figure 2.1|Figure 3.1"
+    "|Figures 4.1 and 4.2|Table 4.1",
+    "anchor": "Figure 1|figures 2 and 3|Table 1|Table 2|Table 3|Tables 4, 5 and 6|tables 7 and 8",
+    "warping": "Lemma III.1|Proposition III.2|Figure 1|Figure 2|Figure 3|Figure 4|Figure 5|figure 6|figure 7|figure 8"
+    "|figure 9|Figure 10|figures 11 and 12|Tables I and II|table III|Table IV|Table V|Tables VI, VII and VIII",
+}
+
+
+@pytest.mark.parametrize("paper", ITEMS)
+def test_every_item_of_the_papers_has_a_command(paper: str) -> None:
+    (section,) = (part for part in PAPERS.split("\n## ")[1:] if paper in part.partition("\n")[0])
+    lines = {item: [row for row in rows(section) if item in row[0]] for item in ITEMS[paper].split("|")}
+    assert all(lines.values()), lines
+    assert all("`" in row[1] for row in rows(section)[1:])
+
+
+def test_the_commands_of_the_papers_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = re.findall(r"`((?:proxemic|python) [^`]+)`", PAPERS)
+    assert len(commands) > 20
+    for command in map(shlex.split, commands):
+        if command[0] == "python":
+            assert (FOLDER.parents[1] / command[1]).is_file()
+            continue
+        words = [word for word in command[1:] if re.fullmatch(r"[a-z-]+", word)][:2]
+        with pytest.raises(SystemExit) as ended:
+            main([*words[: 2 if words[0] == "analyze" else 1], "--help"])
+        told = capsys.readouterr().out
+        assert ended.value.code == 0, command
+        assert all(word in told for word in command if word.startswith("--")), command
+        recipes = [word for word in command if "/" in word and "." not in word]
+        assert not recipes or find_names(recipes)
+        varied = [after for word, after in pairwise(command) if word == "--vary"]
+        if varied:
+            assert read_sweeps(varied, grid="--grid" in command)
 
 
 def test_the_page_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

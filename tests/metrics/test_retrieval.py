@@ -267,6 +267,16 @@ def test_equals_pytorch_metric_learning_where_that_is_right() -> None:
     for their_name, name in names.items():
         assert ours[name] == pytest.approx(theirs[their_name], abs=1e-6)
 
+    # What docs/metrics.md says of the others: over the whole list, and with a k that is below R, which is 6 or 7 here.
+    ours = retrieval_metrics(points, labels, map_at=(5,), map_divisors=("R",), precision_at=(5,), map=True, mrr=True)
+    for k, their_names in {
+        None: {"mean_average_precision": "map", "mean_reciprocal_rank": "mrr"},
+        5: {"mean_average_precision": "map_over_r@5", "r_precision": "precision@5"},
+    }.items():
+        calculator = AccuracyCalculator(include=tuple(their_names), k=k, knn_func=CustomKNN(CosineSimilarity()))
+        for their_name, value in calculator.get_accuracy(points, labels).items():
+            assert ours[their_names[their_name]] == pytest.approx(value, abs=1e-6)
+
 
 def test_averages_over_classes_and_what_they_are_made_of() -> None:
     points = torch.tensor([[0.0], [0.1], [0.25], [5.0], [0.3], [20.0]])

@@ -28,7 +28,6 @@ NONE = {
     "sop/softmax-mean-proxy": "as sop/softmax",
     "softmax-augmented": "the thesis trains without augmentation",
     "softmax-mean-proxy-augmented": "as softmax-augmented",
-    **dict.fromkeys(("faces/adaface", "faces/curricularface", "faces/elasticface"), "no table has it"),
     "faces/small": "the user's own images",
     **dict.fromkeys(("faces/adaface", "faces/curricularface", "faces/elasticface"), "in none of the three papers"),
 }

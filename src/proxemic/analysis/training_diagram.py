@@ -32,7 +32,8 @@ def draw_training_diagram(images: ImageSet, before: Scene, after: Scene, network
     """
     classes = images.labels.unique()[:_CLASSES].tolist()
     figure = Figure(figsize=(13, 4.3), layout="constrained")
-    pictures, left, right = figure.subfigures(1, 3, width_ratios=(1, 1.3, 1.3))
+    parts: Any = figure.subfigures(1, 3, width_ratios=(1, 1.3, 1.3))
+    pictures, left, right = parts
     grid = pictures.subplots(len(classes), _IMAGES, squeeze=False)
     for row, label in zip(grid, classes, strict=True):
         chosen: Sequence[int] = (images.labels == label).nonzero().squeeze(1)[:_IMAGES].tolist()

@@ -1,4 +1,4 @@
-"""The data sets of the papers' tables, read from their original archives with their official splits."""
+"""The data sets of the papers, and In-Shop, read from their original archives with their official splits."""
 
 from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official
 from proxemic.data.benchmarks.cars import Cars196
