@@ -15,7 +15,7 @@ CASES = {
     "data: ": "data is empty: give a class derived from ImageSource.",
     "model: ": "model is empty: give backbone, embedding_size, pooling or others below it, or leave it out.",
     "images: ": "images is empty: give size, resize,",
-    "training: null": "training is empty: give epochs, warmup_epochs,",
+    "training: null": "training is empty: give epochs,",
     "loss: ": "loss is empty: give a class derived from ProxyLoss or PairwiseLoss",
     "batches: 4": "batches is 4, but must map names such as size to values.",
     "batches: {size: [1, 2]}": "batches.size is [1, 2], but must be a whole number.",
