@@ -20,8 +20,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Check every proposition, lemma and theorem of the mean-proxy and the warping paper on random "
         "cases, print the case nearest to its bound, and draw figures 11 and 12 of the warping paper. With RUNs: "
         "Propositions 1 and 2 of the mean-proxy paper for their training images.",
-        epilog="A statement that does not hold as printed is followed by the one that does, Theorem 2 by what its proof "
-        "gives.",
+        epilog="A statement that does not hold as printed is followed by the one that does, Theorem 2 by what its "
+        "proof gives.",
         allow_abbrev=False,
     )
     parser.add_argument(
