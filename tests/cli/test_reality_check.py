@@ -184,6 +184,8 @@ def test_the_table_has_intervals_and_never_fills_a_cell() -> None:
             ["The search space SphereFaceLoss does not fit glyphs", "loss.scale"],
         ),
         (["glyphs", *["--space", "ProxyAnchorLoss"] * 2], ["--space is given 2 times", "each of the 1 recipes"]),
+        (["cub/reality-check/*", *["--space", "ProxyAnchorLoss"] * 2], ["each of the 7 recipes"]),
+        (["cub/realty-check/*"], ["No recipe is called 'cub/realty-check/*'"]),
     ],
 )
 def test_bad_input_is_one_sentence(here: Here, tmp_path: Path, words: list[str], said: list[str]) -> None:

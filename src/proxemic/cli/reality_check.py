@@ -19,7 +19,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "The same command with the same --out, or --resume, goes on where it was, after Ctrl-C or a kill.",
         allow_abbrev=False,
     )
-    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe's name or a YAML file, one a loss")
+    parser.add_argument(
+        "recipes",
+        nargs="*",
+        metavar="RECIPE",
+        help="a recipe's name, a pattern over the names as 'cub/reality-check/*', or a YAML file, one a loss",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the directory (runs/reality-check-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the check in this directory")
     parser.add_argument("--trials", type=int, help="a loss (50), and as many for its second phase")
@@ -56,6 +61,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from datetime import datetime
 
     from proxemic.errors import UserError
+    from proxemic.protocols.comparison_entries import find_names
     from proxemic.protocols.reality_check import RealityCheck, check_reality
     from proxemic.protocols.reality_tables import markdown
 
@@ -75,7 +81,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         lists = ("recipes", "flags", "spaces")
         check = RealityCheck(**kept | {name: tuple(kept.get(name, ())) for name in lists})
     else:
-        check = RealityCheck(recipes=tuple(arguments.recipes), flags=tuple(flags), **given)
+        named = [find_names([word]) if {"*", "?"} & set(word) else [word] for word in arguments.recipes]
+        check = RealityCheck(recipes=tuple(recipe for each in named for recipe in each), flags=tuple(flags), **given)
     out = arguments.resume or arguments.out or Path("runs") / f"reality-check-{datetime.now():%Y%m%d-%H%M%S}"
     results = check_reality(check, out, workers=arguments.workers)
     print(f"Wrote {out}/table.md and {out}/results.csv\n")
