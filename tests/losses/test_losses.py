@@ -44,7 +44,7 @@ from proxemic.losses import (
 from proxemic.losses.scoring import dense_scores
 from proxemic.losses.streaming import streamed_scores
 
-WARP = {"alpha": 3.0, "k1": 0.6, "k2": 1.5, "delta_scale": 1.2, "temperature": 1.3}
+WARP: dict[str, Any] = {"alpha": 3.0, "k1": 0.6, "k2": 1.5, "delta_scale": 1.2, "temperature": 1.3}
 WARP_FUNCTION = {"f1": lambda t: t.square(), "f2": lambda t: t**1.5, "temperature": 0.5}
 
 
@@ -570,7 +570,7 @@ def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("off", [{"alpha": 0.0}, {"k1": 1.0}, {"k2": 1.0}, {"alpha": 0.0, "k1": 1.0, "k2": 1.0}])
-def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, Any]) -> None:
+def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, float]) -> None:
     """Where figures 6 and 7 of the paper begin; three embeddings are within α = 3 of their proxy, two beyond."""
     torch.manual_seed(5)
     warp, y = WARP | off, [0, 1, 2, 2, 4]
