@@ -570,7 +570,7 @@ def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("off", [{"alpha": 0.0}, {"k1": 1.0}, {"k2": 1.0}, {"alpha": 0.0, "k1": 1.0, "k2": 1.0}])
-def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, float]) -> None:
+def test_a_warp_that_is_off_in_part_equals_the_oracle_in_float64(off: dict[str, Any]) -> None:
     """Where figures 6 and 7 of the paper begin; three embeddings are within α = 3 of their proxy, two beyond."""
     torch.manual_seed(5)
     warp, y = WARP | off, [0, 1, 2, 2, 4]
