@@ -1,5 +1,7 @@
 """The spaces of a reality check: the second phase's own, which begins with what the first search found."""
 
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,13 @@ from proxemic.recipes.second_phase import merge
 CHECKED = [name for name in list_recipes() if "/reality-check/" in name]
 
 
-def read(recipe: Path, flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    return yaml.safe_load(read_recipe(recipe, flags).yaml)
+def read(recipe: Path, flags: Sequence[str] = ()) -> dict[str, Any]:
+    return yaml.safe_load(_read(recipe, tuple(flags)))
+
+
+@cache
+def _read(recipe: Path, flags: tuple[str, ...]) -> str:
+    return read_recipe(recipe, flags).yaml
 
 
 def spaces_of(base: dict[str, Any], flags: tuple[str, ...] = (), space: str | None = None) -> CheckSpaces:

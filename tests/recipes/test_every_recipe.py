@@ -215,7 +215,7 @@ def new_kind(whole: ReadRecipe) -> bool:
             return [kind(each) for each in content]
         return min(content, 2) if isinstance(content, int | float) else content
 
-    content = kind(yaml.safe_load(whole.yaml) | {"data": None, "evaluation": None})
+    content = kind(yaml.safe_load(whole.yaml) | {"data": None, "evaluation": None, "published": None})
     before = len(KINDS)
     KINDS.add(str(content))
     return len(KINDS) > before
