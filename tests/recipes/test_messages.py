@@ -37,6 +37,7 @@ CASES = {
     "loss: proxemic.nowhere.Loss": "loss is proxemic.nowhere.Loss, but proxemic has no module nowhere.",
     "training: {callbacks: [{alpha: 3}]}": "training.callbacks has no class_path, which",
     ANCHOR % "alpa: 3": "There is no key loss.alpa: did you mean loss.alpha?",
+    ANCHOR % "centers_per_class: 3": "no key loss.centers_per_class: give proxies_per_class=centers_per_class.",
     ANCHOR % "alpha: big": "loss.alpha is big, but must be a number.",
     ANCHOR % "init: kaiming_norm": "did you mean proxemic.losses.initialization.kaiming_normal?",
     ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "MeanProxyNorm, but must be a list, each a Module.",

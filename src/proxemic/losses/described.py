@@ -1,13 +1,13 @@
 """Modules that show what they were made with, and know what other libraries call their arguments."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-__all__ = ["Described"]
+__all__ = ["Described", "keyword_here"]
 
 ELSEWHERE = {
     "temperature": ("scale", "scale=1/temperature"),
@@ -71,10 +71,24 @@ def _check_names(name: str, known: Sequence[str], arguments: Sequence[Any], keyw
             "losses have in_features first."
         )
     for each in keywords:
-        if each not in known and each in ELSEWHERE:
-            ours, advice = ELSEWHERE[each]
-            advice = advice if ours is None or ours in known else f"one of {', '.join(known)}"
-            raise TypeError(f"{name} has no argument {each}: give {advice}.")
+        if each not in known and (advice := keyword_here(each, known)):
+            raise TypeError(f"{name} has no argument {each}: {advice}.")
+
+
+def keyword_here(name: str, known: Collection[str]) -> str | None:
+    """What to give in place of a keyword of another library; None where it is not known.
+
+    Args:
+        name: The keyword.
+        known: The arguments that there are.
+
+    >>> keyword_here("la", ["scale", "margin"])
+    'give scale=la'
+    """
+    if name not in ELSEWHERE:
+        return None
+    ours, advice = ELSEWHERE[name]
+    return f"give {advice}" if ours is None or ours in known else f"give one of {', '.join(known)}"
 
 
 def _shown(value: Any) -> str:

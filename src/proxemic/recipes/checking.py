@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 
 import proxemic.losses
 from proxemic.errors import UserError
+from proxemic.losses.described import keyword_here
 from proxemic.recipes.importing import find_object, is_there, may_name
 from proxemic.recipes.pairs import PACKAGE
 from proxemic.recipes.places import Inside, Place, arms, elements, is_plain, is_text, parameters, place_of
@@ -219,7 +220,9 @@ class Check:
         flag = next((each for each in self.flags if each == key or each.startswith(f"{key}.")), None)
         dashes, kind = ("--", "flag") if flag else ("", "key")
         near = difflib.get_close_matches(name, allowed, n=1)
-        if near:
+        if parent.rpartition(".")[2] == "loss" and (advice := keyword_here(name, allowed)):
+            hint = advice
+        elif near:
             rest = (flag or key).removeprefix(key)
             hint = f"did you mean {dashes}{_join(parent, near[0])}{rest}?"
         elif allowed:

@@ -218,7 +218,7 @@ class RunKeeper(Checkpoint):
         by = f" by more than {until.min_improvement:g}" if until.min_improvement else ""
         return (
             f"{name} ended after {last.epochs} epochs, at a plateau: validation {metric} has not grown{by} in "
-            f"{until.patience} epochs."
+            f"{'1 epoch' if until.patience == 1 else f'{until.patience} epochs'}."
         )
 
     def _write_history(self) -> None:
