@@ -46,6 +46,7 @@ def test_the_tables_of_the_metrics() -> None:
         "N=1200, k=300",
         "N=1200, k=100 with MAP and MRR",
     ]
+    assert float(run("metrics.py", "--smoke", "--whole").split()[-4]) < 1e-12
     lines = run("metrics.py", "--smoke", "--peers").splitlines()
     assert [line.split()[1] for line in lines[2::3]] == ["pytorch-metric-learning", "torchmetrics"]
 

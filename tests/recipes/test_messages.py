@@ -59,7 +59,7 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
     message = refusal(path)
     assert message.startswith(f"{path}: ")
     assert CASES[text] in message
-    assert len(message.removeprefix(str(path))) < 300
+    assert len(message.removeprefix(str(path))) < 250
 
 
 @pytest.mark.parametrize(

@@ -225,8 +225,10 @@ class Check:
         elif near:
             rest = (flag or key).removeprefix(key)
             hint = f"did you mean {dashes}{_join(parent, near[0])}{rest}?"
-        elif allowed:
+        elif allowed and flag:
             hint = f"allowed are {', '.join(dashes + _join(parent, each) for each in sorted(allowed))}"
+        elif allowed:
+            hint = f"allowed{f' in {parent}' if parent else ''} are {', '.join(sorted(allowed))}"
         else:
             hint = f"{parent} is a single value"
         return self._error(key, f"There is no {kind} {dashes}{flag or key}: {hint}")
