@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from proxemic import losses as L
-from proxemic.distributed.spread import part_of
+from proxemic.distributed.class_sharding import part_of
 
 FEATURES, DIM = 6, 7
 BATCHES = (13, 6)

@@ -23,7 +23,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from measure import Held, Moved
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
-from proxemic.losses.memory import Needs, Setting
+from proxemic.training.memory import Needs, Setting
 
 WORLD = 2
 

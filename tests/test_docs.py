@@ -17,8 +17,8 @@ import proxemic.metrics
 from proxemic.cli import main
 from proxemic.cli.analyze import SUBCOMMANDS, landscape
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
-from proxemic.protocols.comparison_entries import find_names
-from proxemic.protocols.sweep import read_sweeps
+from proxemic.protocols.comparison.entries import find_names
+from proxemic.protocols.comparison.sweep import read_sweeps
 from proxemic.published import published_figures, published_protocol
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"

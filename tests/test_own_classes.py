@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from command_line import Here, assert_refused
 from images import TINY_RECIPE, write_folder
 from proxemic.recipes.second_phase import merge
-from proxemic.training.keeper import RunKeeper
+from proxemic.training.checkpointing import RunCheckpointer
 
 PAGE = (Path(__file__).parent.parent / "docs" / "own-classes.md").read_text()
 
@@ -50,15 +50,15 @@ def test_the_examples(folder: Path, capsys: pytest.CaptureFixture[str], monkeypa
     found = load_file(run / "loss.safetensors")["loss.log_temperature"]
     assert abs(found.exp() - 0.2) > 1e-3  # it is trained
 
-    batch_end = RunKeeper.on_train_batch_end
+    batch_end = RunCheckpointer.on_train_batch_end
 
-    def interrupt(self: RunKeeper, trainer: Trainer, module: LightningModule, *rest: Any) -> None:
+    def interrupt(self: RunCheckpointer, trainer: Trainer, module: LightningModule, *rest: Any) -> None:
         if trainer.global_step == 2:
             signal.raise_signal(signal.SIGINT)
         batch_end(self, trainer, module, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunKeeper, "on_train_batch_end", interrupt)
+        patch.setattr(RunCheckpointer, "on_train_batch_end", interrupt)
         assert_refused(here("train", "--recipe", "mine.yaml", "--out", stopped), ["after step 2"])
     result = here("train", "--resume", stopped)
     assert result.returncode == 0, result.stderr

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["extra", "how_to_install"]
+__all__ = ["how_to_install", "optional_dependency"]
 
 
 @contextmanager
-def extra(name: str) -> Iterator[None]:
+def optional_dependency(name: str) -> Iterator[None]:
     """Imports in this block belong to ``proxemic[name]``: a missing one says what to install.
 
-    >>> with extra("train"):  # doctest: +ELLIPSIS
+    >>> with optional_dependency("train"):  # doctest: +ELLIPSIS
     ...     import a_package_that_is_not_there
     Traceback (most recent call last):
         ...

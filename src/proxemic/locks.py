@@ -5,18 +5,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from proxemic.errors import UserError
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
-with extra("train"):
+with optional_dependency("train"):
     from filelock import FileLock, Timeout
 
-__all__ = ["LOCK", "alone_in"]
+__all__ = ["LOCK", "exclusive_lock"]
 
 LOCK = ".lock"
 
 
 @contextmanager
-def alone_in(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a directory, which is made if need be, while the block runs; a killed process lets go of it.
 
     Raises:
@@ -24,7 +24,7 @@ def alone_in(path: Path) -> Iterator[None]:
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())
-    >>> with alone_in(folder), alone_in(folder):
+    >>> with exclusive_lock(folder), exclusive_lock(folder):
     ...     pass
     Traceback (most recent call last):
         ...

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from proxemic.analysis.robustness import Robustness, plot_robustness
-from proxemic.figures import save_figure
+from proxemic.plots import save_figure
 
 SHARE = st.floats(0.01, 1)
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5))

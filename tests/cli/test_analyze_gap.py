@@ -7,8 +7,8 @@ import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
-from proxemic.protocols.finished import FinishedRun
+from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
+from proxemic.protocols.runs.finished import FinishedRun
 
 
 @pytest.fixture(scope="module")

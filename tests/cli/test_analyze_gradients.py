@@ -16,7 +16,7 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
         asked.append(seed)
         return score_dependence(*arguments, draws=24, seed=seed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("proxemic.analysis.score_dependence", quick)
+    monkeypatch.setattr("proxemic.analysis.gradients.dependence", quick)
     names = ["ProxyAnchorLoss", "AllPairMultiProxyAnchorLoss"]
     result = here("analyze", "gradients", "--losses", ", ".join(names), "--seed", "5", "--out", tmp_path / "g")
     assert result.returncode == 0, result.stderr

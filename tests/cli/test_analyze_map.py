@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused, warm_proxemic
-from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
+from proxemic.analysis.geometry.neighbourhoods import alignment, class_distances, hubness, uniformity
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
-from proxemic.protocols.finished import FinishedRun
+from proxemic.protocols.runs.finished import FinishedRun
 
 PARTS = ("pca", "tsne", "distances", "hubs")
 
@@ -146,7 +146,7 @@ def test_a_sample_is_said_to_be_one(run: Path, tmp_path: Path, here: Here, monke
     def few(*rows: torch.Tensor, **options: object) -> object:
         return class_distances(*rows, max_pairs=100, **options)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr("proxemic.analysis.geometry.class_distances", few)
+    monkeypatch.setattr("proxemic.analysis.geometry.neighbourhoods.class_distances", few)
     result = here("analyze", "map", run, "--method", "pca", "--no-thumbnails", "--out", tmp_path / "map")
     assert result.returncode == 0, result.stderr
     assert "4 random images, compared with all" in result.stdout

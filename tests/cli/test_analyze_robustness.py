@@ -17,7 +17,7 @@ from comparisons import interval
 from proxemic.analysis.robustness import Robustness
 from proxemic.cli.analyze.robustness import _print_differences
 from proxemic.data import CORRUPTIONS, CorruptedPixels, Corruption
-from proxemic.protocols.finished import FinishedRun
+from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings
 
 PAIRWISE = {
@@ -181,13 +181,13 @@ def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path, here: Here, monk
             raise KeyboardInterrupt
         return {"recall@1": 0.5}
 
-    monkeypatch.setattr("proxemic.protocols.robustness.evaluate_embeddings", interrupted)
+    monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", interrupted)
     assert_refused(here("analyze", "robustness", run, *FEW, "--out", tmp_path / "table"), ["Stopped at once"])
     assert not list(tmp_path.iterdir())
 
 
 def test_a_metric_of_0_has_no_relative_drop(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxemic.protocols.robustness.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
+    monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
     assert cells(here("analyze", "robustness", run, *FEW).stdout)["relative drop"] == ["n/a"]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import finish, interval
-from proxemic.protocols.finished import Run
-from proxemic.protocols.sweep import plan_sweep, read_sweeps
+from proxemic.protocols.comparison.sweep import plan_sweep, read_sweeps
+from proxemic.protocols.runs.finished import Run
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
 from proxemic.cli.analyze.toy import _print_means
-from proxemic.protocols.finished import FinishedRun
-from proxemic.protocols.repetitions import repetitions
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.protocols.runs.groups import repetitions
 
 
 @pytest.fixture(scope="module")

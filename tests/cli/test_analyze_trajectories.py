@@ -8,7 +8,7 @@ import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.protocols.finished import Run
+from proxemic.protocols.runs.finished import Run
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from images import write_folder, write_recipe
 from proxemic.data import OwnImages, Preprocessing
 from proxemic.metrics import retrieval_metrics
 from proxemic.models import load_model
-from proxemic.protocols.reality_tables import markdown
+from proxemic.protocols.reality_check.tables import markdown
 
 FLAGS = ["--loss", "ProxyAnchorLoss", "--training.epochs", "2", "--training.loggers", "[]"]
 SMALL = ["--trials", "2", "--repeats", "1", "--folds", "2", "--embedding-size", "8", "--workers", "2"]

@@ -9,7 +9,7 @@ import warm
 from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.locks import alone_in
+from proxemic.locks import exclusive_lock
 from proxemic.training import RunDirectory
 
 
@@ -292,7 +292,7 @@ def test_two_that_work_in_one_directory(images: Path, tmp_path: Path, here: Here
     results = [process.communicate(120) for process in both]
     assert sorted([process.returncode for process in both], key=str) == [0, 2], results
     (run / "metrics.json").unlink()
-    with alone_in(run / "checkpoints"):
+    with exclusive_lock(run / "checkpoints"):
         result = here("train", "--resume", run)
     assert_refused(result, [f"Another process works in {run}"])
     assert "continue" not in result.stderr
@@ -305,7 +305,7 @@ def test_an_image_that_vanishes_in_training_is_named(images: Path, tmp_path: Pat
     shutil.copytree(images, root)
     recipe = write_recipe(tmp_path / "tiny.yaml", root)
     program = (
-        "import sys, pathlib, proxemic.data.image_folder as folder; from proxemic.cli import main\n"
+        "import sys, pathlib, proxemic.data.sources.image_folder as folder; from proxemic.cli import main\n"
         "read = folder.OwnImages.load\n"
         "def load(self):\n"
         "    splits = read(self); pathlib.Path(splits.train.pixels.paths[0]).unlink(); return splits\n"

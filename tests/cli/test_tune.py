@@ -250,7 +250,7 @@ def test_without_validation_classes_the_search_ends_at_once(recipe: Path, tmp_pa
 
 def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     out = tmp_path / "out"
-    from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
+    from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 
     options = TuningOptions(
         str(recipe), [], yaml.safe_load(SPACE), str(space), 1, "tpe", "none", "mysql://me:***@host/x", "s", 0
@@ -262,8 +262,8 @@ def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, he
 
 def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     """They are no fault of the hyper-parameters: nothing is noted, and the search goes on when they are back."""
-    from proxemic.protocols.spaces import load_space
-    from proxemic.protocols.tuning_directory import TuningDirectory, TuningOptions
+    from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+    from proxemic.protocols.tuning.spaces import load_space
 
     images, out, begun = recipe.parent / "images", tmp_path / "out", tmp_path / "begun"
     words: list[Any] = ["--recipe", recipe, "--space", space, "--trials", "1", "--training.epochs", "1"]

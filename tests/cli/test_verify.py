@@ -22,7 +22,7 @@ from proxemic.data import Preprocessing, read_face_pack
 from proxemic.errors import UserError
 from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
 from proxemic.models import load_model
-from proxemic.protocols.jobs import Job, run_job
+from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe

@@ -53,13 +53,14 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
 
 def sampled_and_sharded(rank: int) -> dict[str, list[float]]:
     """Each process draws of its own classes; beside it, the plain definition with the weights that these have."""
-    from proxemic.losses import MultiProxyAnchorLoss, SoftTripleLoss, classes
-    from proxemic.losses.scoring import dense_scores
+    from proxemic.losses import MultiProxyAnchorLoss, SoftTripleLoss
+    from proxemic.losses.scores import sampling
+    from proxemic.losses.scores.scoring import dense_scores
 
     count, found = 41, {}
-    choose = classes.choose_classes
+    choose = sampling.choose_classes
     drawn: list[Any] = []
-    classes.choose_classes = lambda *given: drawn.append(choose(*given)) or drawn[-1]
+    sampling.choose_classes = lambda *given: drawn.append(choose(*given)) or drawn[-1]
     x, y = (each[rank * 4 :][: SIZES[rank]] for each in (torch.randn(8, DIM), torch.randint(count, (8,))))
     for make in (MultiProxyAnchorLoss, SoftTripleLoss):
         loss = make(count, DIM, proxies_per_class=2, sample_rate=0.3)
@@ -93,17 +94,17 @@ def sampled_and_sharded(rank: int) -> dict[str, list[float]]:
             _relative(own[1].to_dense(), all_of[1][shard]),
             float(len(indexes[rank])),
         ]
-    classes.choose_classes = choose
+    sampling.choose_classes = choose
     return found
 
 
 def _expected(
     loss: Any, dense: Any, x: Tensor, labels: Tensor, whole: Tensor, rows: list[int], weights: Tensor
 ) -> Tensor:
-    from proxemic.losses.classes import Among
+    from proxemic.losses.scores.sampling import SamplingWeights
 
     place = torch.tensor([rows.index(label) for label in labels.tolist()])
-    among = Among(len(whole), weights)
+    among = SamplingWeights(len(whole), weights)
     positive, negative, term = dense(x, whole[rows], place, loss.scoring, list(loss.regularizers), among)
     return loss.objective(positive, negative, labels, x).mean() + term
 

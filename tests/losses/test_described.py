@@ -28,7 +28,7 @@ from proxemic.losses import (
     SphereFaceLoss,
     WarpedSoftmaxLoss,
 )
-from proxemic.losses.similarity import Cosine, Euclidean, InnerProduct
+from proxemic.losses.scores.similarity import Cosine, Euclidean, InnerProduct
 
 TWO: dict[str, tuple[Any, Any]] = {
     "a": (0.4, 0.5),

@@ -16,7 +16,7 @@ from proxemic.losses import (
     ProxyLoss,
 )
 from proxemic.losses.initialization import unit_directions
-from proxemic.losses.similarity import unit
+from proxemic.losses.scores.similarity import unit
 
 LENGTHS = torch.tensor([1, 0, 1e-38, 1e-30, 1e-22, 1e-20, 1e-16, 1e-13, 1e-11, 1e9, 1e15, 1e19, 1e20, 1e30])
 Y = torch.tensor([0, 1, 1, 4])

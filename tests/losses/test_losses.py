@@ -41,8 +41,8 @@ from proxemic.losses import (
     SphereFaceLoss,
     WarpedSoftmaxLoss,
 )
-from proxemic.losses.scoring import dense_scores
-from proxemic.losses.streaming import streamed_scores
+from proxemic.losses.scores.scoring import dense_scores
+from proxemic.losses.scores.streaming import streamed_scores
 
 WARP: dict[str, Any] = {"alpha": 3.0, "k1": 0.6, "k2": 1.5, "delta_scale": 1.2, "temperature": 1.3}
 WARP_FUNCTION = {"f1": lambda t: t.square(), "f2": lambda t: t**1.5, "temperature": 0.5}

@@ -21,7 +21,7 @@ from proxemic.losses import (
     ProxyLoss,
     SoftTripleLoss,
 )
-from proxemic.training.phases import take_over
+from proxemic.training.phases import share_parameters
 
 MARGINS = [0.5, 0.0, 0.125, 0.25, 1.0]  # exact in float32
 LABELS = [3, 0, 3, 1]
@@ -156,7 +156,7 @@ def test_a_rule_waits_for_the_counts_and_is_loaded_with_them(case: str) -> None:
     assert torch.equal(loaded(x, y), loss(x, y))
     # A later phase has the weights, and the margins of its own.
     later = make(case, MARGINS)
-    take_over(later, loss)
+    share_parameters(later, loss)
     assert later.proxies is loss.proxies
     assert later.margin.tolist() == MARGINS  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"counts have shape \[2\], but must be one for each of the 5"):

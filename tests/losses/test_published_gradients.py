@@ -16,7 +16,7 @@ from proxemic.losses import (
     SoftTripleLoss,
 )
 from proxemic.losses.margins import angular_margin, multiplied_angle
-from proxemic.losses.scoring import reduce_scores
+from proxemic.losses.scores.scoring import reduce_scores
 
 ALPHA, DELTA = 4.0, 0.1  # α small enough for every term to count
 LABELS = [0, 2, 2, 3, 2]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from losses.test_losses import CASES, make
 from proxemic.losses import MeanProxyNorm, NormalizedSoftmaxLoss, ProxyLoss, class_balanced_weights
 from proxemic.losses.own import OwnLoss
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.scoring import Scoring
 
 CLASS_WISE = ("proxy-anchor", "mpa")
 WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 3.0], dtype=torch.float64)

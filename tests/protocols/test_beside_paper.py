@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from comparisons import interval
-from proxemic.protocols.reality_against import reality_against_paper
-from proxemic.protocols.reality_check import RealityCheck
-from proxemic.protocols.robustness import robustness_against_paper
-from proxemic.protocols.verification_against import verification_against_paper
+from proxemic.protocols.reality_check.against_paper import reality_against_paper
+from proxemic.protocols.reality_check.run import RealityCheck
+from proxemic.protocols.runs.corrupted import robustness_against_paper
+from proxemic.protocols.runs.verification_against_paper import verification_against_paper
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 

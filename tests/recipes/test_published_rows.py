@@ -9,8 +9,8 @@ import yaml
 
 from proxemic.errors import UserError
 from proxemic.protocols.beside_paper import SHOWN_BY, PaperRow, paper_rows, shown_by
-from proxemic.protocols.same_recipe import same_recipe
-from proxemic.protocols.tuning_stages import fingerprint
+from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.tuning.stages import fingerprint
 from proxemic.published import PublishedFigure, published_figures
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import _content, read_recipe

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[str, Tensor]]:
     """Values, gradients and running statistics after each of two batches, in float64."""
-    from proxemic.training.batch_norm import JoinedBatchNorm
     from proxemic.training.data_module import TrainingData
+    from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
     from proxemic.training.train import _networks
 
     model, loss = _networks(recipe, splits)
@@ -48,7 +48,7 @@ def layers_with_an_activation(rank: int) -> float:
     """The worst difference of outputs and running statistics of one of timm's layers of batch norm, in float64."""
     from timm.layers import BatchNormAct2d
 
-    from proxemic.training.batch_norm import JoinedBatchNorm
+    from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
 
     torch.manual_seed(3)
     alone = torch.nn.Sequential(BatchNormAct2d(3, act_layer=torch.nn.SiLU)).double()
@@ -65,7 +65,7 @@ def layers_with_an_activation(rank: int) -> float:
 
 def clipped(rank: int) -> float:
     """The worst difference of gradients clipped by norm, of which each process has the half of one tensor."""
-    from proxemic.training.clipping import clip_norm
+    from proxemic.optim.clipping import clip_norm
 
     torch.manual_seed(4)
     shared, whole = torch.randn(3, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)

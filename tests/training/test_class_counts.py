@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.losses import ArcFaceLoss, DynamicMargin
-from proxemic.protocols.finished import FinishedRun
+from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
 

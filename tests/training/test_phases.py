@@ -22,7 +22,7 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.second_phase import differences, merge
 from proxemic.training import Optimization, parameter_groups, train
 from proxemic.training.module import EmbeddingTask
-from proxemic.training.phases import continue_optimizer, take_over
+from proxemic.training.phases import continue_optimizer, share_parameters
 
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
@@ -113,7 +113,7 @@ def test_a_memory_is_taken_over_with_what_is_in_it() -> None:
     losses = [PairwiseLoss(5, 4, loss=pml.ContrastiveLoss(), memory_size=6) for _ in range(2)]
     x, y = torch.randn(4, 4), torch.tensor([0, 0, 1, 2])
     losses[0](x, y)
-    take_over(losses[1], losses[0])
+    share_parameters(losses[1], losses[0])
     expected, found = losses[0].state_dict(), losses[1].state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 from command_line import warm_start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.protocols.finished import FinishedRun
-from proxemic.protocols.jobs import Job, run_job
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import UntilPlateau, train
 from proxemic.training.plateau import EndedPhase, ended_phases

@@ -17,7 +17,7 @@ from lightning import LightningModule, Trainer
 import warm
 from command_line import Here, assert_refused, proxemic, start, warm_proxemic, warm_start
 from images import write_folder, write_recipe
-from proxemic.training.keeper import RunKeeper
+from proxemic.training.checkpointing import RunCheckpointer
 
 
 @pytest.fixture(scope="module")
@@ -145,14 +145,14 @@ def test_an_interrupt_at_the_very_end_is_not_forgotten(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, run = Here(capsys, monkeypatch), tmp_path / "run"
-    end_epoch = RunKeeper.on_train_epoch_end
+    end_epoch = RunCheckpointer.on_train_epoch_end
 
-    def end_and_interrupt(self: RunKeeper, trainer: Trainer, task: LightningModule) -> None:
+    def end_and_interrupt(self: RunCheckpointer, trainer: Trainer, task: LightningModule) -> None:
         end_epoch(self, trainer, task)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunKeeper, "on_train_epoch_end", end_and_interrupt)
+        patch.setattr(RunCheckpointer, "on_train_epoch_end", end_and_interrupt)
         result = here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1")
     assert_refused(result, ["Stopped after the last epoch", f"proxemic train --resume {run}"])
     assert here("train", "--resume", run).returncode == 0

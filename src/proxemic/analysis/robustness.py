@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ def plot_robustness(
                 f"{name} has shape {list(values.shape)}, but {len(corruptions)} corruptions without and with "
                 f"{len(severities)} severities make {list(shape)}."
             )
-    with extra("train"):
+    with optional_dependency("train"):
         from matplotlib.figure import Figure
     columns = min(COLUMNS, len(corruptions))
     rows = -(-len(corruptions) // columns)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
-with extra("train"):
+with optional_dependency("train"):
     from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.protocols.compare import Comparison
+    from proxemic.protocols.comparison.run import Comparison
 
 __all__ = ["add_parser", "run"]
 
@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"{flags[0]} stands apart from the other recipes: name all of them first, then the options.")
     comparison = _plan(arguments, flags)
 
-    from proxemic.protocols.compare import finish_comparison, states
-    from proxemic.protocols.comparison_against import against_paper
+    from proxemic.protocols.comparison.against_paper import against_paper
+    from proxemic.protocols.comparison.run import finish_comparison, states
 
     if arguments.dry_run:
         print(states(comparison))
@@ -97,13 +97,13 @@ def _plan(arguments: argparse.Namespace, flags: list[str]) -> "Comparison":
                 "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
                 f"give all of them with --out {arguments.resume} to add some."
             )
-        from proxemic.protocols.compare import Comparison, show_differently
+        from proxemic.protocols.comparison.run import Comparison, show_differently
 
         return show_differently(Comparison.read(arguments.resume), arguments.baseline, metrics)
-    from proxemic.protocols.comparison_entries import find_names
+    from proxemic.protocols.comparison.entries import find_names
 
     find_names(arguments.recipes)  # before what takes seconds to import
-    from proxemic.protocols.compare import plan_comparison
+    from proxemic.protocols.comparison.run import plan_comparison
 
     out = arguments.out or _default_out()
     options = {"baseline": arguments.baseline, "metrics": metrics, "own_code": not arguments.dry_run}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
-    from proxemic.losses.memory import Needs, Setting
+    from proxemic.training.memory import Needs, Setting
 
 __all__ = ["add_parser", "run"]
 
@@ -46,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Print what the setting needs, and which fit."""
-    from proxemic.losses.memory import Needs, Setting
+    from proxemic.training.memory import Needs, Setting
 
     memory = None if arguments.memory is None else _bytes(arguments.memory)
     both = ["replicated", "sharded"] if arguments.processes > 1 else ["replicated"]
@@ -98,7 +98,7 @@ def _table(of: str, columns: "Mapping[str, Needs]", part: "Callable[[Needs], Map
 
 def _print_fitting(setting: "Setting", memory: int) -> None:
     from proxemic.cli.show import format_table
-    from proxemic.losses.memory import Needs, alternatives
+    from proxemic.training.memory import Needs, alternatives
 
     rows = []
     for each in alternatives(setting):

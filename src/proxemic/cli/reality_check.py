@@ -61,9 +61,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from datetime import datetime
 
     from proxemic.errors import UserError
-    from proxemic.protocols.comparison_entries import find_names
-    from proxemic.protocols.reality_check import RealityCheck, check_reality
-    from proxemic.protocols.reality_tables import markdown
+    from proxemic.protocols.comparison.entries import find_names
+    from proxemic.protocols.reality_check.run import RealityCheck, check_reality
+    from proxemic.protocols.reality_check.tables import markdown
 
     names = ("trials", "repeats", "folds", "embedding_size", "metric", "seed")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print(markdown(results, check.repeats))
     if arguments.against:
         from proxemic.files import write_text
-        from proxemic.protocols.reality_against import reality_against_paper
+        from proxemic.protocols.reality_check.against_paper import reality_against_paper
 
         text = reality_against_paper(check, out, results)
         write_text(out / "against-paper.md", text)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
-with extra("train"):
+with optional_dependency("train"):
     from rich.console import Console
     from rich.table import Table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.training.processes import Processes
+    from proxemic.training.multiprocess.processes import Processes
 
 __all__ = ["add_parser", "run"]
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if os.environ.get(tasks, "1") == "1":
         _run(arguments, flags, None)
         return
-    from proxemic.training.processes import join_processes
+    from proxemic.training.multiprocess.processes import join_processes
 
     # First of all, so that one process says what is wrong.
     with join_processes() as processes:
@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes 
     from proxemic.cli.show import print_metrics
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import train
-    from proxemic.training.processes import Processes
+    from proxemic.training.multiprocess.processes import Processes
 
     if arguments.strict:
         flags = [*flags, "--data.strict", "true"]
@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes 
             raise UserError("--strict is for recipes of own images: leave it out here.") from error
         raise
     processes = processes or Processes()
-    out = Path(processes.first_says(str(arguments.out or default_out(arguments.recipe))))
+    out = Path(processes.broadcast(str(arguments.out or default_out(arguments.recipe))))
     metrics = train(read.recipe, read.yaml, out, processes=processes, began=began)
     if processes.is_first:
         print_metrics(metrics)
@@ -94,7 +94,7 @@ def _resume(path: Path, alone: bool, flags: list[str], processes: "Processes | N
     from proxemic.errors import UserError
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import RunDirectory, train
-    from proxemic.training.processes import Processes
+    from proxemic.training.multiprocess.processes import Processes
 
     epochs = _epochs(flags)
     if not alone or (flags and epochs is None):

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     recipe = None if resume else find_recipe(arguments.recipe)  # before what takes seconds to import
 
     from proxemic.cli.train import default_out
-    from proxemic.protocols.tuning import resume_tuning, tune
+    from proxemic.protocols.tuning.tune import resume_tuning, tune
 
     here = {"workers": arguments.workers, "storage": arguments.storage, "report": _print_line}
     if recipe is not None:

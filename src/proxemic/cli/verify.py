@@ -83,8 +83,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         found.write(out)
     print(found.text(arguments.format))
     if arguments.against:
-        from proxemic.protocols.finished import Run
-        from proxemic.protocols.verification_against import verification_against_paper
+        from proxemic.protocols.runs.finished import Run
+        from proxemic.protocols.runs.verification_against_paper import verification_against_paper
 
         accuracies = {name: each.accuracy.mean for name, each in found.sets.items()}
         print()
@@ -120,7 +120,7 @@ def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path, i
 def _read_sets(text: str, folder: Path) -> "dict[str, FacePairs]":
     import sys
 
-    from proxemic.data.verification_sets import read_verification_set
+    from proxemic.data.faces.verification_sets import read_verification_set
     from proxemic.errors import UserError
 
     names = [name.strip() for name in text.split(",") if name.strip()]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from proxemic.data.reading import Picture, read_image
+from proxemic.data.pixels.reading import Picture, read_image
 
 Transform = Callable[[Picture], Tensor]
 OwnTransform = nn.Module | Callable[..., Any]

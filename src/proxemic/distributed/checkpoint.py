@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from proxemic.distributed.spread import part_of
+from proxemic.distributed.class_sharding import part_of
 
 __all__ = ["load_shards", "load_whole", "save_shards"]
 

@@ -87,7 +87,7 @@ def pool_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*sha
 def reduce_scores_across(
     positive: Float[Tensor, " batch"], negative: Float[Tensor, "*batch"], term: Float[Tensor, ""], group: Group
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
-    """Join what `proxemic.losses.streaming.streamed_scores` found among each process's classes.
+    """Join what `proxemic.losses.scores.streaming.streamed_scores` found among each process's classes.
 
     The positives, a scalar negative (class-wise losses) and the terms are summed; the negatives of each sample, which
     are log-sum-exps, become that of all classes. Two small all-reduces, of three floats a sample; for class-wise losses

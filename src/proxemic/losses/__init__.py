@@ -14,11 +14,11 @@ from proxemic.losses.multi_proxy_anchor import (
     MultiProxyAnchorLoss,
 )
 from proxemic.losses.pairwise import PairwiseLoss
-from proxemic.losses.pooling import MaxPooling, MeanPooling, Pooling, SoftmaxPooling
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
-from proxemic.losses.regularizers import CenterRegularizer, MeanProxyNorm
+from proxemic.losses.scores.pooling import MaxPooling, MeanPooling, Pooling, SoftmaxPooling
+from proxemic.losses.scores.regularizers import CenterRegularizer, MeanProxyNorm
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss

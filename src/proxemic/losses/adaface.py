@@ -10,8 +10,8 @@ from proxemic.losses.checks import check_positive
 from proxemic.losses.initialization import unit_directions
 from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
 from proxemic.losses.margins import shifted_angle
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["AdaFaceLoss"]
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss
-from proxemic.losses.pooling import MaxPooling
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.proxy_nca import ProxyNCAPlusPlusLoss
+from proxemic.losses.scores.pooling import MaxPooling
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
 
@@ -44,7 +44,7 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
     >>> torch.allclose(ours(x, y), theirs(x, y))
     True
     """
-    with extra("pairs"):
+    with optional_dependency("pairs"):
         from pytorch_metric_learning import losses as pml
 
     makers: dict[type, Maker] = {

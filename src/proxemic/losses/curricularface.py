@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from proxemic.losses.initialization import small_normal
 from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
 from proxemic.losses.margins import angular_margin, wider_angle
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["CurricularFaceLoss"]
 

@@ -13,7 +13,7 @@ from proxemic.losses.checks import is_number, told
 from proxemic.losses.initialization import small_normal
 from proxemic.losses.margin_softmax import MarginSoftmax, check_radians
 from proxemic.losses.margins import angular_margin
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
 
 __all__ = ["ElasticFaceLoss"]
 

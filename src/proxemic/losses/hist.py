@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from proxemic.losses.checks import check_count, check_positive, is_number, told
-from proxemic.losses.classes import Among, Classes
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.row_steps import step_rows
-from proxemic.losses.scoring import Scoring, dense_class_scores
-from proxemic.losses.similarity import InnerProduct, unit
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
+from proxemic.losses.scores.scoring import Scoring, dense_class_scores
+from proxemic.losses.scores.similarity import InnerProduct, unit
+from proxemic.optim.sparse_rows import step_rows
 
 __all__ = ["HISTLoss", "propagation"]
 
@@ -68,7 +68,7 @@ class HISTLoss(ProxyLoss):
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to that of the whole, which `proxemic.training.accumulation.embed_in_parts` makes.
+    of a batch do not add up to that of the whole, which `proxemic.training.gradient_cache.embed_in_parts` makes.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -146,16 +146,18 @@ class HISTLoss(ProxyLoss):
         return _rows(proxies, rows(self.log_variances).to(proxies.dtype))
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return self.step_objective(positive, negative, labels, embeddings, Classes(labels, Among(self.num_classes)))
+        return self.step_objective(
+            positive, negative, labels, embeddings, SampledClasses(labels, SamplingWeights(self.num_classes))
+        )
 
     def step_objective(
-        self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor, classes: Classes
+        self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor, classes: SampledClasses
     ) -> Tensor:
         distribution = softmax_objective(self.scoring.scale * positive, negative)
         graph = F.cross_entropy(self._propagated(embeddings, classes), classes.labels, reduction="none")
         return distribution + self.graph_weight * graph
 
-    def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: Classes) -> Tensor:
+    def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: SampledClasses) -> Tensor:
         """Class logits ``[B, C]`` of the hypergraph network, of the classes looked at."""
         labels = classes.labels
         # One hyperedge a sample, weighted by how many samples share its class: the same G, and no list of the classes

@@ -20,9 +20,9 @@ from proxemic.losses.checks import (
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
 from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, own_margin
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.sub_centers import far_from_dominant
 
 __all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "MarginSoftmax", "SphereFaceLoss"]

@@ -9,11 +9,11 @@ from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, common_margin, own_margin
 from proxemic.losses.objectives import all_pair_objective
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.regularizers import CenterRegularizer
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.regularizers import CenterRegularizer
+from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["AllPairMultiProxyAnchorLoss", "DataWiseMultiProxyAnchorLoss", "MultiProxyAnchorLoss"]
 
@@ -26,7 +26,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
     32 is Proxy-Anchor's.
 
     Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.accumulation.embed_in_parts` makes that of the whole.
+    `proxemic.training.gradient_cache.embed_in_parts` makes that of the whole.
 
     Args:
         num_classes: Classes C ≥ 2.

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
-from proxemic.distributed.spread import Spread, make_spread
 from proxemic.losses.checks import check_embeddings, check_labels, refuse_samples
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -32,11 +32,11 @@ class OwnLoss(nn.Module):
     def __init__(self, num_classes: int, embedding_size: int, loss: nn.Module) -> None:
         super().__init__()
         self.num_classes, self.embedding_size, self.loss = num_classes, embedding_size, loss
-        self._spread: Spread | None = None
+        self._spread: ClassSharding | None = None
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
         """From now on the loss is that of the joined batch of all processes; see `PairwiseLoss.distribute`."""
-        self._spread = make_spread(self._spread, self.num_classes, False, group, even_batches)
+        self._spread = make_class_sharding(self._spread, self.num_classes, False, group, even_batches)
         share_first([*self.parameters(), *self.buffers()], self._spread.group)
 
     def forward(

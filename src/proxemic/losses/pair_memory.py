@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
-with extra("pairs"):
+with optional_dependency("pairs"):
     from pytorch_metric_learning.losses import CrossBatchMemory
 
 __all__ = ["PairMemory"]

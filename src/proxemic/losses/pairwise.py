@@ -8,9 +8,9 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
-from proxemic.distributed.spread import Spread, make_spread
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, told
 from proxemic.losses.described import Described
 
@@ -26,7 +26,7 @@ class PairwiseLoss(Described):
     memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
     from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
     memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole,
-    which `proxemic.training.accumulation.embed_in_parts` makes.
+    which `proxemic.training.gradient_cache.embed_in_parts` makes.
 
     What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
     loss) and the memory. What it draws at random comes from torch's global generator.
@@ -73,7 +73,7 @@ class PairwiseLoss(Described):
         _check_loss(loss)
         _check_miner(miner)
         self.num_classes, self.embedding_size, self.memory_size = num_classes, embedding_size, memory_size
-        self._spread: Spread | None = None
+        self._spread: ClassSharding | None = None
         # A recipe makes one loss and one miner, and builds from them more than once.
         loss, miner = copy.deepcopy((loss, miner))
         self.loss = _remember(loss, miner, embedding_size, memory_size) if memory_size else loss
@@ -94,7 +94,7 @@ class PairwiseLoss(Described):
         Raises:
             ValueError: If there is no process group, or this process is not of it, or this was done before.
         """
-        self._spread = make_spread(self._spread, self.num_classes, False, group, even_batches)
+        self._spread = make_class_sharding(self._spread, self.num_classes, False, group, even_batches)
         share_first([*self.parameters(), *self.buffers()], self._spread.group)
         if self.memory_size:
             position = self.loss.get_extra_state()
@@ -201,7 +201,7 @@ def _remember(loss: nn.Module, miner: nn.Module | None, embedding_size: int, mem
 
 
 def _check_loss(loss: nn.Module) -> None:
-    with extra("pairs"):
+    with optional_dependency("pairs"):
         from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, WeightRegularizerMixin
     name = type(loss).__name__
     if isinstance(loss, CrossBatchMemory):
@@ -226,7 +226,7 @@ def _check_loss(loss: nn.Module) -> None:
 
 
 def _check_miner(miner: nn.Module | None) -> None:
-    with extra("pairs"):
+    with optional_dependency("pairs"):
         from pytorch_metric_learning.miners import BaseMiner
     if not (miner is None or isinstance(miner, BaseMiner)):
         raise ValueError(

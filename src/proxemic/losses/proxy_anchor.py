@@ -9,9 +9,9 @@ from proxemic.losses.checks import check_finite, check_positive, is_number
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, own_margin
 from proxemic.losses.objectives import anchor_positive, anchor_push
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["ProxyAnchorLoss"]
 
@@ -27,7 +27,7 @@ class ProxyAnchorLoss(ProxyLoss):
     Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
 
     Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.accumulation.embed_in_parts` makes that of the whole.
+    `proxemic.training.gradient_cache.embed_in_parts` makes that of the whole.
 
     Args:
         num_classes: Classes C ≥ 2.

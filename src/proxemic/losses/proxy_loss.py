@@ -10,8 +10,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import gather_rows, own_rows, reduce_scores_across, share_first, sum_across
-from proxemic.distributed.spread import Spread, make_spread
 from proxemic.losses.checks import (
     check_callable,
     check_count,
@@ -24,16 +24,16 @@ from proxemic.losses.checks import (
     refuse_script,
     told,
 )
-from proxemic.losses.classes import Among, Classes
 from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
-from proxemic.losses.pooling import Pooling
-from proxemic.losses.regularizers import Regularizer
-from proxemic.losses.row_steps import step_rows
-from proxemic.losses.scoring import Scoring, dense_class_scores, pair_scores
-from proxemic.losses.streaming import streamed_scores
-from proxemic.losses.watch import watch_proxies
+from proxemic.losses.scores.pooling import Pooling
+from proxemic.losses.scores.regularizers import Regularizer
+from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
+from proxemic.losses.scores.scoring import Scoring, dense_class_scores, pair_scores
+from proxemic.losses.scores.streaming import streamed_scores
+from proxemic.optim.sparse_rows import step_rows
+from proxemic.optim.unmoved import watch_proxies
 
 __all__ = ["ProxyLoss"]
 
@@ -106,7 +106,7 @@ class ProxyLoss(Described, ABC):
         self.scoring = scoring
         self.sample_rate = sample_rate
         self._num_classes = num_classes
-        self._spread: Spread | None = None
+        self._spread: ClassSharding | None = None
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
         self.chunk_size = chunk_size
@@ -186,7 +186,7 @@ class ProxyLoss(Described, ABC):
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
                 Take an optimiser that steps every row by itself (not LBFGS or Adafactor). What looks at the gradients
-                of all parameters must join the processes': `proxemic.training.clipping.clip_norm` in place of
+                of all parameters must join the processes': `proxemic.optim.clipping.clip_norm` in place of
                 `torch.nn.utils.clip_grad_norm_`, `ShardedGradScaler` in place of `GradScaler`.
             group: The processes; ``None`` is all.
             even_batches: Every step has as many samples on each process; else their numbers are exchanged first, for
@@ -198,7 +198,7 @@ class ProxyLoss(Described, ABC):
         """
         if sharded:
             self._need_own_regularizers("proxies are sharded")
-        self._spread = make_spread(self._spread, self.num_classes, sharded, group, even_batches)
+        self._spread = make_class_sharding(self._spread, self.num_classes, sharded, group, even_batches)
         if sharded:
             self._keep(self._spread.own)
         alike = [each for each in self.parameters() if not (sharded and each is self.proxies)]
@@ -252,7 +252,7 @@ class ProxyLoss(Described, ABC):
                 if weights is not None:
                     joined = gather_rows(weights, self._spread.group, sizes)
                     weights = check_weights(joined, whole)
-            classes = Classes.of(labels, len(self.proxies), self.sample_rate, self._spread, parts.dtype)
+            classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, self._spread, parts.dtype)
             own, among = classes.own, classes.own.among
             if (bias := self.class_bias()) is not None:
                 held = bias if self._spread is None or not self._spread.sharded else bias[self._spread.own]
@@ -300,7 +300,7 @@ class ProxyLoss(Described, ABC):
         negative: Float[Tensor, "*batch"],
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
-        classes: Classes,
+        classes: SampledClasses,
     ) -> Float[Tensor, "*batch"]:
         """`objective`, told which classes the step looks at, for losses that have more to do with them."""
         return self.objective(positive, negative, labels, embeddings)
@@ -343,7 +343,7 @@ class ProxyLoss(Described, ABC):
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_script(self)
 
-    def _regularized(self, proxies: Tensor, among: Among) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
+    def _regularized(self, proxies: Tensor, among: SamplingWeights) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
         """The proxies as the loss is to use them, terms to add to it, and those that are made with its chunks."""
         terms, inside = [], []
         for regularizer in self.regularizers:
@@ -418,7 +418,7 @@ class ProxyLoss(Described, ABC):
             if not isinstance(regularizer, Regularizer):
                 raise ValueError(
                     f"{why}, but the regulariser {type(regularizer).__name__} takes all proxies at once: take those of "
-                    "proxemic.losses, or derive yours from proxemic.losses.regularizers.Regularizer."
+                    "proxemic.losses, or derive yours from proxemic.losses.scores.regularizers.Regularizer."
                 )
 
     def _dtype(self, embeddings: Tensor) -> torch.dtype:

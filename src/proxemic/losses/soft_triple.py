@@ -8,10 +8,10 @@ from proxemic.losses.checks import check_finite, check_modules, check_positive
 from proxemic.losses.initialization import kaiming_uniform
 from proxemic.losses.margins import Margin, own_margin
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.regularizers import CenterRegularizer
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.regularizers import CenterRegularizer
+from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["SoftTripleLoss"]
 

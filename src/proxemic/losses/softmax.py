@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from proxemic.losses.checks import check_positive
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scoring import Scoring
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["NormalizedSoftmaxLoss"]
 

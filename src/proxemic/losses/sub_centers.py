@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from proxemic.losses.similarity import unit
+from proxemic.losses.scores.similarity import unit
 
 __all__ = ["far_from_dominant"]
 

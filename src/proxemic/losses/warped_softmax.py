@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from proxemic.losses.checks import check_callable, check_positive, is_number, told
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.objectives import softmax_objective
-from proxemic.losses.pooling import Pooling, SoftmaxPooling
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scoring import Scoring
-from proxemic.losses.similarity import Euclidean
+from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores.similarity import Euclidean
 
 __all__ = ["EuclideanSoftmaxLoss", "Power", "WarpedSoftmaxLoss", "check_warp", "warp"]
 

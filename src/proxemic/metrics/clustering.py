@@ -8,7 +8,7 @@ from jaxtyping import Float, Float32, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 from proxemic.metrics.arrays import take_arrays
 from proxemic.metrics.contingency import Average, contingency, weighted_ami, weighted_nmi
 
@@ -122,7 +122,7 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
     >>> kmeans_clusters(torch.tensor([[1.0], [1.0], [1.0]]), 2)
     tensor([0, 0, 0])
     """
-    with extra("train"):
+    with optional_dependency("train"):
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
         from threadpoolctl import threadpool_limits

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from proxemic.protocols.comparison_entries import data_key
-from proxemic.protocols.comparison_tables import format_rows
+from proxemic.protocols.comparison.entries import data_key
+from proxemic.protocols.comparison.tables import format_rows
 from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
 from proxemic.recipes.second_phase import merge
 

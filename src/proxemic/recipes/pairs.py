@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
-with extra("train"):
+with optional_dependency("train"):
     from jsonargparse import Namespace
 
 __all__ = ["PACKAGE", "PAIRS", "make_inside"]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from torch import Tensor, nn
 from torch.distributions import Transform
 
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 from proxemic.losses import Power
 from proxemic.recipes.importing import is_own
 from proxemic.recipes.pairs import PACKAGE
@@ -231,5 +231,5 @@ def _is_class(path: str) -> bool:
 
 def _class(path: str) -> type:
     module, _, name = path.rpartition(".")
-    with extra("pairs"):
+    with optional_dependency("pairs"):
         return getattr(import_module(module), name)

@@ -14,7 +14,7 @@ from torch import nn
 import proxemic.losses
 from proxemic.data import ImageSource
 from proxemic.errors import UserError
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 from proxemic.recipes import resolve_extended
 from proxemic.recipes.checking import Check, is_section
 from proxemic.recipes.flags import apply_flags, read_flags
@@ -26,7 +26,7 @@ from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
-with extra("train"):
+with optional_dependency("train"):
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 __all__ = [

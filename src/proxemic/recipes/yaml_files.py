@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
-with extra("train"):
+with optional_dependency("train"):
     import yaml
 
 __all__ = ["TooMuch", "parse_yaml", "read_yaml", "write_yaml"]

@@ -17,10 +17,10 @@ from torch.optim.lr_scheduler import (
 from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_text
 from proxemic.locks import LOCK
+from proxemic.optim.schedules import PolynomialDecay
 from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.recipe import Recipe
-from proxemic.training.run import RunDirectory
-from proxemic.training.schedules import PolynomialDecay
+from proxemic.training.run_directory import RunDirectory
 
 __all__ = ["branch", "check_extension", "extend", "with_epochs"]
 

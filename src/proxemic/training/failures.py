@@ -11,10 +11,10 @@ import torch
 
 import proxemic
 from proxemic.errors import Interrupted, OutOfMemory, UserError
-from proxemic.training.keeper import RunKeeper
+from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.module import TrainingDiverged
 from proxemic.training.recipe import Recipe
-from proxemic.training.run import RunDirectory
+from proxemic.training.run_directory import RunDirectory
 
 __all__ = ["explained", "explanation", "to_be_continued"]
 
@@ -114,7 +114,7 @@ def _is_own(thing: object) -> bool:
 
 def _asked_by_keeper(frame: FrameType) -> bool:
     """Whether it is what `train` was given as ``on_epoch``, which ends a training by what it raises."""
-    return frame.f_back is not None and frame.f_back.f_globals["__name__"] == RunKeeper.__module__
+    return frame.f_back is not None and frame.f_back.f_globals["__name__"] == RunCheckpointer.__module__
 
 
 def _is_installed(frame: FrameType) -> bool:

@@ -16,14 +16,14 @@ from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.own import Loss
-from proxemic.losses.row_steps import is_stepped_by_rows
 from proxemic.models import EmbeddingModel
-from proxemic.training.accumulation import embed_in_parts
-from proxemic.training.optim import Optimization
-from proxemic.training.phases import Phase, continue_optimizer, take_over
-from proxemic.training.processes import Processes
-from proxemic.training.schedules import PolynomialDecay
-from proxemic.training.shards import ProxyShards
+from proxemic.optim.schedules import PolynomialDecay
+from proxemic.optim.sparse_rows import is_stepped_by_rows
+from proxemic.training.gradient_cache import embed_in_parts
+from proxemic.training.multiprocess.processes import Processes
+from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
+from proxemic.training.parameter_groups import Optimization
+from proxemic.training.phases import Phase, continue_optimizer, share_parameters
 
 __all__ = ["EmbeddingTask", "TrainingDiverged"]
 
@@ -92,7 +92,7 @@ class EmbeddingTask(LightningModule):
         self._plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
         if second is not None:
-            take_over(second.loss, loss)
+            share_parameters(second.loss, loss)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         return self.model(images)
@@ -106,7 +106,7 @@ class EmbeddingTask(LightningModule):
             else:
                 loss.distribute(even_batches=self.even_batches)
         if self.second is not None:
-            take_over(self.second.loss, self.loss)
+            share_parameters(self.second.loss, self.loss)
         # Their gradients are complete on every process that has them.
         complete = [f"loss.{name}" for name, each in self.loss.named_parameters() if is_stepped_by_rows(each)]
         # What all hold alike, as PML's memory, is not to be sent again before every step.
@@ -188,7 +188,7 @@ class EmbeddingTask(LightningModule):
         begun = self.second_begins if self.in_second_phase else None
         checkpoint["proxemic"] = {"second_phase_began": begun, "plateau": plateau}
         if self.shards is not None:
-            self.shards.put_aside(checkpoint, self.trainer.optimizers[0], self._proxies, self.global_step)
+            self.shards.save(checkpoint, self.trainer.optimizers[0], self._proxies, self.global_step)
             self.shards_kept = checkpoint["shards"]["folder"]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ class EmbeddingTask(LightningModule):
             self._begin_second_phase()
         self._kept_plateau = kept["plateau"]
         if self.shards is not None:
-            self.shards.put_back(checkpoint, self._proxies)
+            self.shards.load(checkpoint, self._proxies)
             self.shards_kept = checkpoint["shards"]["folder"]
 
     @property
@@ -242,7 +242,7 @@ class EmbeddingTask(LightningModule):
     def _begin_second_phase(self) -> None:
         assert self.second is not None
         # Again, as buffers may have been replaced, on their way to a GPU for one.
-        take_over(self.second.loss, self.loss)
+        share_parameters(self.second.loss, self.loss)
         self.loss, self.optim = self.second.loss, self.second.optim
 
     def check_weights(self) -> None:
@@ -250,7 +250,7 @@ class EmbeddingTask(LightningModule):
         state = self.state_dict().items()  # with batch norm's statistics
         wrong = next((name for name, value in state if not value.isfinite().all()), None)
         if self.processes.any(wrong is not None)[0]:
-            name = next(name for name in self.processes.each_says(wrong or "") if name)
+            name = next(name for name in self.processes.all_gather(wrong or "") if name)
             self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> None:

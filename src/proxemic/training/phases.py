@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
 from proxemic.losses.own import Loss, MakesLoss
-from proxemic.losses.row_steps import is_stepped_by_rows
-from proxemic.training.optim import Optimization
+from proxemic.optim.sparse_rows import is_stepped_by_rows
+from proxemic.training.parameter_groups import Optimization
 
-__all__ = ["Phase", "SecondPhase", "continue_optimizer", "take_over"]
+__all__ = ["Phase", "SecondPhase", "continue_optimizer", "share_parameters"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Phase:
     optim: Optimization
 
 
-def take_over(loss: nn.Module, earlier: nn.Module) -> None:
+def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
     """Make ``loss`` use the very parameters and buffers of an ``earlier`` one, but for the margins of its classes.
 
     Raises:
@@ -67,7 +67,7 @@ def take_over(loss: nn.Module, earlier: nn.Module) -> None:
     >>> from proxemic.losses import WarpedSoftmaxLoss
     >>> one = WarpedSoftmaxLoss(5, 4, alpha=4.0, k1=0.9, k2=1.2)
     >>> two = WarpedSoftmaxLoss(5, 4, alpha=3.0, k1=0.9, k2=1.2)
-    >>> take_over(two, one)
+    >>> share_parameters(two, one)
     >>> two.proxies is one.proxies
     True
     """

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from tqdm import tqdm
 
-from proxemic.training.keeper import RunKeeper
+from proxemic.training.checkpointing import RunCheckpointer
 
 __all__ = ["TrainingBar"]
 
@@ -24,9 +24,9 @@ class TrainingBar(TQDMProgressBar):
     # Without tqdm's time that remains, which is that of the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
-    def __init__(self, keeper: RunKeeper, batch_size: int, metric: str) -> None:
+    def __init__(self, checkpointer: RunCheckpointer, batch_size: int, metric: str) -> None:
         super().__init__()
-        self.keeper, self.batch_size, self.metric = keeper, batch_size, metric
+        self.checkpointer, self.batch_size, self.metric = checkpointer, batch_size, metric
         self.began, self.done = time.monotonic(), 0
         self._ended: float | None = None
         self._training, self._batches = 0.0, 0
@@ -60,7 +60,7 @@ class TrainingBar(TQDMProgressBar):
             items["left"] = tqdm.format_interval(self.seconds_left(trainer))
         items["loss"] = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
         items["images/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
-        if self.keeper.rows and self.metric in self.keeper.rows[-1]:
+        if self.checkpointer.rows and self.metric in self.checkpointer.rows[-1]:
             items[self.metric] = f"{self.keeper.rows[-1][self.metric]:.3f}"
         return items
 

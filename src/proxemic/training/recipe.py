@@ -17,7 +17,7 @@ from proxemic.losses.own import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
-from proxemic.training.optim import Optimization
+from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import SecondPhase
 from proxemic.training.plateau import UntilPlateau
 

@@ -24,32 +24,32 @@ from tqdm import tqdm
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_json, write_text
-from proxemic.locks import alone_in
+from proxemic.locks import exclusive_lock
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
 from proxemic.losses.own import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
-from proxemic.training.batch_norm import JoinedBatchNorm
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
+from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.extending import check_extension, extend, with_epochs
 from proxemic.training.failures import explained, explanation, to_be_continued
-from proxemic.training.keeper import RunKeeper
 from proxemic.training.logs import run_loggers
-from proxemic.training.measures import EpochMeasure, Snapshots
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.multiprocess.processes import Processes, ProcessesOfLightning, keep_sigterm
+from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
+from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
 from proxemic.training.own_metrics import check_own_metrics
 from proxemic.training.phases import Phase
-from proxemic.training.pictures import draw_curves, draw_gallery
-from proxemic.training.processes import Processes, ProcessesOfLightning, keep_sigterm
+from proxemic.training.plots import draw_curves, draw_gallery
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
-from proxemic.training.run import RunDirectory, fingerprint
-from proxemic.training.shards import ProxyShards
-from proxemic.training.starting import start_from, trained_before
+from proxemic.training.run_directory import RunDirectory, fingerprint
 from proxemic.training.threads import cpu_threads
 from proxemic.training.times import Times
+from proxemic.training.warm_start import start_from, trained_before
 
 __all__ = ["train"]
 
@@ -150,7 +150,7 @@ def train(
         held.enter_context(cpu_threads(recipe.training.threads))
         if processes.is_first:
             try:
-                held.enter_context(alone_in(run.checkpoint.parent))
+                held.enter_context(exclusive_lock(run.checkpoint.parent))
             except OSError as error:
                 reason = str(error.strerror or error).lower()
                 raise UserError(f"{out} cannot be written to: {reason}; check the folder.") from error
@@ -166,11 +166,11 @@ def train(
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
-        keeper = _fit(recipe, parts, held_out, run, show, processes)
+        checkpointer = _fit(recipe, parts, held_out, run, show, processes)
         if not processes.is_first:
             return {}
         try:
-            return _finish(recipe, parts.splits, keeper, selected_on, run, show, test)
+            return _finish(recipe, parts.splits, checkpointer, selected_on, run, show, test)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
@@ -186,10 +186,10 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
     if processes.is_first:
         write_text(token, "")
     try:
-        files = (run.path / processes.first_says(token.name), run.recipe, run.checkpoint, run.metrics)
+        files = (run.path / processes.broadcast(token.name), run.recipe, run.checkpoint, run.metrics)
         deadline = time.monotonic() + _SEEN_BY
         there = str([path.exists() for path in files])
-        while processes.any(there != processes.first_says(there))[0]:
+        while processes.any(there != processes.broadcast(there))[0]:
             if processes.any(time.monotonic() > deadline)[0]:
                 raise UserError(
                     f"{run.path} is not the same folder for all processes: give --out or --resume one that all "
@@ -215,7 +215,7 @@ def _unheard(line: str) -> None:
 
 
 def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times) -> _Parts:
-    with processes.first_goes_ahead("images"), times.of("data"):
+    with processes.main_process_first("images"), times.of("data"):
         splits = recipe.load()
     with times.of("network"):
         model, loss = _networks(recipe, splits)
@@ -361,12 +361,14 @@ def _introduce(splits: Splits, selected_on: str, report: Callable[[str], object]
 
 def _fit(
     recipe: Recipe, parts: _Parts, held_out: ImageSet | None, run: RunDirectory, show: _Show, processes: Processes
-) -> RunKeeper:
+) -> RunCheckpointer:
     judge = None
     if held_out is not None:
         judge = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    keeper = RunKeeper(run, recipe, judge, recipe.images.as_dict(), show.report, show.on_epoch, processes, show.times)
-    bar = TrainingBar(keeper, recipe.batches.size, recipe.evaluation.metric)
+    checkpointer = RunCheckpointer(
+        run, recipe, judge, recipe.images.as_dict(), show.report, show.on_epoch, processes, show.times
+    )
+    bar = TrainingBar(checkpointer, recipe.batches.size, recipe.evaluation.metric)
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
     own_loggers = recipe.training.loggers
@@ -382,7 +384,7 @@ def _fit(
             callbacks=[
                 *([judge] if judge else []),
                 *(recipe.training.callbacks or []),
-                keeper,
+                checkpointer,
                 EpochOrder(parts.data),
                 *([bar] if show.bars else []),
             ],
@@ -398,7 +400,7 @@ def _fit(
         if processes.is_first:
             run.diverged.unlink(missing_ok=True)
         try:
-            with keeper.heeding_signals():
+            with checkpointer.heeding_signals():
                 trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
             kept = (
@@ -409,7 +411,7 @@ def _fit(
             if processes.is_first:
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
-    return keeper
+    return checkpointer
 
 
 def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
@@ -457,14 +459,14 @@ def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
 def _finish(
     recipe: Recipe,
     splits: Splits,
-    keeper: RunKeeper,
+    checkpointer: RunCheckpointer,
     selected_on: str,
     run: RunDirectory,
     show: _Show,
     look_at_test: bool,
 ) -> dict[str, Any]:
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
-    best = keeper.best
+    best = checkpointer.best
     assert best is not None
     measured = {name: best[name] for name in names}
     other = {"epoch", "step", "loss", "seconds", *names}
@@ -480,8 +482,8 @@ def _finish(
         result["measured"] = measured
         if run.measured_before.exists():  # an older run has none
             result["measured_before"] = read_json(run.measured_before)
-    if keeper.ended:
-        result["phases"] = [asdict(each) for each in keeper.ended]
+    if checkpointer.ended:
+        result["phases"] = [asdict(each) for each in checkpointer.ended]
     with show.times.of("pictures"):
         draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
     # Of the process that has finished the run; apart from the metrics, which do not depend on it.

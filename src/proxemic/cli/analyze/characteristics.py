@@ -90,9 +90,9 @@ def _print(found: "Mapping[str, Characteristics]", *, numbers: bool) -> None:
 
 
 def _print_table(columns: Iterable[str], rows: Mapping[str, Iterable[str]]) -> None:
-    from proxemic.extras import extra
+    from proxemic.extras import optional_dependency
 
-    with extra("train"):
+    with optional_dependency("train"):
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Column, Table

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.analysis.toy.plots import Scene
     from proxemic.losses import ProxyLoss
-    from proxemic.protocols.finished import FinishedRun
+    from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
 
@@ -31,12 +31,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Measure, print, draw."""
-    from proxemic.analysis.force_alignment import training_forces
-    from proxemic.analysis.force_alignment_pictures import plot_force_alignment
-    from proxemic.analysis.loss_diagrams import plot_loss_diagrams
+    from proxemic.analysis.forces.alignment import training_forces
+    from proxemic.analysis.forces.alignment_plots import plot_force_alignment
+    from proxemic.analysis.toy.loss_diagrams import plot_loss_diagrams
     from proxemic.cli.show import format_table, print_written
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem
+    from proxemic.plots import write_figure
 
     paths = arguments.run_directories
     out = check_stem(arguments.out or (paths or [Path()])[0] / "forces")
@@ -76,8 +76,8 @@ def _free() -> "dict[str, tuple[ProxyLoss, dict[int, Scene]]]":
     """Two classes in three dimensions, which begin anywhere."""
     import torch
 
-    from proxemic.analysis.force_alignment import descend
-    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.analysis.forces.alignment import descend
+    from proxemic.analysis.toy.plots import Scene
     from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 
     generator = torch.Generator().manual_seed(0)
@@ -95,8 +95,8 @@ def _of_runs(paths: list[Path]) -> "dict[str, tuple[ProxyLoss, dict[int, Scene]]
     from proxemic.errors import UserError
     from proxemic.losses import ProxyLoss
     from proxemic.losses.own import loss_name
-    from proxemic.protocols.finished import find_runs
-    from proxemic.protocols.repetitions import distinct_names
+    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.protocols.runs.groups import distinct_names
 
     members: list[FinishedRun] = find_runs(paths)
     found = {}

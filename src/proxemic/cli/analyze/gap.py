@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proxemic.losses.own import Loss
-    from proxemic.protocols.finished import FinishedRun
+    from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
 
@@ -64,11 +64,11 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 def _example(epsilon: float, out: Path) -> None:
     import math
 
-    from proxemic.analysis.gap import class_minimizers
-    from proxemic.analysis.gap_figures import plot_three_proxies, three_proxies
+    from proxemic.analysis.gap.bounds import class_minimizers
+    from proxemic.analysis.gap.plots import plot_three_proxies, three_proxies
     from proxemic.cli.show import print_written
     from proxemic.errors import UserError
-    from proxemic.figures import write_figure
+    from proxemic.plots import write_figure
 
     if not 0 < epsilon < math.pi / 2:
         raise UserError(f"--epsilon is {epsilon}, but must be an angle between 0 and π/2 radians, as 0.1 is.")
@@ -84,12 +84,12 @@ def _example(epsilon: float, out: Path) -> None:
 
 
 def _runs(arguments: argparse.Namespace, out: Path) -> None:
-    from proxemic.analysis.gap_figures import plot_gaps
+    from proxemic.analysis.gap.plots import plot_gaps
     from proxemic.cli.show import format_table, print_written
-    from proxemic.figures import write_figure
-    from proxemic.protocols.comparison_statistics import t_interval
-    from proxemic.protocols.finished import find_runs
-    from proxemic.protocols.repetitions import paired_differences, repetitions
+    from proxemic.plots import write_figure
+    from proxemic.protocols.comparison.statistics import t_interval
+    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.protocols.runs.groups import paired_differences, repetitions
 
     runs = find_runs(arguments.run_directories)
     for each in runs:
@@ -138,7 +138,7 @@ CLASS_COLUMNS = ("gap", "gap_at_scale", "to_proxy", "to_minimizer")
 
 
 def _check_fits(member: "FinishedRun") -> None:
-    from proxemic.analysis.gap import softmax_form
+    from proxemic.analysis.gap.bounds import softmax_form
     from proxemic.errors import UserError
 
     try:
@@ -151,8 +151,8 @@ def _measure(loss: "Loss", images: "FinishedRun | None") -> tuple[dict[str, floa
     """The means over classes, and the values of each class; where its training images lie only if they are given."""
     from dataclasses import asdict
 
-    from proxemic.analysis.gap import class_directions, class_minimizers, gap_bounds, softmax_form
-    from proxemic.losses.similarity import unit
+    from proxemic.analysis.gap.bounds import class_directions, class_minimizers, gap_bounds, softmax_form
+    from proxemic.losses.scores.similarity import unit
 
     proxies, scale = softmax_form(loss)
     own = unit(proxies.double())

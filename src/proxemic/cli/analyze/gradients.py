@@ -45,11 +45,11 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     import torch
 
     from proxemic.analysis import every_proxy_loss, score_dependence
-    from proxemic.analysis.gradient_pictures import draw_gradients
+    from proxemic.analysis.gradients.plots import draw_gradients
     from proxemic.cli.show import format_table, print_written
     from proxemic.errors import UserError
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem
+    from proxemic.plots import write_figure
 
     check_stem(arguments.out)
     losses, labels = every_proxy_loss(seed=arguments.seed), torch.tensor(LABELS)
@@ -82,7 +82,7 @@ def _counts(dependence: "Tensor") -> list[str]:
     import torch
     from torch.nn.functional import one_hot
 
-    from proxemic.analysis.score_dependence import THRESHOLD
+    from proxemic.analysis.gradients.dependence import THRESHOLD
 
     positive, first = one_hot(torch.tensor(LABELS)).bool(), torch.arange(len(LABELS)).unsqueeze(1) == 0
     enters = dependence > THRESHOLD

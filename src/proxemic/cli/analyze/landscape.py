@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
 
 def _show_paper(out: Path) -> None:
-    from proxemic.analysis.landscape_examples import paper_landscapes
+    from proxemic.analysis.landscape.examples import paper_landscapes
 
     for name, landscapes in paper_landscapes().items():
         _show(out, name, landscapes, 6.0)
@@ -72,7 +72,7 @@ def _show_paper(out: Path) -> None:
 
 def _of_flags(given: dict[str, Any]) -> "tuple[str, dict[str, Landscape], float]":
     from proxemic.analysis import Landscape, WarpPotential
-    from proxemic.analysis.landscape_examples import PAPER_WARP, named_functions, polygon
+    from proxemic.analysis.landscape.examples import PAPER_WARP, named_functions, polygon
     from proxemic.errors import UserError
     from proxemic.losses.checks import check_count, check_positive
 
@@ -96,11 +96,11 @@ def _of_run(path: Path, label: int) -> "tuple[str, dict[str, Landscape], float]"
     from contextlib import suppress
 
     from proxemic.analysis import WarpPotential, landscape_of
-    from proxemic.analysis.landscape import pushes_off_proxies
+    from proxemic.analysis.landscape.potential import pushes_off_proxies
     from proxemic.errors import UserError
     from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
     from proxemic.losses.own import loss_name
-    from proxemic.protocols.finished import FinishedRun
+    from proxemic.protocols.runs.finished import FinishedRun
 
     trained = FinishedRun(path)
     loss, name = trained.loss, str(label)
@@ -136,9 +136,9 @@ def _show(out: Path, name: str, landscapes: "dict[str, Landscape]", half_width: 
     import torch
 
     from proxemic.analysis import find_minimum
-    from proxemic.analysis.landscape_pictures import draw_landscapes, landscape_grid
+    from proxemic.analysis.landscape.plots import draw_landscapes, landscape_grid
     from proxemic.cli.show import format_table, print_written
-    from proxemic.figures import write_figure
+    from proxemic.plots import write_figure
 
     minima = {title: find_minimum(landscape) for title, landscape in landscapes.items()}
     header = ["loss of an embedding", "minimum from its proxy", "alpha", "difference", "off the line"]
@@ -168,10 +168,10 @@ def _show_forces(out: Path) -> None:
     import torch
 
     from proxemic.analysis import forces
-    from proxemic.analysis.forces_pictures import draw_forces
-    from proxemic.analysis.landscape_examples import PAPER_WARP, TOY, polygon
+    from proxemic.analysis.forces.plots import draw_forces
+    from proxemic.analysis.landscape.examples import PAPER_WARP, TOY, polygon
     from proxemic.cli.show import print_written
-    from proxemic.figures import write_figure
+    from proxemic.plots import write_figure
 
     proxies, half = polygon(2, 4.0), torch.tensor(TOY, dtype=torch.float64)
     embeddings = torch.cat((half, proxies[1] - half))

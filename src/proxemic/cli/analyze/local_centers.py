@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from proxemic.analysis.local_centers import LocalCenters
-    from proxemic.protocols.finished import FinishedRun
+    from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     from proxemic.cli.show import format_table
     from proxemic.files import write_json
-    from proxemic.protocols.finished import find_runs
+    from proxemic.protocols.runs.finished import find_runs
 
     runs = {run.path: run for run in find_runs(arguments.run_directories)}
     found = {path: _measure(run, arguments.draws, arguments.shuffles, arguments.seed) for path, run in runs.items()}
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
 
 def _means(runs: "list[dict[str, LocalCenters]]") -> list[list[str]]:
-    from proxemic.protocols.comparison_statistics import t_interval
+    from proxemic.protocols.comparison.statistics import t_interval
 
     names = [name for name in runs[0] if all(name in each for each in runs)]
     beyond = {name: t_interval([each[name].information - each[name].chance for each in runs]) for name in names}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from proxemic.analysis.geometry import ClassDistances, Hubness
+    from proxemic.analysis.geometry.neighbourhoods import ClassDistances, Hubness
     from proxemic.cli.analyze.map_content import MapContent
 
 __all__ = ["add_parser", "run"]
@@ -48,12 +48,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Embed, measure, draw; then print and write."""
-    from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
+    from proxemic.analysis.geometry.neighbourhoods import alignment, class_distances, hubness, uniformity
     from proxemic.cli.analyze.map_content import load_map
     from proxemic.cli.show import format_table
     from proxemic.errors import UserError
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem
+    from proxemic.plots import write_figure
 
     check_stem(arguments.out or arguments.run_directory / "map")
     if arguments.classes < 1:
@@ -98,8 +98,8 @@ def _map(content: "MapContent", method: str, *, thumbnails: bool) -> tuple[str, 
     """What is to be said of the map, and the map."""
     import torch
 
-    from proxemic.analysis.embedding_map import t_sne
-    from proxemic.analysis.map_plot import plot_map
+    from proxemic.analysis.map.plots import plot_map
+    from proxemic.analysis.map.projections import t_sne
 
     rows = torch.cat([content.points, content.proxies]).double()
     if method == "pca":
@@ -128,7 +128,7 @@ def _project(points: "Tensor", rows: "Tensor") -> "tuple[str, tuple[str, str], T
     """The rows along the first two principal components of the points."""
     from torch.nn.functional import pad
 
-    from proxemic.analysis.embedding_map import principal_components
+    from proxemic.analysis.map.projections import principal_components
 
     dim = points.shape[1]
     if dim <= 2:
@@ -143,7 +143,7 @@ def _project(points: "Tensor", rows: "Tensor") -> "tuple[str, tuple[str, str], T
 
 
 def _measures(content: "MapContent", hubs: "Hubness", distances: "ClassDistances") -> list[Picture]:
-    from proxemic.analysis.geometry_plots import chance_occurrences, plot_class_distances, plot_occurrences
+    from proxemic.analysis.geometry.plots import chance_occurrences, plot_class_distances, plot_occurrences
 
     binned = distances.coarser(64)
     edges = [f"{edge:.6g}" for edge in binned.edges.tolist()]

@@ -11,9 +11,9 @@ from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.own import loss_name
-from proxemic.losses.similarity import unit
+from proxemic.losses.scores.similarity import unit
 from proxemic.metrics.exact import Distance
-from proxemic.protocols.finished import FinishedRun
+from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["MapContent", "load_map"]
 

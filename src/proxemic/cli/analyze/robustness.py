@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from proxemic.analysis.robustness import Robustness
     from proxemic.data import Corruption
-    from proxemic.protocols.comparison_statistics import Estimate
-    from proxemic.protocols.finished import FinishedRun
+    from proxemic.protocols.comparison.statistics import Estimate
+    from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["add_parser", "run"]
 
@@ -48,11 +48,11 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     from proxemic.analysis.robustness import Robustness, plot_robustness
     from proxemic.cli.show import print_written
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem
-    from proxemic.protocols.finished import find_runs
-    from proxemic.protocols.repetitions import repetitions
-    from proxemic.protocols.robustness import check_metric, check_same_test, measure_corrupted
+    from proxemic.plots import write_figure
+    from proxemic.protocols.runs.corrupted import check_metric, check_same_test, measure_corrupted
+    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.protocols.runs.groups import repetitions
 
     metric = arguments.metric
     out = check_stem(arguments.out or arguments.run_directories[0] / "robustness")
@@ -155,7 +155,7 @@ def _print_differences(
 ) -> None:
     """Beside the first group, which takes away what differs between seeds."""
     from proxemic.cli.show import format_table
-    from proxemic.protocols.repetitions import paired_differences
+    from proxemic.protocols.runs.groups import paired_differences
 
     values = {
         name: [dict(zip(_labels(names), row.tolist(), strict=True)) for row in _columns(each)]
@@ -174,7 +174,7 @@ def _print_against_paper(
     severities: list[int],
     metric: str,
 ) -> None:
-    from proxemic.protocols.robustness import robustness_against_paper
+    from proxemic.protocols.runs.corrupted import robustness_against_paper
 
     # The paper has one severity, about our third.
     place = severities.index(3) if 3 in severities else slice(None)
@@ -206,7 +206,7 @@ def _columns(found: "Robustness") -> "Tensor":
 
 
 def _cell(values: "Tensor") -> str:
-    from proxemic.protocols.comparison_statistics import t_interval
+    from proxemic.protocols.comparison.statistics import t_interval
 
     if values.isnan().any():  # nothing is lost of a clean value of 0
         return "n/a"
@@ -218,7 +218,7 @@ def _intervals(curves: "Tensor") -> "tuple[Tensor, Tensor | None]":
     """Means over the runs, and half-widths where there are several."""
     import torch
 
-    from proxemic.protocols.comparison_statistics import t_interval
+    from proxemic.protocols.comparison.statistics import t_interval
 
     mean = curves.mean(0)
     if len(curves) == 1:

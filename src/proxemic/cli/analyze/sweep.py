@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.protocols.comparison_statistics import Estimate
+    from proxemic.protocols.comparison.statistics import Estimate
 
 __all__ = ["add_parser", "run"]
 
@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train, print, draw."""
     from proxemic.cli.compare import read_seeds
     from proxemic.cli.show import format_table, print_written
-    from proxemic.figures import write_figure
-    from proxemic.protocols.comparison_statistics import mean
-    from proxemic.protocols.sweep import plan_sweep, plot_sweep, read_sweeps, run_sweep
+    from proxemic.plots import write_figure
+    from proxemic.protocols.comparison.statistics import mean
+    from proxemic.protocols.comparison.sweep import plan_sweep, plot_sweep, read_sweeps, run_sweep
 
     sweeps = read_sweeps(arguments.vary, grid=arguments.grid)
     seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)

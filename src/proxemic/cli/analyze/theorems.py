@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from proxemic.analysis.theorems import Statement
+    from proxemic.analysis.theorems.observed import Statement
 
 __all__ = ["add_parser", "run"]
 
@@ -37,10 +37,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Check, print, draw."""
-    from proxemic.analysis.theorems import check_theorems
+    from proxemic.analysis.theorems.observed import check_theorems
     from proxemic.cli.show import print_written
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem, write_csv
+    from proxemic.plots import write_figure
 
     first = (arguments.run_directories or [Path()])[0]
     out = check_stem(arguments.out or first / "theorems")
@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     write_csv(table, ["run", "statement", "claim", "observed", "bound", "holds", "cases"], rows)
     written = [table]
     if not arguments.run_directories:
-        from proxemic.analysis.landscape_examples import PAPER_WARP
-        from proxemic.analysis.theorem_pictures import plot_lemma, plot_proposition
+        from proxemic.analysis.landscape.examples import PAPER_WARP
+        from proxemic.analysis.theorems.plots import plot_lemma, plot_proposition
 
         figure, lines = plot_lemma()
         written += write_figure(figure, out.with_name(f"{out.name}-lemma"), ["angle", "growing", "falling"], lines)
@@ -83,12 +83,12 @@ def _print(statements: "Sequence[Statement]") -> None:
 
 
 def _of_runs(paths: "Sequence[Path]", seed: int) -> "dict[str, list[Statement]]":
-    from proxemic.analysis.theorems import pair_bounds
+    from proxemic.analysis.theorems.observed import pair_bounds
     from proxemic.errors import UserError
     from proxemic.losses import ProxyLoss
     from proxemic.losses.own import loss_name
-    from proxemic.losses.similarity import Cosine
-    from proxemic.protocols.finished import find_runs
+    from proxemic.losses.scores.similarity import Cosine
+    from proxemic.protocols.runs.finished import find_runs
 
     found = {}
     for run in find_runs(paths):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from proxemic.analysis.toy_pictures import Scene
-    from proxemic.protocols.finished import FinishedRun
+    from proxemic.analysis.toy.plots import Scene
+    from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["add_parser", "read_film", "run"]
 
@@ -39,13 +39,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Project, print, draw."""
-    from proxemic.analysis.toy_pictures import animate_scenes, plot_scenes, separation
+    from proxemic.analysis.toy.plots import animate_scenes, plot_scenes, separation
     from proxemic.cli.show import format_table, print_written
     from proxemic.errors import UserError
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem
-    from proxemic.protocols.finished import find_runs
-    from proxemic.protocols.repetitions import distinct_names, repetitions
+    from proxemic.plots import write_figure
+    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.protocols.runs.groups import distinct_names, repetitions
 
     out = check_stem(arguments.out or arguments.run_directories[0] / "toy")
     animate = not arguments.no_animation
@@ -97,8 +97,8 @@ def _ends(run: "FinishedRun") -> "tuple[Scene, Scene]":
 
 
 def _write_diagram(run: "FinishedRun", before: "Scene", after: "Scene", out: Path) -> list[Path]:
-    from proxemic.analysis.training_diagram import draw_training_diagram
-    from proxemic.figures import write_figure
+    from proxemic.analysis.toy.training_diagram import draw_training_diagram
+    from proxemic.plots import write_figure
 
     train = run.splits.train
     figure = draw_training_diagram(train, before, after, str(run.content["model"]["backbone"]))
@@ -113,8 +113,8 @@ def _write_diagram(run: "FinishedRun", before: "Scene", after: "Scene", out: Pat
 def _print_means(groups: "dict[str, list[FinishedRun]]", found: dict[Path, dict[str, float]]) -> None:
     """Over seeds, where there are several, and paired by them."""
     from proxemic.cli.show import format_table
-    from proxemic.protocols.comparison_statistics import t_interval
-    from proxemic.protocols.repetitions import paired_differences
+    from proxemic.protocols.comparison.statistics import t_interval
+    from proxemic.protocols.runs.groups import paired_differences
 
     values = {name: [found[each.path] for each in group] for name, group in groups.items()}
     means = {
@@ -132,7 +132,7 @@ def read_film(run: "FinishedRun") -> "dict[int, Scene]":
     """The scene of every snapshot, by its epoch."""
     from safetensors.torch import load_file
 
-    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.analysis.toy.plots import Scene
 
     paths = sorted((run.path / "snapshots").glob("epoch-*.safetensors"))
     contents = {int(path.stem.removeprefix("epoch-")): load_file(path) for path in paths}
@@ -144,8 +144,8 @@ def read_film(run: "FinishedRun") -> "dict[int, Scene]":
 
 def _chosen(run: "FinishedRun") -> "Scene":
     """By the weights that the run ended with, which need not be those of its last epoch."""
-    from proxemic.analysis.toy_pictures import Scene
-    from proxemic.training.measures import as_compared
+    from proxemic.analysis.toy.plots import Scene
+    from proxemic.training.epoch_metrics import as_compared
 
     train = run.splits.train
     embeddings, proxies = as_compared(run.loss, run.embed(train))
@@ -154,8 +154,8 @@ def _chosen(run: "FinishedRun") -> "Scene":
 
 def _projection(scene: "Scene") -> "tuple[Callable[[Scene], Scene], str | None]":
     """Into two or three dimensions, for a scene and all others of its run; and what to say of it."""
-    from proxemic.analysis.embedding_map import principal_components
-    from proxemic.analysis.toy_pictures import Scene
+    from proxemic.analysis.map.projections import principal_components
+    from proxemic.analysis.toy.plots import Scene
 
     dim = scene.embeddings.shape[1]
     if dim in (2, 3):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proxemic.analysis.trajectories import Trajectory
-    from proxemic.protocols.finished import Run
+    from proxemic.protocols.runs.finished import Run
 
 __all__ = ["add_parser", "run"]
 
@@ -37,10 +37,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Read, print, draw."""
     from proxemic.analysis.trajectories import plot_trajectories
     from proxemic.cli.show import format_table, print_written
-    from proxemic.figures import write_figure
     from proxemic.files import check_stem
-    from proxemic.protocols.finished import Run, named_runs
-    from proxemic.protocols.repetitions import repetitions
+    from proxemic.plots import write_figure
+    from proxemic.protocols.runs.finished import Run, named_runs
+    from proxemic.protocols.runs.groups import repetitions
 
     first = arguments.run_directories[0]
     out = check_stem(arguments.out or first / arguments.measure.replace("@", "-"))
@@ -96,7 +96,7 @@ def _by_state(groups: "dict[str, list[Run]]") -> "dict[str, list[Run]]":
 def _trajectory(runs: "Sequence[Run]", measure: str) -> "Trajectory":
     """Of the epochs that all runs of the group have."""
     from proxemic.analysis.trajectories import Trajectory
-    from proxemic.protocols.comparison_statistics import t_interval
+    from proxemic.protocols.comparison.statistics import t_interval
 
     points = _points(runs, measure)
     shared = min(points, key=len)
@@ -128,7 +128,7 @@ def _alpha(run: "Run") -> float | None:
 
 
 def _row(name: str, runs: "Sequence[Run]", line: "Trajectory", measure: str) -> list[str]:
-    from proxemic.protocols.comparison_statistics import t_interval
+    from proxemic.protocols.comparison.statistics import t_interval
 
     def shown(values: list[float | None], factor: float, form: str) -> str:
         known = [factor * value for value in values if value is not None]

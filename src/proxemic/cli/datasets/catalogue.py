@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from proxemic.data import Omniglot
 from proxemic.data.benchmarks import BENCHMARKS, Benchmark, Facts, Official
-from proxemic.data.omniglot import ARCHIVES
+from proxemic.data.sources.omniglot import ARCHIVES
 
 __all__ = ["CATALOGUE", "GLYPHS", "find_benchmark"]
 

@@ -7,8 +7,8 @@ from proxemic.cli.datasets.catalogue import find_benchmark
 from proxemic.cli.show import format_table
 from proxemic.data import FilePixels, check
 from proxemic.data.benchmarks import Official
-from proxemic.data.listing import unreadable
-from proxemic.data.tables import Row
+from proxemic.data.sources.listing import unreadable
+from proxemic.data.sources.tables import Row
 from proxemic.files import readable
 
 __all__ = ["check_named", "check_own"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from proxemic.cli.datasets.catalogue import CATALOGUE, GLYPHS
 from proxemic.data.benchmarks import AbsentError, Benchmark, Facts
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
 __all__ = ["print_list"]
 
@@ -16,7 +16,7 @@ own checksums and the counts are all that is checked. Where to read about each, 
 
 def print_list(root: Path | None) -> None:
     """Print the names, sizes and origins, and what of it is in `root`."""
-    with extra("train"):
+    with optional_dependency("train"):
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Column, Table

@@ -8,9 +8,9 @@ import torch
 
 from proxemic.cli.evaluate.judged import Judged, judge_rows
 from proxemic.data import LabelledEmbeddings, OwnImages, Splits
-from proxemic.data.listing import list_images
+from proxemic.data.sources.listing import list_images
 from proxemic.training import EvaluationConfig, RunDirectory
-from proxemic.training.run import fingerprint
+from proxemic.training.run_directory import fingerprint
 
 __all__ = ["find_moved", "judge_apart", "trained_classes"]
 

@@ -25,13 +25,13 @@ from proxemic.data import (
     read_embeddings,
     write_embeddings,
 )
-from proxemic.data.tables import NOTE_COLUMNS, SplitName, unused_columns
+from proxemic.data.sources.tables import NOTE_COLUMNS, SplitName, unused_columns
 from proxemic.errors import UserError
 from proxemic.models import is_model
 from proxemic.recipes.reader import own_backbone, read_evaluation, read_evaluation_config
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder
-from proxemic.training.run import fingerprint
+from proxemic.training.run_directory import fingerprint
 
 __all__ = ["judge"]
 

@@ -10,7 +10,7 @@ import torch
 
 from proxemic.data.benchmarks.benchmark import Official
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels import FilePixels
+from proxemic.data.pixels.base import FilePixels
 
 _NAMED = 3  # examples a message gives
 

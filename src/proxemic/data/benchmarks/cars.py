@@ -9,7 +9,7 @@ from proxemic.data.benchmarks.annotations import Listed, official_sets
 from proxemic.data.benchmarks.archives import md5_of
 from proxemic.data.benchmarks.benchmark import Benchmark, Official
 from proxemic.data.benchmarks.facts import Facts, OriginalFile
-from proxemic.extras import extra
+from proxemic.extras import optional_dependency
 
 _ANNOTATIONS = OriginalFile("cars_annos.mat", md5="b407c6086d669747186bd1d764ff9dbc")
 _TEST_LABELS = OriginalFile("cars_test_annos_withlabels.mat", md5="b0a2b23655a3edd16d84508592a98d10")
@@ -97,7 +97,7 @@ def _pairs(path: Path, field: str) -> Iterator[tuple[str, int]]:
 
 
 def _read_mat(path: Path, name: str) -> Any:
-    with extra("train"):
+    with optional_dependency("train"):
         from scipy.io import loadmat
     if not path.is_file():
         raise ValueError(f"{path} is missing: fetch it, as {Cars196.facts.page} says.")

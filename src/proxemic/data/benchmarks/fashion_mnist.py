@@ -14,7 +14,7 @@ from proxemic.data.benchmarks.archives import md5_of
 from proxemic.data.benchmarks.benchmark import Benchmark, Official
 from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.images import ImageSet, Splits
-from proxemic.data.pixels import ArrayPixels
+from proxemic.data.pixels.base import ArrayPixels
 
 _NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _MIRROR = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"

@@ -1,0 +1,1 @@
+"""How far the minimiser of the softmax loss of a class lies from its proxy: bounds, minimisers and plots."""

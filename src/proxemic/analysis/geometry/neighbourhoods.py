@@ -1,0 +1,148 @@
+"""How embeddings lie: hubs among the neighbours, distances within and between classes, alignment and uniformity."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64, Shaped
+from torch import Tensor
+
+from proxemic.analysis.geometry.class_distances import ClassDistances, class_distances
+from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
+from proxemic.losses.checks import check_positive
+from proxemic.metrics import nearest_neighbours
+from proxemic.metrics.exact import Distance
+
+__all__ = ["MOST_PAIRS", "ClassDistances", "Hubness", "alignment", "class_distances", "hubness", "uniformity"]
+
+
+@dataclass(frozen=True, eq=False)
+class Hubness:
+    """How often each row is a neighbour.
+
+    Args:
+        occurrences: N_k, of how many other rows it is among the k nearest; k in the mean.
+        k: neighbours of each row.
+    """
+
+    occurrences: Int64[Tensor, "rows"]
+    k: int
+
+    @property
+    def skewness(self) -> float:
+        r"""$E[(N_k - k)^3] / \sigma^3$: the larger the stronger the hubs; 0 where all rows occur equally often."""
+        away = self.occurrences.double() - self.k
+        variance = away.square().mean()
+        return float(away.pow(3).mean() / variance**1.5) if variance > 0 else 0.0
+
+    @property
+    def antihubs(self) -> float:
+        """Share of the rows that are nobody's neighbour, in [0, 1)."""
+        return float((self.occurrences == 0).double().mean())
+
+    @property
+    def largest(self) -> int:
+        """The largest N_k, from k to rows - 1."""
+        return int(self.occurrences.max())
+
+
+def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Distance = "cosine") -> Hubness:
+    """How often each row is among the k nearest neighbours of the others: N_k.
+
+    Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
+    found. Of rows at the same distance the first are the neighbours, so that of more than k + 1 equal rows the last
+    are anti-hubs.
+
+    Args:
+        embeddings: finite.
+        k: neighbours of each row, from 1 to rows - 1.
+        distance: between rows.
+
+    Raises:
+        ValueError: an argument is out of its range, or embeddings are NaN or infinite.
+
+    Source: Radovanović, Nanopoulos and Ivanović, Hubs in Space: Popular Nearest Neighbors in High-Dimensional Data,
+    JMLR 11 (2010), S of N_k.
+
+    >>> found = hubness(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), k=1, distance="euclidean")
+    >>> found.occurrences.tolist(), found.largest, round(found.antihubs, 3)
+    ([2, 1, 0], 2, 0.333)
+    """
+    itself = torch.arange(len(embeddings))
+    _, found = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
+    return Hubness(found.flatten().bincount(minlength=len(embeddings)).cpu(), k)
+
+
+@torch.no_grad()
+def alignment(
+    embeddings: Float[Tensor, "rows ..."],
+    labels: Shaped[Tensor, "..."],
+    *,
+    alpha: float = 2.0,
+    max_pairs: int = MOST_PAIRS,
+    seed: int = 0,
+) -> float:
+    r"""How far the pairs of one class lie apart on the unit sphere; 0 where each class is one point.
+
+    $$E_{x, y \text{ of one class}} \lVert \hat x - \hat y \rVert^\alpha$$
+
+    over all pairs; of more than 11,585 rows over those of a sample (`Pairs`).
+
+    Args:
+        embeddings: finite; only directions count, and a zero vector is orthogonal to all.
+        labels: class of each row, integers; some class has two rows.
+        alpha: exponent, above 0; 2 gives values in [0, 4].
+        max_pairs: as in `Pairs`.
+        seed: as in `Pairs`.
+
+    Raises:
+        ValueError: an argument is out of its range, or no class has two rows.
+
+    Source: Wang and Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the
+    Hypersphere, ICML 2020, the alignment loss; two images of a class are their two views of an image.
+
+    >>> alignment(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 1]))
+    2.0
+    """
+    check_positive("alpha", alpha)
+    count, sums = 0, []
+    for part, _ in Pairs(embeddings, labels, "cosine", max_pairs, seed):
+        count += len(part)
+        sums.append(float((2 * part).clamp_(min=0).pow_(alpha / 2).sum()))
+    if count == 0:
+        raise ValueError("labels has no two rows of one class to measure the distance of: give more rows.")
+    return math.fsum(sums) / count
+
+
+@torch.no_grad()
+def uniformity(
+    embeddings: Float[Tensor, "rows ..."], *, t: float = 2.0, max_pairs: int = MOST_PAIRS, seed: int = 0
+) -> float:
+    r"""How evenly rows are spread over the unit sphere: 0 where all are one point; the more even the lower.
+
+    $$\log E_{x \ne y} \exp(-t \lVert \hat x - \hat y \rVert^2)$$
+
+    over all pairs of different rows; of more than 11,585 rows over those of a sample (`Pairs`). Directions at random
+    in many dimensions have about -2t.
+
+    Args:
+        embeddings: finite, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
+        t: above 0.
+        max_pairs: as in `Pairs`.
+        seed: as in `Pairs`.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Wang and Isola, as `alignment`, the uniformity loss.
+
+    >>> round(uniformity(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), 12)
+    -4.0
+    """
+    check_positive("t", t)
+    one_class = torch.zeros(len(embeddings), dtype=torch.int64)
+    count, logs = 0, []
+    for part, _ in Pairs(embeddings, one_class, "cosine", max_pairs, seed):
+        count += len(part)
+        logs.append((-2 * t * part).logsumexp(0))
+    return float(torch.stack(logs).logsumexp(0)) - math.log(count)

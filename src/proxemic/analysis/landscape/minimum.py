@@ -1,0 +1,189 @@
+"""Where a landscape is least, by values alone: the warp and the distances themselves have kinks."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.analysis.landscape.potential import Landscape, WarpPotential
+from proxemic.losses.checks import check_positive
+
+__all__ = ["Minimum", "find_minimum"]
+
+_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS = 64, 128, 10, 36
+
+# Places whose values differ by no more than this share of the window's range are equally low.
+_TIE = 1e-11
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The lowest place of a landscape; among equally low ones the nearest to the own proxy.
+
+    Args:
+        place: its two coordinates.
+        value: the loss there.
+        distance: from the own proxy.
+        off_line: distance from the line through the own proxy and the only other; ``None``: there are several others.
+        runs_away: the loss still falls at the border of the largest window: the minimum is at infinity, and the place
+            only where the search ended.
+        flat: places beside it are equally low.
+    """
+
+    place: tuple[float, float]
+    value: float
+    distance: float
+    off_line: float | None
+    runs_away: bool
+    flat: bool
+
+
+@torch.no_grad()
+def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimum:
+    """The lowest place of a landscape in two dimensions, to within 1e-6 of the window or better.
+
+    Eleven windows around the own proxy, each twice as wide as the one before, of 64 rings of 128 places. Around the
+    lowest places of each that are lower than their neighbours, four at most, follow finer and finer grids of distances
+    and angles, on which a kink at a distance, as the warp has one at α, stays a straight line. The lowest is returned.
+
+    Of a `WarpPotential` α and f2(t) = t with one other proxy the minimum lies at the distance α (proposition III.2).
+    With several it lies at α only if there the mean over the others, by their softmax, of the cosine between the
+    directions away from them and from the own proxy is at least k1; else nearer. Farther it cannot lie, as that mean is
+    less than k2.
+
+    Args:
+        landscape: of places in two dimensions.
+        radius: of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α where
+            that is larger.
+
+    Raises:
+        ValueError: an argument is not allowed.
+
+    >>> from proxemic.analysis.landscape.potential import WarpPotential
+    >>> warped = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]), f1=WarpPotential(3.0, 0.65, 1.5))
+    >>> found = find_minimum(warped)
+    >>> round(found.place[0], 4), round(found.distance, 4), found.runs_away
+    (-3.0, 3.0, False)
+    """
+    if len(landscape.own) != 2:
+        raise ValueError(
+            f"landscape is of {len(landscape.own)} dimensions, but the search is in two: take landscape_of the loss."
+        )
+    if radius is None:
+        alpha = landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0
+        radius = max(2 * landscape.spacing, alpha)
+    check_positive("radius", radius)
+    search = _Search(landscape)
+    known: list[_Found] = []
+    for doubling in range(_DOUBLINGS + 1):
+        for candidate in search.in_window(radius * 2**doubling):
+            # What lies on the border is seen from the next window.
+            inside = not candidate.on_border or doubling == _DOUBLINGS
+            settled = (each for each in known if each.settled)
+            if inside and all(search.apart(each, candidate) > 2 * candidate.step for each in settled):
+                known.append(search.refined(candidate))
+    found = known[0]
+    for each in known[1:]:
+        if each.value < found.value - max(found.tolerance, each.tolerance):
+            found = each
+    place = search.place(found)
+    off_line = None
+    if len(landscape.others) == 1:
+        off_line = abs(found.distance * math.sin(found.angle))
+    x, y = place.tolist()
+    return Minimum((x, y), landscape(place.unsqueeze(0)).item(), found.distance, off_line, found.on_border, found.flat)
+
+
+@dataclass(frozen=True)
+class _Found:
+    distance: float
+    angle: float
+    value: float
+    tolerance: float
+    step: float
+    on_border: bool
+    flat: bool
+    settled: bool = False
+
+
+class _Search:
+    """In polar coordinates around the own proxy; the angle 0 points away from the nearest other."""
+
+    def __init__(self, landscape: Landscape) -> None:
+        self.landscape, self.own = landscape, landscape.own.double()
+        away = self.own - landscape.others.double()
+        nearest = away[away.norm(dim=1).argmin()]
+        self.turn = math.atan2(nearest[1].item(), nearest[0].item())
+
+    def places(self, distances: Float[Tensor, " n"], angles: Float[Tensor, " n"]) -> Float[Tensor, "n 2"]:
+        turned = angles + self.turn
+        return self.own + distances.unsqueeze(1) * torch.stack((turned.cos(), turned.sin()), 1)
+
+    def place(self, found: _Found) -> Float[Tensor, " 2"]:
+        return self.places(*torch.tensor([[found.distance], [found.angle]], dtype=torch.float64)).squeeze(0)
+
+    def apart(self, one: _Found, other: _Found) -> float:
+        return (self.place(one) - self.place(other)).norm().item()
+
+    def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
+        """One row a distance; and up to which difference two of them count as equal."""
+        values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
+        if not values.isfinite().all():
+            raise ValueError(
+                f"f1 and f2 overflow within a distance of {distances.max():.3g}: give functions that grow less."
+            )
+        return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
+
+    def in_window(self, radius: float) -> list[_Found]:
+        """The places of a grid that no neighbour is lower than: the lowest four, nearest first where they are equal."""
+        distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
+        angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
+        values, tolerance = self.values(distances, angles)
+        beyond = torch.cat((values[1:], values.new_full((1, _ANGLES), math.inf)))
+        before = torch.cat((values.new_full((1, _ANGLES), math.inf), values[:-1]))
+        beside = torch.minimum(values.roll(1, 1), values.roll(-1, 1))
+        low = values <= torch.minimum(torch.minimum(beyond, before), beside)
+        # All angles of the ring 0 are one place.
+        low[0] = False
+        low[0, 0] = values[0, 0] <= values[1].min() + tolerance
+        level = torch.where(values <= values.min() + tolerance, values.min(), values)
+        rings, turns = torch.nonzero(low).unbind(1)
+        order = level[rings, turns].argsort(stable=True)[:4]
+        everywhere = self.places(*torch.cartesian_prod(distances, angles).unbind(1)).unflatten(0, values.shape)
+        found = []
+        for ring, turn in zip(rings[order].tolist(), turns[order].tolist(), strict=True):
+            apart = (everywhere - everywhere[ring, turn]).norm(dim=2) * (_RINGS / radius)
+            beside = (apart > 0.5) & (apart < 1.5)
+            flat = bool((beside & (values <= values[ring, turn] + tolerance)).any())
+            place = (distances[ring].item(), angles[turn].item(), values[ring, turn].item())
+            found.append(_Found(*place, tolerance, radius / _RINGS, ring == _RINGS, flat))
+        return found
+
+    def refined(self, found: _Found) -> _Found:
+        """By grids around the place, each half as wide as the one before unless the lowest is at their border."""
+        if found.on_border:
+            return found
+        offsets = torch.linspace(-1, 1, 17, dtype=torch.float64)
+        distance, angle, value = found.distance, found.angle, found.value
+        along, around = found.step, 4 * math.pi / _ANGLES
+        share, settled = 0.5**_HALVINGS, False
+        for _ in range(10 * _HALVINGS):
+            settled = along < share * found.step and (around < share or distance == 0)
+            if settled:
+                break
+            if distance == 0:
+                around = math.pi  # it has no direction yet
+            distances = (distance + along * offsets).clamp(min=0)
+            values, tolerance = self.values(distances, angle + around * offsets)
+            # Of equals the nearest to the own proxy, and to where it was.
+            equal = torch.nonzero(values <= values.min() + tolerance).tolist()
+            ring, turn = min(equal, key=lambda place: (place[0], abs(place[1] - 8)))
+            distance, angle = distances[ring].item(), (angle + around * offsets[turn]).item()
+            value = values[ring, turn].item()
+            if distance == 0 or 0 < ring < 16:
+                along /= 2
+            if 0 < turn < 16:
+                around /= 2
+        return replace(found, distance=distance, angle=angle, value=value, settled=settled)

@@ -1,0 +1,154 @@
+"""Pictures of landscapes: the loss of one embedding around the proxy of its class."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.analysis.landscape.minimum import Minimum
+from proxemic.analysis.landscape.potential import Landscape, WarpPotential
+from proxemic.extras import optional_dependency
+from proxemic.losses.checks import check_positive
+
+__all__ = ["draw_landscapes", "landscape_grid", "plot_landscape"]
+
+MARK = "#d55e00"
+_LEVELS = 20
+
+
+@torch.no_grad()
+def landscape_grid(
+    landscape: Landscape, half_width: float, *, points: int = 101
+) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
+    """The loss on a square grid around the own proxy: the x, the y, and the values, one row a y.
+
+    Args:
+        landscape: of places in two dimensions.
+        half_width: of the square.
+        points: along a side.
+
+    >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
+    >>> x.tolist(), values[1, 2]
+    ([-2.0, 0.0, 2.0], tensor(0.6931, dtype=torch.float64))
+    """
+    step = 2 * check_positive("half_width", half_width) / (points - 1)
+    line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # 0 in the middle, to the last bit
+    x, y = landscape.own.double()[:2, None] + line
+    rows, columns = torch.meshgrid(y, x, indexing="ij")
+    values = landscape(torch.stack((columns, rows), 2).flatten(0, 1))
+    return x, y, values.unflatten(0, (points, points))
+
+
+def plot_landscape(
+    landscape: Landscape, half_width: float, *, minimum: Minimum | None = None, title: str = "", axes: Any = None
+) -> Any:
+    """Draw the loss around the own proxy in twenty steps, each a twentieth of the square.
+
+    The own proxy is a star, others in the plane are crosses; a diamond is the minimum, or where it runs away an arrow
+    shows the way; around the own proxy of a `WarpPotential` a dashed circle has the radius α.
+
+    Args:
+        landscape: of places in two dimensions.
+        half_width: of the square around the own proxy.
+        minimum: as `find_minimum` found it.
+        title: above the picture.
+        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: an argument is not allowed.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    >>> axes = plot_landscape(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 6.0, title="no warp")
+    >>> axes.get_title(), axes.get_xlim() == (-6, 6)
+    ('no warp', True)
+    """
+    with optional_dependency("train"):
+        from matplotlib.colors import BoundaryNorm
+        from matplotlib.figure import Figure
+    if axes is None:
+        axes = Figure(figsize=(4.6, 4), layout="constrained").subplots()
+    x, y, values = (each.numpy() for each in landscape_grid(landscape, half_width))
+    levels = _levels(values)
+    norm = BoundaryNorm(levels, 256)
+    filled = axes.contourf(x, y, values, levels=levels, cmap="viridis", norm=norm)
+    axes.contour(x, y, values, levels=levels[1:-1], colors="white", linewidths=0.3, alpha=0.6)
+    bar = axes.figure.colorbar(filled, ax=axes, shrink=0.85, ticks=levels[:: max(1, len(levels) // 6)])
+    bar.ax.set_yticklabels([f"{level:.2g}" for level in bar.get_ticks()], fontsize=7)
+    bar.ax.minorticks_off()
+    own = landscape.own.tolist()
+    if isinstance(landscape.f1, WarpPotential):
+        turn, alpha = torch.linspace(0, 2 * math.pi, 181), landscape.f1.alpha
+        circle = (own[0] + alpha * turn.cos(), own[1] + alpha * turn.sin())
+        axes.plot(*circle, "--", color="white", linewidth=1.2, label="distance α")
+    axes.plot(*own, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
+    others = landscape.in_plane
+    axes.plot(*others.T, "X", color="black", markersize=9, markeredgecolor="white", label="other proxy")
+    if minimum is not None:
+        _mark(axes, own, minimum, half_width)
+    (left, right), (low, high) = ((place - half_width, place + half_width) for place in own)
+    axes.set(xlim=(left, right), ylim=(low, high), aspect="equal")
+    axes.set_title(title, fontsize=9, parse_math=False)
+    axes.tick_params(labelsize=7)
+    return axes
+
+
+def draw_landscapes(
+    landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float, *, columns: int = 2
+) -> Any:
+    """A figure of several landscapes by their titles, beside each other, with one legend.
+
+    Args:
+        landscapes: at least one.
+        minima: of the same titles.
+        half_width: of the squares.
+        columns: panels in a row.
+
+    >>> from proxemic.analysis import find_minimum
+    >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))
+    >>> figure = draw_landscapes({"no warp": landscape}, {"no warp": find_minimum(landscape)}, 6.0)
+    >>> figure.axes[0].get_title()
+    'no warp'
+    """
+    with optional_dependency("train"):
+        from matplotlib.figure import Figure
+    columns = min(columns, len(landscapes))
+    rows = math.ceil(len(landscapes) / columns)
+    figure = Figure(figsize=(max(5.4, 4.3 * columns), 3.5 * rows + 0.8), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    handles: dict[str, Any] = {}
+    for axes in panels.flat[len(landscapes) :]:
+        axes.set_visible(False)
+    for axes, (title, landscape) in zip(panels.flat, landscapes.items(), strict=False):
+        plot_landscape(landscape, half_width, minimum=minima[title], title=title, axes=axes)
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.supxlabel("place of the embedding, in units of distance\ncolour: its loss, equal areas a step", fontsize=8)
+    figure.legend(
+        handles.values(), handles, loc="outside upper center", ncols=3 * min(columns, 2), fontsize=8, edgecolor="none",
+        facecolor="#bbbbbb", framealpha=1,
+    )  # fmt: skip
+    return figure
+
+
+def _levels(values: Any) -> list[float]:
+    """Quantiles; of a level landscape two that enclose it."""
+    import numpy as np
+
+    found = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
+    return found.tolist() if len(found) > 2 else [found[0] - 0.5, found[0], found[-1] + 0.5]
+
+
+def _mark(axes: Any, own: list[float], minimum: Minimum, half_width: float) -> None:
+    if not minimum.runs_away:
+        label = "minimum (nearest of equals)" if minimum.flat else "minimum"
+        axes.plot(*minimum.place, "D", color=MARK, markersize=6, markeredgecolor="white", label=label)
+        return
+    away = [(place - start) / minimum.distance for place, start in zip(minimum.place, own, strict=True)]
+    start, end = ([own[axis] + share * half_width * away[axis] for axis in (0, 1)] for share in (0.55, 0.92))
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": MARK, "linewidth": 2.5})
+    axes.plot([], [], color=MARK, linewidth=2.5, marker=">", label="minimum at infinity")

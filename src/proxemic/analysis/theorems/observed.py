@@ -1,0 +1,260 @@
+"""Every proposition, lemma and theorem of the papers as a number: what it allows beside what is observed."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from proxemic.analysis.gap.bounds import class_minimizers, gap_bounds
+from proxemic.analysis.landscape.minimum import find_minimum
+from proxemic.analysis.landscape.potential import Landscape, WarpPotential
+from proxemic.losses.checks import check_count
+
+__all__ = ["Statement", "check_theorems", "pair_bounds"]
+
+GROWING: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "t": (torch.positive, 1.0),
+    "t²": (torch.square, 4.0),
+    "eᵗ": (torch.exp, math.exp(2)),
+    "log(1 + t)": (torch.log1p, 1.0),
+}
+"""Functions g that do not fall, and M, the largest slope of each on [0, 2]."""
+
+_ROUNDING, _SEARCH = 1e-9, 1e-4  # of float64, and of `find_minimum`
+_TRIPLETS = 2**18
+_LANDSCAPES = 8  # a search each
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An inequality over many cases.
+
+    Args:
+        name: As the paper calls it.
+        claim: What is on its left, ``≤`` or ``≥``, what is on its right.
+        observed: Left side of the case that is nearest to breaking it, or breaks it the most.
+        bound: Right side of that case.
+        holds: In how many cases.
+        cases: Of how many.
+    """
+
+    name: str
+    claim: str
+    observed: float
+    bound: float
+    holds: int
+    cases: int
+
+    @classmethod
+    def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor) -> "Statement":
+        """From the sides of all cases, of which there is at least one."""
+        observed, bound = (each.flatten().double() for each in torch.broadcast_tensors(observed, bound))
+        beyond = bound - observed if "≥" in claim else observed - bound
+        worst = int(beyond.argmax())
+        holds = int((beyond <= _ROUNDING).sum())
+        return cls(name, claim, observed[worst].item(), bound[worst].item(), holds, len(beyond))
+
+
+def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
+    """Check the propositions, lemmas and theorems of the mean-proxy and the warping paper on random cases.
+
+    Args:
+        draws: Sets of proxies, at least 1.
+        seed: Of the cases.
+
+    Returns:
+        The statements as printed; where one does not hold, or its proof gives more, that follows.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    >>> statements = check_theorems(5)
+    >>> [each.name for each in statements if each.holds < each.cases]
+    ['Proposition 2, 3 embeddings a class', 'Equation 3.8']
+    """
+    check_count("draws", draws, 1, "a case is needed")
+    check_count("seed", seed, 0, "it starts a generator")
+    generator = torch.Generator().manual_seed(seed)
+    cases: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {}
+    for case in range(draws):
+        noise = (0.01, 0.1, 0.5, 2.0)[case % 4]
+        sizes = (200, 32) if case % 10 == 0 else _sizes(generator, (2, 2), (60, 17))
+        for name, claim, *sides in (
+            *_of_pairs(generator, noise),
+            *_of_gaps(generator, *sizes),
+            *_of_circles(generator),
+        ):
+            cases.setdefault((name, claim), []).append(torch.broadcast_tensors(*sides))
+    statements = [
+        Statement.of(*key, *(torch.cat(sides) for sides in zip(*found, strict=True)))
+        for key, found in cases.items()
+        if sum(len(each) for each, _ in found)
+    ]
+    return [*statements, _proposition_iii_2(generator)]
+
+
+def pair_bounds(
+    embeddings: Float[Tensor, "images dim"],
+    labels: Int64[Tensor, " images"],
+    proxies: Float[Tensor, "classes dim"],
+    *,
+    seed: int = 0,
+) -> list[Statement]:
+    """Propositions 1 and 2 for given embeddings: pair losses are dominated by proxy losses.
+
+    Of 2¹⁸ triplets drawn at random for Proposition 1, and of as many anchors as have another image of their class for
+    Proposition 2, whose sum runs over all images of other classes. Where these are n a class at most, its bound needs
+    ``log n`` more than is printed.
+
+    Args:
+        embeddings: Only their directions count.
+        labels: Classes, rows of the proxies; at least one has two images, and there are two classes.
+        proxies: Only their directions count.
+        seed: Of the triplets.
+
+    Raises:
+        ValueError: If no class has two images, or there is one class alone.
+
+    >>> x, w = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.1, 1.0]]), torch.eye(2)
+    >>> [each.holds == each.cases for each in pair_bounds(x, torch.tensor([0, 0, 1]), w)]
+    [True, True, True, True, True, True]
+    """
+    x, w = (F.normalize(each.detach().cpu().double(), dim=1) for each in (embeddings, proxies))
+    labels = labels.cpu()
+    counts = labels.bincount()
+    if counts.max() < 2 or (counts > 0).sum() < 2:
+        raise ValueError("the propositions compare images of one class and of another: give two of each, or more.")
+    generator = torch.Generator().manual_seed(seed)
+    order = labels.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    anchors = (counts[labels] > 1).nonzero().squeeze(1)
+    anchor = anchors[torch.randint(len(anchors), (_TRIPLETS,), generator=generator)]
+    place = torch.empty_like(order).index_put((order,), torch.arange(len(order))) - starts[labels]
+    step = 1 + (torch.rand(_TRIPLETS, generator=generator) * (counts[labels[anchor]] - 1)).long()
+    positive = order[starts[labels[anchor]] + (place[anchor] + step) % counts[labels[anchor]]]
+    negative = torch.randint(len(x), (_TRIPLETS,), generator=generator)
+    apart = labels[negative] != labels[anchor]
+    found = list(_proposition_1(x, w, labels, anchor[apart], positive[apart], negative[apart]))
+    found += _proposition_2(x, w, labels, anchor.unique(), positive[_first(anchor)])
+    return [Statement.of(*each) for each in found]
+
+
+def _sizes(generator: torch.Generator, low: tuple[int, int], high: tuple[int, int]) -> tuple[int, int]:
+    classes, dim = (int(torch.randint(*ends, (), generator=generator)) for ends in zip(low, high, strict=True))
+    return classes, dim
+
+
+def _first(values: Tensor) -> Tensor:
+    """Where each value of `unique` comes first."""
+    _, inverse = values.unique(return_inverse=True)
+    return torch.full((int(inverse.max()) + 1,), len(values)).scatter_reduce(
+        0, inverse, torch.arange(len(values)), "amin"
+    )
+
+
+_Case = tuple[str, str, Tensor, Tensor]
+
+
+def _of_pairs(generator: torch.Generator, noise: float) -> Iterator[_Case]:
+    """Three embeddings of each class around its proxy; Proposition 2 is of one of them, and of all."""
+    classes, dim = _sizes(generator, (2, 2), (9, 7))
+    w = F.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
+    labels = torch.arange(classes).repeat(3)
+    x = F.normalize(w[labels] + noise * torch.randn(3 * classes, dim, generator=generator, dtype=torch.float64), dim=1)
+    others = torch.arange(1, classes)
+    yield from _proposition_1(x, w, labels, torch.zeros_like(others), torch.full_like(others, classes), others)
+    # One embedding of each class, and of the first class another, whose positive the first is.
+    one = torch.cat((torch.arange(classes), torch.tensor([classes])))
+    first, second = torch.tensor([0]), torch.tensor([classes])
+    _, claim, observed, bound = next(_proposition_2(x[one], w, labels[one], first, second, most=1))
+    yield "Proposition 2", claim, observed, bound
+    yield from _proposition_2(x, w, labels, first, second)
+
+
+def _proposition_1(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, n: Tensor) -> Iterator[_Case]:
+    epsilon = (x - w[y]).norm(dim=1).max()
+    to_own, to_other = (x[a] - w[y[a]]).norm(dim=1), (x[a] - w[y[n]]).norm(dim=1)
+    to_positive, to_negative = (x[a] - x[p]).norm(dim=1), (x[a] - x[n]).norm(dim=1)
+    for name, (g, slope) in GROWING.items():
+        exceeds = g(to_positive) - g(to_negative) - (g(to_own) - g(to_other))
+        yield f"Proposition 1, g = {name}", "L_t − L_p ≤ 2εM", exceeds, 2 * slope * epsilon
+
+
+def _proposition_2(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, most: int | None = None) -> Iterator[_Case]:
+    epsilon = (x - w[y]).norm(dim=1).max()
+    most = int(y.bincount().max()) if most is None else most
+    exceeds = []
+    for some, others in zip(a.split(1024), p.split(1024), strict=True):
+        pairs = (x[some] @ x.T).masked_fill(y[some, None] == y, -torch.inf).logsumexp(1) - (x[some] * x[others]).sum(1)
+        own = F.one_hot(y[some], len(w)).bool()
+        proxies = (x[some] @ w.T).masked_fill(own, -torch.inf).logsumexp(1) - (x[some] * w[y[some]]).sum(1)
+        exceeds.append(pairs - proxies)
+    found = torch.cat(exceeds)
+    name = f"Proposition 2, {most} embeddings a class"
+    yield name, "L_NCA − L_Proxy-NCA ≤ 2ε", found, 2 * epsilon
+    yield f"{name}, corrected", f"L_NCA − L_Proxy-NCA ≤ 2ε + log {most}", found, 2 * epsilon + math.log(most)
+
+
+def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Case]:
+    """Chapter 3 of the mean-proxy paper, for proxies that lean to one side more or less."""
+    lean = 3 * torch.rand((), generator=generator, dtype=torch.float64)
+    w = torch.randn(classes, dim, generator=generator, dtype=torch.float64)
+    w = F.normalize(w + lean * F.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0), dim=1)
+    x, mean, bounds = class_minimizers(w), w.mean(0), gap_bounds(w)
+    gaps, inner = (x - w).square().sum(1), x @ w.T
+    weights = (inner.diagonal().unsqueeze(1) - inner) * inner.exp()
+    directed = ((w.unsqueeze(1) - w) * inner.exp().unsqueeze(2)).sum(1) / weights.sum(1, keepdim=True)
+    yield "Proposition 3", "‖x_c − right side of (3.3)‖ ≤ 1e-6", (x - directed).norm(dim=1), torch.tensor(1e-6).double()
+    yield "Lemma 1", "w_c·x_c ≥ w̄·x_c", inner.diagonal(), x @ mean
+    sharp = torch.tensor([bounds.lower_sharp]).double()
+    yield "Theorem 1", "Σ_c ‖x_c − w_c‖² ≥ ‖C⁻² Σ s‖²", gaps.sum().unsqueeze(0), sharp
+    yield "Equation 3.8", "mean ‖x_c − w_c‖² ≥ C⁻³‖Σ s‖²", gaps.mean().unsqueeze(0), sharp * classes
+    yield "Equation 3.8, corrected", "mean ‖x_c − w_c‖² ≥ C⁻⁵‖Σ s‖²", gaps.mean().unsqueeze(0), sharp / classes
+    root = (1 - w @ mean).clamp(min=0).sqrt()
+    applies = x @ mean > 0
+    for name, factor, value in (
+        ("", "√(2/e)", math.sqrt(2 / math.e)),
+        (", last line of the proof", "2/√e", 2 / math.sqrt(math.e)),
+    ):
+        claim = f"‖x_c − w_c‖² ≤ 2 − {factor}·√(1 − w̄·w_c) where w̄·x_c > 0"
+        yield f"Theorem 2{name}", claim, gaps[applies], (2 - value * root)[applies]
+
+
+def _of_circles(generator: torch.Generator) -> Iterator[_Case]:
+    """Lemma III.1 of the warping paper: the extrema on a circle around the other proxy lie on the line."""
+    apart, radius = (0.2 + 8 * torch.rand(2, generator=generator, dtype=torch.float64)).tolist()
+    turn = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
+    # p_c' is at 0 and p_c at (apart, 0): e_* is at the angle 0 and e^* at π, which are the rows 0 and 360.
+    near = torch.stack((radius * turn.cos() - apart, radius * turn.sin()), 1).norm(dim=1)
+    for name, (f, _) in GROWING.items():
+        values = f(near)
+        claim = "f(e_*) − min f ≤ 0, max f − f(e^*) ≤ 0 on a circle"
+        observed = torch.stack((values[0] - values.min(), values.max() - values[360]))
+        yield f"Lemma III.1, f = {name}", claim, observed, torch.zeros(2).double()
+    # The converse: a function that falls beyond a width has a circle whose e_* is no minimum.
+    width = 0.2 + apart / 4
+    far = apart + width + radius
+    near = torch.stack((far * turn.cos() - apart, far * turn.sin()), 1).norm(dim=1)
+    values = near * (-near / width).exp()
+    lower = (1 - values.min() / values[0]).unsqueeze(0)
+    yield (
+        "Lemma III.1, converse",
+        "1 − min f / f(e_*) ≥ 0.001 for f = t·exp(−t/width)",
+        lower,
+        torch.tensor([1e-3]).double(),
+    )
+
+
+def _proposition_iii_2(generator: torch.Generator) -> Statement:
+    """By search: the minimum of two classes is where the slopes of f1 and f2 cross."""
+    off = []
+    for alpha, k1, k2, apart in torch.rand(_LANDSCAPES, 4, generator=generator, dtype=torch.float64).tolist():
+        warp = WarpPotential(0.1 + 10 * alpha, 0.05 + 0.9 * k1, 1.05 + 2 * k2)
+        found = find_minimum(Landscape(torch.zeros(2), torch.tensor([[0.5 + 6 * apart, 0.0]]), warp))
+        off.append(math.hypot(found.place[0] + warp.alpha, found.place[1]))
+    limit = torch.tensor([_SEARCH]).double()
+    return Statement.of("Proposition III.2", f"|minimum − α| ≤ {_SEARCH:g}", torch.tensor(off), limit)

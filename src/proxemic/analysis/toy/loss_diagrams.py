@@ -1,0 +1,142 @@
+"""Which pairs a loss pulls together and which it pushes apart, side by side, as figure 2 of the warping paper."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.analysis.landscape.minimum import find_minimum
+from proxemic.analysis.landscape.potential import Landscape, WarpPotential
+from proxemic.extras import optional_dependency
+
+with optional_dependency("train"):
+    from matplotlib.figure import Figure
+
+__all__ = ["DIAGRAMS", "pair_forces", "plot_loss_diagrams"]
+
+PULL, PUSH, COUPLED = "#d62728", "#1f77b4", "#c020c0"
+SHAPES = "os^"
+
+# Three classes: an anchor, which is the first, its positive, and two embeddings of each other class.
+LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
+EMBEDDINGS = torch.tensor(
+    [[-1.6, 0.4], [-2.6, -0.9], [1.7, 1.9], [0.4, 2.6], [1.9, -1.3], [0.6, -2.4]], dtype=torch.float64
+)
+PROXIES = torch.tensor([[-1.9, -0.4], [1.2, 2.0], [1.2, -2.0]], dtype=torch.float64)
+WARP = WarpPotential(1.5, 0.65, 1.5)
+MARGIN, ALPHA = 5.0, 2.0  # a margin that no pair satisfies, so that all show
+
+_Loss = Callable[[Tensor, Tensor], Tensor]
+_OWN = LABELS.unsqueeze(1) == torch.arange(len(PROXIES))
+
+
+def _triplet(pairs: Tensor, _: Tensor) -> Tensor:
+    return (pairs[0, 1] - pairs[0, 2] + MARGIN).relu()
+
+
+def _n_pair(pairs: Tensor, _: Tensor) -> Tensor:
+    return (pairs[0, 1] - pairs[0, [2, 4]]).exp().sum().log1p()
+
+
+def _lifted(pairs: Tensor, _: Tensor) -> Tensor:
+    return (pairs[0, 1] + (MARGIN - pairs[:2, 2:]).flatten().logsumexp(0)).relu()
+
+
+def _proxy_nca(_: Tensor, to_proxies: Tensor) -> Tensor:
+    return to_proxies[0, 0] + (-to_proxies[0, 1:]).logsumexp(0)
+
+
+def _proxy_anchor(_: Tensor, to_proxies: Tensor) -> Tensor:
+    def side(scores: Tensor, chosen: Tensor) -> Tensor:
+        return scores.masked_fill(~chosen, -torch.inf).exp().sum(0).log1p().mean()
+
+    return side(ALPHA * to_proxies, _OWN) + side(-ALPHA * to_proxies, ~_OWN)
+
+
+def _warped(_: Tensor, to_proxies: Tensor) -> Tensor:
+    others = (-to_proxies).masked_fill(_OWN, -torch.inf).logsumexp(1)
+    return torch.nn.functional.softplus(WARP(to_proxies[_OWN]) + others).sum()
+
+
+DIAGRAMS: dict[str, _Loss] = {
+    "a) Triplet": _triplet,
+    "b) N-Pair": _n_pair,
+    "c) Lifted Structure": _lifted,
+    "d) Proxy-NCA": _proxy_nca,
+    "e) Proxy-Anchor": _proxy_anchor,
+    "f) Warped softmax": _warped,
+}
+"""Losses of the distances between embeddings ``[6, 6]`` and to the proxies ``[6, 3]``.
+
+In a plane as large as one likes, a similarity is minus the distance; the papers of N-Pair and Proxy-Anchor have inner
+products and cosines in its place.
+"""
+
+
+def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
+    """The derivative of a loss by each distance: above 0 the pair is pulled together, below 0 pushed apart.
+
+    Args:
+        name: One of `DIAGRAMS`.
+
+    Returns:
+        Between embeddings, each pair once, above the diagonal; and between embeddings and proxies.
+
+    >>> pairs, _ = pair_forces("a) Triplet")
+    >>> pairs[0, 1].item(), pairs[0, 2].item()  # one positive, one negative
+    (1.0, -1.0)
+    """
+    pairs = torch.cdist(EMBEDDINGS, EMBEDDINGS).requires_grad_()
+    to_proxies = torch.cdist(EMBEDDINGS, PROXIES).requires_grad_()
+    value = DIAGRAMS[name](pairs, to_proxies)
+    by_pair, by_proxy = torch.autograd.grad(value, (pairs, to_proxies), materialize_grads=True)
+    return (by_pair + by_pair.T).triu(1), by_proxy
+
+
+def plot_loss_diagrams() -> tuple[Figure, list[tuple[str, str, int, int, float]]]:
+    """Draw the pulls (red) and pushes (blue) of six losses in one batch, the wider the stronger.
+
+    Shapes are classes, proxies are black, the anchor is outlined. Under the warped softmax the magenta arrows are the
+    coupled forces on the embeddings, and the small magenta nodes the points where each class is drawn to.
+
+    Returns:
+        The figure, and of each line the loss, ``embedding`` or ``proxy``, the two ends, and the derivative by distance.
+
+    Source: Figure 2 of the warping paper, by its caption.
+    """
+    figure = Figure(figsize=(11, 7.4), layout="constrained")
+    rows = []
+    for axes, name in zip(figure.subplots(2, 3).flat, DIAGRAMS, strict=True):
+        for kind, ends, found in zip(("embedding", "proxy"), (EMBEDDINGS, PROXIES), pair_forces(name), strict=True):
+            for i, j in found.nonzero().tolist():
+                force = found[i, j].item()
+                rows.append((name, kind, i, j, force))
+                width = 0.6 + 3 * abs(force) / found.abs().max().item()
+                line = zip(EMBEDDINGS[i].tolist(), ends[j].tolist(), strict=True)
+                axes.plot(*line, color=PULL if force > 0 else PUSH, linewidth=width, alpha=0.75, zorder=1)
+        if name.startswith("f"):
+            _draw_coupled(axes)
+        for place, label in zip(EMBEDDINGS.tolist(), LABELS.tolist(), strict=True):
+            edge = "black" if place == EMBEDDINGS[0].tolist() else "#777777"
+            axes.plot(*place, SHAPES[label], color="white", markeredgecolor=edge, markersize=10, zorder=3)
+        if not name.startswith(("a", "b", "c")):
+            for label, place in enumerate(PROXIES.tolist()):
+                axes.plot(*place, SHAPES[label], color="black", markersize=11, zorder=3)
+        axes.set(xlim=(-5, 4.2), ylim=(-4.4, 4.4), aspect="equal", xticks=[], yticks=[])
+        axes.set_title(name, fontsize=10)
+    return figure, rows
+
+
+def _draw_coupled(axes: Any) -> None:
+    for label, own in enumerate(PROXIES):
+        others = torch.cat((PROXIES[:label], PROXIES[label + 1 :]))
+        axes.plot(
+            *find_minimum(Landscape(own, others, WARP)).place, SHAPES[label], color=COUPLED, markersize=6, zorder=3
+        )
+    places = EMBEDDINGS.clone().requires_grad_()
+    value = _warped(torch.empty(0), torch.cdist(places, PROXIES))
+    force = -torch.autograd.grad(value, places)[0]
+    arrows = (force / force.norm(dim=1, keepdim=True)).T.tolist()
+    axes.quiver(*EMBEDDINGS.T.tolist(), *arrows, color=COUPLED, angles="xy", scale_units="xy", scale=1, zorder=2)

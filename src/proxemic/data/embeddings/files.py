@@ -1,0 +1,173 @@
+"""Embeddings on disk, ours and those made elsewhere, with what is known of their rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.data.embeddings.formats import read_parquet, read_safetensors, write_parquet, write_safetensors
+from proxemic.data.embeddings.labels import RowLabels, read_labels
+from proxemic.data.embeddings.npy import read_npy
+from proxemic.data.images import ImageSet
+from proxemic.data.pixels.base import FilePixels
+from proxemic.files import write_atomically
+
+__all__ = ["LabelledEmbeddings", "check_embedding_name", "read_embeddings", "write_embeddings"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledEmbeddings:
+    """Embeddings, and what is known of their rows.
+
+    Args:
+        embeddings: A row each; kept in files as float32.
+        rows: What is known of them.
+
+    Raises:
+        ValueError: If there are no embeddings, or the two have another number of rows.
+    """
+
+    embeddings: Float[Tensor, "rows dim"]
+    rows: RowLabels = RowLabels()
+
+    def __post_init__(self) -> None:
+        if self.embeddings.ndim != 2 or not self.embeddings.numel():
+            raise ValueError(f"embeddings has shape {list(self.embeddings.shape)}, but must be [rows, dim], 1 or more.")
+        if self.rows.count not in (None, len(self.embeddings)):
+            raise ValueError(f"rows has {self.rows.count:,} rows, but embeddings has {len(self.embeddings):,}.")
+
+    @classmethod
+    def of_images(cls, embeddings: Float[Tensor, "rows dim"], images: ImageSet) -> "LabelledEmbeddings":
+        """Take labels, flags, sequences, categories and, where the images are files, their paths and boxes."""
+        rows = RowLabels(
+            images.labels,
+            images.class_names,
+            images.pixels.names if isinstance(images.pixels, FilePixels) else None,
+            images.is_query,
+            images.is_gallery,
+            images.sequences,
+            images.categories,
+        )
+        return cls(embeddings, rows)
+
+
+def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
+    """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
+
+    ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
+    ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
+    ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
+    ``sequence`` and ``category``; ``.npy`` the embeddings alone.
+
+    Args:
+        path: The file; its folder is made if it is not there.
+        content: What to write.
+
+    Raises:
+        ValueError: If the name ends in anything else, or in ``.npy`` where there is more than embeddings to keep.
+        UserError: If it cannot be written.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "birds.safetensors"
+    >>> rows = RowLabels(torch.tensor([1, 0]), ("jay", "owl"))
+    >>> write_embeddings(path, LabelledEmbeddings(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), rows))
+    >>> birds = read_embeddings(path)
+    >>> birds.embeddings.tolist(), birds.rows.labels.tolist(), birds.rows.class_names
+    ([[1.0, 0.0], [0.0, 1.0]], [1, 0], ('jay', 'owl'))
+    """
+    path = Path(path)
+    suffix = check_embedding_name(path)
+    if suffix == ".npy" and content.rows.count is not None:
+        raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
+    embeddings = content.embeddings.detach().float().cpu()
+    with write_atomically(path) as temporary:
+        if suffix == ".safetensors":
+            write_safetensors(temporary, embeddings, content.rows)
+        elif suffix == ".parquet":
+            write_parquet(temporary, embeddings.numpy(), content.rows)
+        else:
+            with temporary.open("wb") as file:  # given a name, numpy would add .npy to it
+                np.save(file, embeddings.numpy(), allow_pickle=False)
+
+
+def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
+    r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
+
+    Floats may have any width, and a ``.safetensors`` file one two-dimensional tensor of any name. Numbers that are
+    not finite are left to the metrics to refuse.
+
+    Args:
+        path: A .safetensors, .npy or .parquet file.
+        labels: What `read_labels` reads; goes before what the file itself says. Its rows are in the order of the
+            embeddings; but where both name their rows (``path``) and differ in the order alone, the names match them.
+
+    Raises:
+        ValueError: If a file is missing, not sound, a pickle or of another kind, or the two do not fit together.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = Path(mkdtemp())
+    >>> np.save(folder / "birds.npy", np.eye(2))
+    >>> _ = (folder / "birds.csv").write_text("label\nowl\njay\n")
+    >>> birds = read_embeddings(folder / "birds.npy", folder / "birds.csv")
+    >>> birds.embeddings.dtype, birds.rows.labels.tolist(), birds.rows.class_names
+    (torch.float32, [1, 0], ('jay', 'owl'))
+    """
+    path, labels = Path(path), None if labels is None else Path(labels)
+    suffix = check_embedding_name(path)
+    if not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of embeddings.")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty: write it anew.")
+    rows = RowLabels()
+    if suffix == ".safetensors":
+        numbers, rows = read_safetensors(path)
+    elif suffix == ".parquet":
+        array, rows = read_parquet(path)
+        numbers = torch.from_numpy(array)
+    else:
+        numbers = _from_numpy(path, read_npy(path))
+    if numbers.ndim != 2 or not numbers.numel() or not numbers.is_floating_point():
+        raise ValueError(
+            f"{path} holds {str(numbers.dtype).removeprefix('torch.')} numbers of shape {list(numbers.shape)}, but "
+            "embeddings are floats [rows, dim]: convert them, and scale back those that are quantised."
+        )
+    if rows.count not in (None, len(numbers)):
+        raise ValueError(f"{path} has {len(numbers):,} embeddings, but {rows.count:,} labels, paths or flags.")
+    if labels is not None:
+        rows = _match(path, len(numbers), rows, labels, read_labels(labels))
+    return LabelledEmbeddings(numbers.float(), rows)
+
+
+def check_embedding_name(path: Path) -> str:
+    """Give the ending of the name, in small letters; raise `ValueError` where embeddings have no such format."""
+    suffix = path.suffix.lower()
+    instead = "use .safetensors, .npy (numpy.save) or .parquet"
+    if suffix in (".pt", ".pth", ".pkl", ".pickle", ".ckpt"):
+        raise ValueError(f"{path} is a pickle by its name, and opening one may run code: {instead}.")
+    if suffix not in (".safetensors", ".npy", ".parquet"):
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is no format of embeddings here: {instead}.")
+    return suffix
+
+
+def _from_numpy(path: Path, array: np.ndarray) -> Tensor:
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise ValueError(f"{path} holds {array.dtype}, but embeddings are float16, float32 or float64.")
+    # A copy, in this machine's byte order: the file may change or go.
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+
+
+def _match(path: Path, count: int, rows: RowLabels, labels: Path, given: RowLabels) -> RowLabels:
+    if given.count != count:
+        raise ValueError(f"{labels} has {given.count:,} rows, but {path} has {count:,} embeddings.")
+    if rows.paths is not None and given.paths is not None and rows.paths != given.paths:
+        place = {name: index for index, name in enumerate(given.paths)}
+        strange = next((name for name in rows.paths if name not in place), None)
+        if strange is not None:
+            raise ValueError(f"{labels} does not name {strange}, which {path} has an embedding of.")
+        if not len(place) == len(set(rows.paths)) == count:
+            raise ValueError(f"{labels} and {path} name their rows in another order, and some twice: use one order.")
+        given = given.take(torch.tensor([place[name] for name in rows.paths]))
+    return given.override(rows)

@@ -1,0 +1,166 @@
+"""How embeddings lie in .safetensors and Parquet files."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from jaxtyping import Float32
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from proxemic.data.embeddings.labels import RowLabels, gather_notes, number_labels
+from proxemic.data.row_groups import RowGroups
+from proxemic.data.sources.tables import NOTE_COLUMNS, read_notes
+from proxemic.files import readable
+
+__all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
+
+_GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
+_TEXTS = ("class_names", "paths", *_GROUPS.values())
+_TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
+_COLUMNS = ("embedding", *NOTE_COLUMNS)
+
+
+def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
+    """Write tensors; texts are bytes of JSON among them, as the header may not grow beyond 100 MB."""
+    tensors = {"embeddings": embeddings.contiguous()}
+    parts: dict[str, Any] = vars(rows) | {
+        name: part
+        for numbers, names in _GROUPS.items()
+        if (groups := getattr(rows, numbers)) is not None
+        for name, part in ((numbers, groups.numbers), (names, groups.names))
+    }
+    for name in _TENSORS:
+        part = parts.get(name)
+        if part is not None:
+            # Copies: safetensors refuses tensors that share memory, as flags from one table do.
+            tensors[name] = part.cpu().clone().contiguous() if isinstance(part, Tensor) else _to_bytes(part)
+    try:
+        safetensors.torch.save_file(tensors, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
+    """Read the tensor `embeddings`, or the only one of two dimensions, and what else `write_safetensors` writes."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
+            if "embeddings" not in names and len(tables) != 1:
+                raise ValueError(
+                    f"{path} has no tensor embeddings and not one but {len(tables)} of two dimensions: its tensors are "
+                    f"{', '.join(names[:5]) or 'none'}{', ...' * (len(names) > 5)}."
+                )
+            embeddings = file.get_tensor("embeddings" if "embeddings" in names else tables[0])
+            parts: dict[str, Any] = {name: file.get_tensor(name) for name in names if name in _TENSORS}
+    except (OSError, SafetensorError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} is no sound .safetensors file ({why}): write it anew.") from error
+    for name in _TEXTS:
+        if name in parts:
+            parts[name] = _to_texts(path, name, parts[name])
+    labels = parts.get("labels")
+    if labels is not None:
+        if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+            raise ValueError(
+                f"{path} has labels of {labels.dtype}, {list(labels.shape)}, but integers [rows] are needed."
+            )
+        # Files made elsewhere have no names for their numbers.
+        parts["labels"] = labels.long()
+        if "class_names" not in parts:
+            numbered = number_labels([str(label) for label in labels.tolist()])
+            parts |= {"labels": numbered.labels, "class_names": numbered.class_names}
+    try:
+        for numbers, names in _GROUPS.items():
+            if (numbers in parts) != (names in parts):
+                raise ValueError(f"{numbers} and {names} must be given together.")
+            if numbers in parts:
+                parts[numbers] = RowGroups(parts[numbers].long(), parts.pop(names))
+        return embeddings, RowLabels(**parts)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _to_bytes(content: Sequence[str]) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(content), "ascii"), dtype=torch.uint8)
+
+
+def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
+    try:
+        found = json.loads(content.numpy().tobytes())
+        assert isinstance(found, list)
+        assert all(isinstance(text, str) for text in found)
+    except (ValueError, RecursionError, AssertionError, TypeError) as error:
+        raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.") from error
+    return tuple(found)
+
+
+def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:
+    """Write the columns of `NOTE_COLUMNS` as far as they are known, and lists of one length."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns: dict[str, Any] = {}
+    if rows.paths is not None:
+        columns["path"] = [readable(path) for path in rows.paths]
+    if rows.labels is not None and rows.class_names is not None:
+        columns["label"] = [readable(rows.class_names[label]) for label in rows.labels.tolist()]
+    if rows.is_query is not None and rows.is_gallery is not None:
+        columns |= {"is_query": rows.is_query.cpu().numpy(), "is_gallery": rows.is_gallery.cpu().numpy()}
+    for column, groups in (("sequence", rows.sequences), ("category", rows.categories)):
+        if groups is not None:
+            columns[column] = [None if text is None else readable(text) for text in groups.texts()]
+    numbers = pyarrow.array(embeddings.reshape(-1))
+    columns["embedding"] = pyarrow.FixedSizeListArray.from_arrays(numbers, embeddings.shape[1])
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels]:
+    """Read the columns of `write_parquet`; others are not looked at."""
+    import pyarrow
+    import pyarrow.parquet
+
+    parts: list[np.ndarray] = []
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if "embedding" not in names:
+                raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
+            twice = next((name for name in _COLUMNS if names.count(name) > 1), None)
+            if twice:
+                raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
+            kind = file.schema_arrow.field("embedding").type
+            lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]
+            if not any(test(kind) for test in lists) or not pyarrow.types.is_floating(kind.value_type):
+                raise ValueError(f"{path} has {kind} in its column embedding, but it must hold lists of floats.")
+            row = 0
+            for batch in file.iter_batches(columns=["embedding"]):
+                parts.append(_rectangle(path, row, batch.column(0), parts[0].shape[1] if parts else None))
+                row += len(batch)
+    except (pyarrow.ArrowException, OSError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} is no sound Parquet file ({why}): write it anew.") from error
+    numbers = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+    return numbers, gather_notes(path, read_notes(path))
+
+
+def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float32[np.ndarray, "rows dim"]:
+    import pyarrow.compute
+
+    lengths = pyarrow.compute.call_function("list_value_length", [column]).fill_null(-1).to_numpy()
+    width = max(int(lengths[0]), 0) if width is None else width
+    if (lengths != width).any():
+        at = int((lengths != width).argmax())
+        holds = "no list" if lengths[at] < 0 else f"{lengths[at]} numbers"
+        raise ValueError(f"{path}, row {before + at + 1}: embedding is {holds}, but those before it have {width}.")
+    numbers = column.flatten()
+    if numbers.null_count:
+        at = int(numbers.is_null().to_numpy(zero_copy_only=False).argmax()) // width
+        raise ValueError(f"{path}, row {before + at + 1}: embedding lacks a number.")
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
+        return numbers.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), width)

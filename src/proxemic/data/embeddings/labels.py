@@ -1,0 +1,165 @@
+"""What is known of the rows of embeddings: classes, names, which ask and which answer."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from proxemic.data.embeddings.npy import read_npy
+from proxemic.data.row_groups import RowGroups
+from proxemic.data.sources.tables import Note, read_notes
+
+__all__ = ["RowLabels", "gather_notes", "number_labels", "read_labels"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowLabels:
+    """What is known of the rows of embeddings; None is nothing.
+
+    Args:
+        labels: Class of each row, from 0.
+        class_names: Name of each class.
+        paths: Name of each row, its image's path as a rule.
+        is_query: Rows that ask; where None, every row both asks and answers.
+        is_gallery: Rows that answer; likewise.
+        sequences: The burst or video that each row is of: those of one are no hits of each other.
+        categories: The group of classes that each row's class belongs to.
+
+    Raises:
+        ValueError: If the parts do not fit together.
+    """
+
+    labels: Int64[Tensor, " rows"] | None = None
+    class_names: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+    is_query: Bool[Tensor, " rows"] | None = None
+    is_gallery: Bool[Tensor, " rows"] | None = None
+    sequences: RowGroups | None = None
+    categories: RowGroups | None = None
+
+    def __post_init__(self) -> None:
+        if (self.is_query is None) != (self.is_gallery is None):
+            raise ValueError("is_query and is_gallery must be given together.")
+        if (self.labels is None) != (self.class_names is None):
+            raise ValueError("labels and class_names must be given together.")
+        parts = (self.labels, self.paths, self.is_query, self.is_gallery, self.sequences, self.categories)
+        counts = {len(part) for part in parts if part is not None}
+        if len(counts) > 1:
+            raise ValueError(
+                f"labels, paths, is_query, is_gallery, sequences and categories have {sorted(counts)} entries, but one "
+                "a row each."
+            )
+        if self.labels is not None and self.class_names is not None and len(self.labels):
+            low, high = (int(value) for value in self.labels.aminmax())
+            if low < 0 or high >= len(self.class_names):
+                raise ValueError(
+                    f"labels are {low} to {high}, but class_names has {len(self.class_names)} names, from 0."
+                )
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows, or None where nothing is known of them."""
+        parts = (self.labels, self.paths, self.is_query, self.sequences, self.categories)
+        return next((len(part) for part in parts if part is not None), None)
+
+    def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
+        """Keep the rows at these places, in their order; the numbers of the classes stay."""
+
+        def pick(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[order]
+
+        return RowLabels(
+            pick(self.labels),
+            self.class_names,
+            None if self.paths is None else tuple(self.paths[place] for place in order.tolist()),
+            pick(self.is_query),
+            pick(self.is_gallery),
+            self.sequences and self.sequences.take(order),
+            self.categories and self.categories.take(order),
+        )
+
+    def override(self, other: "RowLabels") -> "RowLabels":
+        """Put what is known here in the place of what `other` says of the same rows."""
+        known = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+        return replace(other, **known)
+
+
+def read_labels(path: str | Path) -> RowLabels:
+    """Read the labels of rows of embeddings, in their order.
+
+    Args:
+        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
+            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
+
+    Raises:
+        ValueError: If the file is missing, not sound, or lacks a label.
+
+    >>> import numpy as np
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "labels.npy"
+    >>> np.save(path, np.array([2**40, 7, 7]))
+    >>> read_labels(path).labels.tolist(), read_labels(path).class_names
+    ([0, 1, 1], ('1099511627776', '7'))
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".npy"):
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
+    if not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
+    if suffix != ".npy":
+        found = gather_notes(path, read_notes(path, needed=("label",)))
+    else:
+        array = read_npy(path)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise ValueError(
+                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
+            )
+        found = number_labels([str(label) for label in array.tolist()])
+    if not found.count:
+        raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
+    return found
+
+
+def number_labels(names: Sequence[str]) -> RowLabels:
+    """Number the class names given for each row in the sorted order of their text."""
+    class_names = tuple(sorted(set(names)))
+    number = {name: index for index, name in enumerate(class_names)}
+    return RowLabels(torch.tensor([number[name] for name in names], dtype=torch.int64), class_names)
+
+
+def gather_notes(path: Path, notes: Iterable[Note]) -> RowLabels:
+    """Turn the rows of a table into columns.
+
+    Raises:
+        ValueError: If some rows have flags and others have none.
+    """
+    paths: list[str] = []
+    labels: list[str] = []
+    flags: list[tuple[bool | None, bool | None]] = []
+    sequences: list[str | None] = []
+    categories: list[str | None] = []
+    for note in notes:
+        paths += [] if note.path is None else [note.path]
+        labels += [] if note.label is None else [note.label]
+        flags.append((note.is_query, note.is_gallery))
+        sequences.append(note.sequence)
+        categories.append(note.category)
+    is_query = is_gallery = None
+    if any(flag != (None, None) for flag in flags):
+        empty = next((row for row, flag in enumerate(flags, start=1) if None in flag), None)
+        if empty:
+            raise ValueError(f"{path}: is_query or is_gallery is empty in its row {empty}, but other rows have both.")
+        is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
+    known = number_labels(labels) if labels else RowLabels()
+    return replace(
+        known,
+        paths=tuple(paths) if paths else None,
+        is_query=is_query,
+        is_gallery=is_gallery,
+        sequences=RowGroups.from_names(sequences),
+        categories=RowGroups.from_names(categories),
+    )

@@ -1,0 +1,134 @@
+"""The `.bin` packs of insightface: a pickle of encoded images in pairs, read without trusting it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from proxemic.data.faces.pairs import FacePairs
+from proxemic.data.faces.plain_pickle import Array, Kind, Refused, unpickle
+from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
+
+_FOLDS = 10
+_LARGEST = 4 * 2**30  # bytes; published packs have up to 0.2 GB
+
+
+class EncodedPixels(Pixels):
+    """Pictures held in memory as PNG or JPEG files are, decoded when asked for.
+
+    Args:
+        encoded: one file's content a picture.
+        names: what to call each in an error.
+
+    Raises:
+        UnreadableImageError: on access, when a picture cannot be decoded.
+
+    Example:
+        >>> len(EncodedPixels([b"not an image"], ["lfw.bin, image 0"]))
+        1
+    """
+
+    def __init__(self, encoded: Sequence[bytes], names: Sequence[str]) -> None:
+        self.encoded = tuple(encoded)
+        self.names = tuple(names)
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        try:
+            return read_image(self.encoded[index])
+        except UnreadableImageError as error:
+            raise UnreadableImageError(self.names[index], error.reason) from error
+
+    def select(self, indices: Sequence[int]) -> "EncodedPixels":
+        """Keep the pictures at `indices`, in that order."""
+        return EncodedPixels([self.encoded[index] for index in indices], [self.names[index] for index in indices])
+
+
+def read_face_pack(path: str | Path) -> FacePairs:
+    """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
+
+    A pack is a pickle of `(images, same)`: encoded images, two a pair, and a bool a pair; its folds are ten blocks of
+    consecutive pairs. An image may also be a NumPy array of its bytes, the flags one of bools, and a flag one of its
+    bools. Anything but these, lists, tuples, bytes, integers and bools is refused.
+
+    Args:
+        path: the pack, of pickle protocol 2 to 5, written by Python 2 or 3.
+
+    Raises:
+        ValueError: the file is missing, damaged, no pack, or asks for more than a pack needs.
+
+    Example:
+        >>> import pickle, tempfile
+        >>> path = Path(tempfile.mkdtemp(), "two.bin")
+        >>> _ = path.write_bytes(pickle.dumps(([b"a", b"b", b"c", b"d"], [True, False])))
+        >>> pairs = read_face_pack(path)
+        >>> len(pairs), pairs.same.tolist(), pairs.second.tolist()
+        (2, [True, False], [1, 3])
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST:
+            raise ValueError(f"{path} has {size:,} bytes, but a pack has at most {_LARGEST:,}.")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
+    try:
+        found = unpickle(content)
+    except Refused as error:
+        raise ValueError(
+            f"{path} is refused: {error}, but a pack needs no more than protocols 2 to 5 write for lists, tuples, "
+            "bytes, integers, bools and NumPy arrays of one dimension of uint8 or bool; if you trust where it comes "
+            "from, write it anew with each image as bytes and each flag as a bool, by protocol 2 or later."
+        ) from None
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged or no pickle of protocol 2 to 5 ({describe(error)}): fetch it again."
+        ) from error
+    images, same = _checked(found, path)
+    numbers: dict[bytes, int] = {}  # of the first image that shows each picture
+    for number, image in enumerate(images):
+        numbers.setdefault(image, number)
+    places = {image: place for place, image in enumerate(numbers)}
+    indices = torch.tensor([places[image] for image in images])
+    pixels = EncodedPixels(tuple(numbers), [f"{path} (image {number}, counted from 0)" for number in numbers.values()])
+    blocks = torch.arange(len(same)).tensor_split(_FOLDS)
+    folds = torch.cat([torch.full_like(block, fold) for fold, block in enumerate(blocks)])
+    return FacePairs(pixels, indices[0::2], indices[1::2], torch.tensor(same), folds)
+
+
+def _checked(found: object, path: Path) -> tuple[list[bytes], list[bool]]:
+    same: Sequence[object]
+    match found:
+        case ([*images], [*same] | Array(Kind.BOOL, same)):
+            pass
+        case _:
+            raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
+    if not same or len(images) != 2 * len(same):
+        raise ValueError(
+            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images a flag, and a flag."
+        )
+    encoded: list[bytes] = []
+    for place, image in enumerate(images):
+        match image:
+            case bytes(content) | Array(Kind.UINT8, content):
+                encoded.append(content)
+            case _:
+                raise ValueError(
+                    f"{path}: image {place}, counted from 0, is {_name(image)}, but it must be the bytes of an image "
+                    "file."
+                )
+    for place, flag in enumerate(same):
+        if not isinstance(flag, int) or flag not in (0, 1):
+            raise ValueError(f"{path}: flag {place}, counted from 0, is {_name(flag)}, but it must be a bool.")
+    return encoded, [bool(flag) for flag in same]
+
+
+def _name(value: object) -> str:
+    if isinstance(value, Array):
+        return f"a NumPy array of {value.kind.name.lower()}"
+    return str(value) if isinstance(value, int) else f"of type {type(value).__name__}"

@@ -1,0 +1,142 @@
+"""Pairs of faces to verify, and the pair lists of Labeled Faces in the Wild."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from proxemic.data.images import ImageSet
+from proxemic.data.pixels.base import FilePixels, Pixels
+from proxemic.data.pixels.reading import describe
+
+_NAMED = 3  # examples a message gives before it only counts
+_NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"
+_SAME = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NUMBER}")
+_DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
+
+
+@dataclass(frozen=True, eq=False)
+class FacePairs:
+    """Pictures, and the pairs of them to judge.
+
+    Args:
+        pixels: the pictures, each once.
+        first: index of one picture of each pair.
+        second: index of the other.
+        same: whether the two show one person.
+        folds: the fold of each pair, from 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from proxemic.data import ArrayPixels
+        >>> pairs = FacePairs(ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8)), torch.tensor([0, 0]),
+        ...                   torch.tensor([1, 2]), torch.tensor([True, False]), torch.tensor([0, 1]))
+        >>> len(pairs), len(pairs.images())
+        (2, 3)
+    """
+
+    pixels: Pixels
+    first: Int64[Tensor, " pairs"]
+    second: Int64[Tensor, " pairs"]
+    same: Bool[Tensor, " pairs"]
+    folds: Int64[Tensor, " pairs"]
+
+    def __len__(self) -> int:
+        return len(self.same)
+
+    def images(self) -> ImageSet:
+        """The pictures in one class without a name, as pairs do not say who is shown: what an embedder takes."""
+        return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
+
+
+def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: str = ".jpg") -> FacePairs:
+    r"""Read `pairs.txt`, `pairsDevTrain.txt` or `pairsDevTest.txt` of Labeled Faces in the Wild.
+
+    The first line is `folds count`, or `count` alone for one fold. Each fold has `count` lines `name n1 n2` (one
+    person), then `count` lines `name1 n1 name2 n2` (two people); picture n of a person is `name/name_000n.jpg`. A
+    picture that several pairs share is listed once.
+
+    Args:
+        path: the list.
+        root: folder of the pictures; None leaves their paths relative, and unchecked.
+        suffix: of the pictures' names.
+
+    Raises:
+        ValueError: the list is missing, malformed, or not as long as its first line says; or pictures are missing.
+
+    Source: Huang et al., Labeled Faces in the Wild, 2007.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "pairs.txt")
+        >>> _ = path.write_text("1\nAda\t1\t2\nAda\t2\tBob\t1\n")
+        >>> pairs = read_lfw_pairs(path)
+        >>> [path.name for path in pairs.pixels.paths]
+        ['Ada_0001.jpg', 'Ada_0002.jpg', 'Bob_0001.jpg']
+        >>> pairs.first.tolist(), pairs.second.tolist(), pairs.same.tolist()
+        ([0, 1], [1, 2], [True, False])
+    """
+    path, root = Path(path), None if root is None else Path(root)
+    lines = _lines(path)
+    number, header = next(lines, (1, ""))
+    if not re.fullmatch(r"([1-9][0-9]{0,8}\s+)?[1-9][0-9]{0,8}", header):
+        raise ValueError(f"{path}, line {number}: {header!r} is neither `folds count` nor `count`, as LFW lists begin.")
+    *several, count = map(int, header.split())
+    folds = several[0] if several else 1
+
+    places: dict[str, int] = {}  # of each picture, in order of appearance
+    pairs: list[tuple[int, int]] = []
+    for number, line in lines:
+        fold, pair = divmod(len(pairs), 2 * count)
+        where = f"{path}, line {number}"
+        if fold == folds:
+            raise ValueError(f"{where}: the list goes on after the {len(pairs):,} pairs that its first line announces.")
+        first, second = _pair(line, pair < count, where, f"fold {fold + 1} has had {pair % count} of {count}")
+        pairs.append((places.setdefault(first, len(places)), places.setdefault(second, len(places))))
+    if len(pairs) < 2 * count * folds:
+        fold, pair = divmod(len(pairs), 2 * count)
+        raise ValueError(
+            f"{path} ends at line {number} with {pair} of the {2 * count} pairs of fold {fold + 1}, but its first line "
+            f"announces {folds} folds ({2 * count * folds:,} pairs): it is cut short."
+        )
+    names = [name + suffix for name in places]
+    if root is not None:
+        missing = [name for name in names if not (root / name).is_file()]
+        if missing:
+            named = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
+            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {named}.")
+    indices = torch.tensor(pairs)
+    order = torch.arange(len(pairs))
+    paths = [Path(name) if root is None else root / name for name in names]
+    return FacePairs(FilePixels(paths), indices[:, 0], indices[:, 1], order % (2 * count) < count, order // (2 * count))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines that are not blank."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no list of pairs: it is not text in UTF-8 ({error}).") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
+    return ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+
+
+def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
+    """The two pictures of a line, without suffix."""
+    wanted, other = (_SAME, _DIFFERENT) if same else (_DIFFERENT, _SAME)
+    found = wanted.fullmatch(line)
+    if not found:
+        if not other.fullmatch(line):
+            raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
+        kinds = ("one person", "two people") if same else ("two people", "one person")
+        raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress} pairs of {kinds[0]}.")
+    names = (found[1], found[2], found[1], found[3]) if same else found.groups()
+    if not same and names[0] == names[2]:
+        raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
+    first, second = (f"{name}/{name}_{int(number):04}" for name, number in (names[:2], names[2:]))
+    return first, second

@@ -1,0 +1,232 @@
+"""RecordIO files of MXNet: many encoded images with their labels in one `.rec`, and where each begins in an `.idx`.
+
+A record is the word 0xced7230a, a word of 3 bits for the kind of part and 29 for its length, the bytes, and zeros up to
+a multiple of 4. Kind 0 is a whole record. Where the bytes hold 0xced7230a at a multiple of 4, as a few of millions of
+images do, the writer leaves it out and begins another part: 1 is the first of several, 2 one in the middle, 3 the last.
+The bytes begin with a header: a count of labels, a label, and a number of 128 bits that nobody needs; if the count is
+above 0, as many labels follow, and the header's own does not count. What is left is the image. Every number is
+little-endian, every label a float32.
+
+Source: dmlc-core, `include/dmlc/recordio.h` and `src/recordio.cc`; MXNet, `python/mxnet/recordio.py`.
+"""
+
+import codecs
+import io
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from jaxtyping import Float32, Int64
+from PIL import Image
+from tqdm import tqdm
+
+from proxemic.data.faces.packs import EncodedPixels
+from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels.reading import UnreadableImageError, describe
+
+_MAGIC = 0xCED7230A
+_FRAME = struct.Struct("<II")  # magic, kind and length
+_HEADER = struct.Struct("<IfQQ")  # count of labels, label, number
+_LENGTH = 2**29 - 1  # the bits of it
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_TOGETHER = 2**17  # records looked at between two steps of the progress bar
+
+
+@dataclass(frozen=True, eq=False)
+class RecordIndex:
+    """Where the records of a file are, in the order of their keys, and their labels.
+
+    Args:
+        path: the `.rec`.
+        keys: what the `.idx` calls each, ascending.
+        starts: the byte at which each begins.
+        ends: the byte after its last.
+        labels: its first two labels, NaN for what it lacks.
+        several: whether its labels follow the header, as those of records that hold no image do.
+    """
+
+    path: Path
+    keys: Int64[np.ndarray, " records"]
+    starts: Int64[np.ndarray, " records"]
+    ends: Int64[np.ndarray, " records"]
+    labels: Float32[np.ndarray, "records 2"]
+    several: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def bare(self) -> np.ndarray:
+        """Which records are too short for an image: they hold two labels, as those of whole identities do."""
+        return self.ends - self.starts == _FRAME.size + _HEADER.size + 8
+
+
+class RecordPixels(Pixels):
+    """Images in a RecordIO file, read and decoded when asked for; the file is not held open, so any process may ask.
+
+    Args:
+        path: the `.rec`.
+        keys: what to call each record in an error.
+        starts: the byte at which each begins.
+        ends: the byte after its last.
+
+    Raises:
+        UnreadableImageError: on access, when a record is not there any more or its image cannot be decoded.
+
+    Example:
+        >>> number = np.array([0])
+        >>> len(RecordPixels(Path("train.rec"), number, number, number + 4096))
+        1
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        keys: Int64[np.ndarray, " images"],
+        starts: Int64[np.ndarray, " images"],
+        ends: Int64[np.ndarray, " images"],
+    ) -> None:
+        self.path = path
+        self.keys = keys
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        name = f"{self.path}, record {self.keys[index]},"
+        try:
+            start, length = int(self.starts[index]), int(self.ends[index] - self.starts[index])
+            # Unbuffered, `read` is one system call, which may give less; a longer buffer would read on in vain.
+            with self.path.open("rb", buffering=length) as file:
+                file.seek(start)
+                content = _content(file.read(length))
+            count = _HEADER.unpack_from(content)[0]
+        except (OSError, ValueError, struct.error) as error:
+            raise UnreadableImageError(name, describe(error)) from error
+        return EncodedPixels([content[_HEADER.size + 4 * count :]], [name])[0]
+
+    def select(self, indices: Sequence[int]) -> "RecordPixels":
+        """Keep the pictures at `indices`, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return RecordPixels(self.path, self.keys[chosen], self.starts[chosen], self.ends[chosen])
+
+
+def read_record_index(path: Path) -> RecordIndex:
+    r"""Read the index of a RecordIO file, and the header of every record, none of the images.
+
+    The records must fill the file without a gap: an index or a file that is cut short, or one of another file, shows.
+
+    Args:
+        path: the `.rec`; the `.idx` lies beside it, with a line `key<tab>offset` a record, or with spaces between.
+
+    Raises:
+        ValueError: a file is missing, or the two are damaged, cut short, or do not belong together.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "one.rec")
+        >>> _ = path.with_suffix(".idx").write_text("0\t0\n")
+        >>> _ = path.write_bytes(_FRAME.pack(_MAGIC, 28) + _HEADER.pack(0, 7.0, 0, 0) + b"pic.")
+        >>> index = read_record_index(path)
+        >>> index.keys.tolist(), index.labels[:, 0].tolist(), index.ends.tolist()
+        ([0], [7.0], [36])
+    """
+    try:
+        size = path.stat().st_size
+        words = np.memmap(path, "<u4", "r", shape=(size // 4,)) if size >= 4 else np.empty(0, "<u4")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
+    keys, starts = _read_offsets(path.with_suffix(".idx"))
+    if size % 4:
+        _refuse(path, f"it has {size:,} bytes, but a RecordIO file has a multiple of 4")
+    if starts[0] != 0 or starts[-1] + _FRAME.size + _HEADER.size > size:
+        _refuse(path, f"its index goes from byte {starts[0]:,} to {starts[-1]:,}, but it has {size:,}, from 0")
+    ends = np.append(starts[1:], size)
+    labels, several = np.full((len(keys), 2), np.nan, np.float32), np.zeros(len(keys), bool)
+    for first in tqdm(range(0, len(keys), _TOGETHER), f"reading {path.name}", leave=False, disable=None):
+        chunk = slice(first, first + _TOGETHER)
+        _read_headers(path, words, keys[chunk], starts[chunk], ends[chunk], labels[chunk], several[chunk])
+    order = np.argsort(keys, kind="stable")
+    return RecordIndex(path, keys[order], starts[order], ends[order], labels[order], several[order])
+
+
+def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.ndarray, " records"]]:
+    try:
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        if not content.strip():
+            raise ValueError("it is empty")
+        table = np.loadtxt(io.BytesIO(content), np.int64, comments=None, ndmin=2, encoding="ascii")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {describe(error)}; it belongs beside the .rec.") from error
+    except ValueError as error:
+        why = str(error).partition(";")[0].rstrip(".")
+        raise ValueError(f"{path} is no index of records, lines of key, tab, offset: {why}.") from error
+    if table.shape[1] != 2:
+        raise ValueError(f"{path} is no index of records: its lines have {table.shape[1]} numbers instead of 2.")
+    keys, starts = table[np.argsort(table[:, 1], kind="stable")].T.copy()
+    if starts[0] < 0 or (starts % 4).any() or not (np.diff(starts) > 0).all():
+        raise ValueError(f"{path} is damaged: its offsets must be multiples of 4 from 0, none of them twice.")
+    if keys.min() < 0 or len(np.unique(keys)) < len(keys):
+        raise ValueError(f"{path} is damaged: its keys must be numbers from 0, none of them twice.")
+    return keys, starts
+
+
+def _read_headers(
+    path: Path,
+    words: np.ndarray,
+    keys: Int64[np.ndarray, " chunk"],
+    starts: Int64[np.ndarray, " chunk"],
+    ends: Int64[np.ndarray, " chunk"],
+    labels: Float32[np.ndarray, "chunk 2"],
+    several: np.ndarray,
+) -> None:
+    """Check the frames of records, and fill in their labels."""
+    # The smallest record has eight words; labels are the two after it, which the last record may lack.
+    places = np.minimum(starts[:, None] // 4 + np.arange(10), len(words) - 1)
+    heads = np.asarray(words[places])
+    kind, length, count = heads[:, 1] >> 29, (heads[:, 1] & _LENGTH).astype(np.int64), heads[:, 2].astype(np.int64)
+    found = np.ascontiguousarray(heads).view("<f4")
+    several[:] = count > 0
+    labels[:, 0] = np.where(several, found[:, 8], found[:, 3])
+    labels[:, 1] = np.where(count > 1, found[:, 9], np.nan)
+    whole = (heads[:, 0] == _MAGIC) & (kind == _WHOLE) & (starts + _FRAME.size + (length + 3) // 4 * 4 == ends)
+    sound = whole & (length >= _HEADER.size + 4 * count)
+    for place in (~sound).nonzero()[0].tolist():  # few, or an error at once
+        try:
+            content = _content(words[starts[place] // 4 : ends[place] // 4].tobytes())
+            count, label, *_ = _HEADER.unpack_from(content)
+            given = struct.unpack_from(f"<{min(count, 2)}f", content, _HEADER.size) if count else (label,)
+            if len(content) < _HEADER.size + 4 * count:
+                raise ValueError("it is shorter than its labels")
+        except (ValueError, struct.error) as error:
+            why = describe(error) if isinstance(error, ValueError) else "it is too short"
+            _refuse(path, f"record {keys[place]} at byte {starts[place]:,} is none: {why}")
+        several[place], labels[place] = count > 0, (*given, np.nan)[:2]
+
+
+def _content(raw: bytes) -> bytes:
+    """What the one record of some bytes holds, its parts put together."""
+    parts: list[bytes] = []
+    place, kind = 0, _FIRST
+    while kind in (_FIRST, _MIDDLE):
+        if len(raw) < place + _FRAME.size:
+            raise ValueError("its last part is missing" if parts else "it is too short")
+        magic, word = _FRAME.unpack_from(raw, place)
+        kind, length = word >> 29, word & _LENGTH
+        if magic != _MAGIC or kind not in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST)):
+            raise ValueError("a part of it does not begin as RecordIO has it")
+        place += _FRAME.size
+        parts.append(raw[place : place + length])
+        place += (length + 3) // 4 * 4
+    if place != len(raw):
+        raise ValueError(f"it has {place:,} bytes, but the next begins, or the file ends, after {len(raw):,}")
+    return _MAGIC.to_bytes(4, "little").join(parts)
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise ValueError(f"{path} is damaged, cut short or not what its .idx is of: {why}; get both files again.")

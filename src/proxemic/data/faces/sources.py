@@ -1,0 +1,211 @@
+"""Faces to train on: the record files of insightface, and folders of identities."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from proxemic.data.faces.recordio import RecordIndex, RecordPixels, read_record_index
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels.reading import describe
+from proxemic.data.sources.image_folder import anything_to_find
+from proxemic.data.sources.listing import ENDINGS
+from proxemic.data.splits import hold_out
+from proxemic.files import readable
+
+_LARGEST = 2**24  # the whole numbers up to it are float32s
+
+
+@dataclass(frozen=True)
+class _Faces(ImageSource):
+    """Identities, all of which are trained on but for those that validate.
+
+    Args:
+        root: the folder.
+        validation_fraction: part of the identities held out for validation, 0 (none) to below 1.
+        split_seed: which identities are held out.
+    """
+
+    judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
+
+    root: Path | None = None
+    validation_fraction: float = 0.0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
+            )
+
+    @property
+    def has_test(self) -> bool:
+        """Never: faces are judged by pairs of other people."""
+        return False
+
+    def folder(self) -> Path:
+        """The root, which must be there."""
+        if self.root is None:
+            raise ValueError("data.root is missing: give the folder of the faces (--data.root DIR).")
+        root = Path(self.root)
+        if not root.is_dir():
+            raise ValueError(f"{root} is no folder: give the folder of the faces (--data.root DIR).")
+        return root
+
+    def split(self, root: Path, images: ImageSet, notes: tuple[str, ...] = ()) -> Splits:
+        """Hold identities out."""
+        if images.num_classes < 2:
+            raise ValueError(f"{root} has a single identity, but at least two are needed.")
+        train, validation = hold_out(images, self.validation_fraction, self.split_seed)
+        if validation is not None and not anything_to_find(validation):
+            raise ValueError(
+                f"{root} has no identity with two images among those that validate: change split_seed or raise "
+                "validation_fraction."
+            )
+        return Splits(train, validation, None, notes)
+
+
+@dataclass(frozen=True)
+class RecordFaces(_Faces):
+    """The training sets of insightface: `train.rec` with `train.idx`, such as MS1MV2 in the folder `faces_emore`.
+
+    Where record 0 has labels a and b, the images are the records 1 to a - 1, and what follows says which of them belong
+    to an identity; where it has one label, every record is an image. The first label of an image is its identity. A
+    file `property` (`identities,height,width`) is compared with what is found. Nothing is decoded on loading, but the
+    header of every record is read.
+
+    Args:
+        root: the folder.
+        validation_fraction: part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: which identities are held out.
+
+    Raises:
+        ValueError: the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
+
+    Source: insightface, `recognition/arcface_torch/dataset.py` (`MXFaceDataset`).
+
+    Example:
+        >>> RecordFaces(Path("faces_emore")).has_test
+        False
+    """
+
+    def load(self) -> Splits:
+        """Read the index and the labels."""
+        root = self.folder()
+        index = read_record_index(root / "train.rec")
+        chosen = _image_records(index)
+        given = index.labels[chosen, 0]
+        wrong = ~((given >= 0) & (given < _LARGEST) & (given == np.floor(given)))
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise ValueError(
+                f"{index.path}: record {index.keys[chosen][place]} has the label {given[place]}, but an identity is a "
+                f"whole number from 0 to {_LARGEST - 1}."
+            )
+        identities, labels = np.unique(given.astype(np.int64), return_inverse=True)
+        _check_property(root / "property", len(identities))
+        pixels = RecordPixels(index.path, index.keys[chosen], index.starts[chosen], index.ends[chosen])
+        return self.split(root, ImageSet(pixels, torch.from_numpy(labels), tuple(map(str, identities.tolist()))))
+
+
+@dataclass(frozen=True)
+class FaceFolders(_Faces):
+    """Images of faces in one folder an identity; they are listed, not opened, as there may be millions.
+
+    Args:
+        root: the folder of the identities' folders.
+        validation_fraction: part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: which identities are held out.
+
+    Raises:
+        ValueError: the fraction is out of range, or (on load) there are no images or a single identity.
+
+    Example:
+        >>> import tempfile
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("Ada/1.jpg", "Ada/2.jpg", "Bob/1.png"):
+        ...     (root / name).parent.mkdir(exist_ok=True)
+        ...     (root / name).touch()
+        >>> splits = FaceFolders(root).load()
+        >>> splits.train.class_names, splits.train.labels.tolist(), splits.test
+        (('Ada', 'Bob'), [0, 0, 1], None)
+    """
+
+    def load(self) -> Splits:
+        """List the images."""
+        root = self.folder()
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        paths: list[Path] = []
+        counts: dict[str, int] = {}
+        for name in names:
+            with os.scandir(root / name) as entries:
+                files = sorted(entry.name for entry in entries if _is_image(entry))
+            paths += [root / name / file for file in files]
+            counts[name] = len(files)
+        people = tuple(readable(name) for name in names if counts[name])
+        if not people:
+            raise ValueError(
+                f"{root} has no images in folders of its own, one an identity: they end in {', '.join(ENDINGS)}."
+            )
+        labels = torch.arange(len(people)).repeat_interleave(
+            torch.tensor([count for count in counts.values() if count])
+        )
+        empty = len(names) - len(people)
+        notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
+        return self.split(root, ImageSet(FilePixels(paths), labels, people), notes)
+
+
+def _is_image(entry: "os.DirEntry[str]") -> bool:
+    """By its name; what begins with a dot is some system's own, as `._1.jpg` is of macOS."""
+    return entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
+
+
+def _image_records(index: RecordIndex) -> np.ndarray:
+    """Which records hold images."""
+    if index.keys[0] != 0 or not index.several[0]:
+        return np.arange(len(index))
+    end = float(index.labels[0, 0])
+    if _LARGEST <= end < math.inf:
+        end = _end_of_images(int(end), index.bare)
+    # The keys ascend from 0 without one twice: the images are all there if the last of them is where it belongs.
+    if not (2 <= end <= len(index) and end == int(end) and index.keys[int(end) - 1] == end - 1):
+        raise ValueError(
+            f"{index.path}: record 0 says that the images are the records 1 to {end - 1:.0f}, but not all of them are "
+            f"in the index, which has {len(index):,}: get both files again."
+        )
+    return np.arange(1, int(end))
+
+
+def _end_of_images(said: int, bare: np.ndarray) -> int:
+    """The first record after the images: the header has its number as a float32, which may be rounded.
+
+    Args:
+        said: the number there, off by up to a part in 2**24.
+        bare: which records hold no image; those of identities follow the images.
+    """
+    slack = said // _LARGEST
+    near = bare[said - slack : said + slack]
+    return said - slack + int(near.argmax() if near.any() else len(near))
+
+
+def _check_property(path: Path, found: int) -> None:
+    if not path.exists():
+        return
+    try:
+        said = int(path.read_text(encoding="ascii").split(",")[0])
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} does not begin with a number of identities, as 85742,112,112 does ({describe(error)}): mend or "
+            "remove it."
+        ) from error
+    if said != found:
+        raise ValueError(
+            f"{path} says that there are {said:,} identities, but the records are of {found:,}: get the files again, "
+            "or remove it if the records are right."
+        )

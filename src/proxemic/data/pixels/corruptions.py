@@ -1,0 +1,140 @@
+r"""Nine corruptions of pictures, each in five severities, for measuring how robust embeddings are.
+
+| corruption | severity sets | 1 | 2 | 3 | 4 | 5 |
+|---|---|---|---|---|---|---|
+| gaussian-noise | standard deviation, as a part of white | 0.02 | 0.04 | 0.06 | 0.10 | 0.15 |
+| uniform-noise | largest change either way, as a part of white | 0.03 | 0.05 | 0.08 | 0.13 | 0.20 |
+| salt-and-pepper | share of pixels set to white or black | 0.01 | 0.02 | 0.03 | 0.06 | 0.10 |
+| dropout | share of pixels set to black | 0.01 | 0.03 | 0.05 | 0.10 | 0.20 |
+| cutout | side of a mid-grey square, of the shorter side | 0.10 | 0.15 | 0.20 | 0.30 | 0.40 |
+| shear | horizontal shear to the left or right, degrees | 10 | 20 | 30 | 40 | 50 |
+| jigsaw | swaps of neighbours among 6 × 6 tiles | 4 | 9 | 18 | 36 | 72 |
+| hue-and-saturation | change of both, either way, of a turn and of full | 0.05 | 0.10 | 0.16 | 0.25 | 0.40 |
+| defocus-blur | radius of the disk, in 224ths of the shorter side | 3 | 4 | 6 | 8 | 10 |
+
+The warping paper used imgaug with mostly its defaults, which draw the strength for each picture. Severity 3 is the
+strongest that imgaug draws by default; for jigsaw, which it does with 3 to 10 tiles a side, and for defocus blur,
+whose severities are the same five, the middle. Noise, salt and pepper, and dropout hit all channels of a pixel alike,
+as there. The draws do not depend on the severity: a pixel that is dropped is also dropped at the next severity.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional
+
+from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels.corruption_kinds import KINDS, Picture
+from proxemic.data.transforms import Preprocessing
+
+CORRUPTIONS = tuple(KINDS)
+SEVERITIES = (1, 2, 3, 4, 5)
+SMALLEST = 8
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One of `CORRUPTIONS` with its severity; called with a picture, it gives the corrupted one.
+
+    What is drawn depends on the name, the seed and the number of the picture alone; no generator is touched.
+
+    Args:
+        name: one of `CORRUPTIONS`.
+        severity: 1 (mild) to 5 (strong); the table at the top of this file says what it sets.
+        seed: of what is drawn, 0 or above.
+
+    Raises:
+        ValueError: an argument is out of its range; on a call, where the picture cannot be corrupted so.
+
+    Source:
+        Realigned Softmax Warping, section IV-F, Table IV.
+
+    Example:
+        >>> dropout = Corruption("dropout", severity=5)
+        >>> corrupted = dropout(torch.ones(3, 32, 32), 0)
+        >>> f"{1 - corrupted.mean():.2f}", torch.equal(corrupted, dropout(torch.ones(3, 32, 32), 0))
+        ('0.19', True)
+    """
+
+    name: str
+    severity: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in CORRUPTIONS:
+            raise ValueError(f"name is {self.name!r}, but the corruptions are: {', '.join(CORRUPTIONS)}.")
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"severity is {self.severity}, but must be a whole number from 1 (mild) to 5 (strong).")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}, but must be 0 or above.")
+
+    def __call__(self, image: Picture, index: int) -> Picture:
+        """Corrupt a picture.
+
+        Args:
+            image: 1 (grey) or 3 (red, green, blue) channels in [0, 1], at least 8 by 8 pixels; it is left as it is.
+            index: number of the picture, 0 or above: the same number draws the same.
+
+        Returns:
+            As many pixels in [0, 1]. Shear shows black where there was no picture; jigsaw leaves the edge alone, half
+            of what is left over when a side is divided by 6, and hue and saturation follow imgaug in giving grey
+            pixels a hue, red turned, where saturation is added.
+        """
+        channels, height, width = image.shape
+        if channels not in (1, 3) or min(height, width) < SMALLEST:
+            raise ValueError(
+                f"image has shape {list(image.shape)}, but must have 1 or 3 channels of at least 8 by 8 pixels."
+            )
+        if not (image.min() >= 0 and image.max() <= 1):
+            raise ValueError("image has values outside of [0, 1], or NaN: scale white to 1.")
+        corrupt, levels = KINDS[self.name]
+        draw = np.random.default_rng([zlib.crc32(self.name.encode()), self.seed, index])
+        return corrupt(image, levels[self.severity - 1], draw).clamp(0, 1)
+
+
+class CorruptedPixels(Pixels):
+    """Pictures as the network would see them, but corrupted: squares of `preprocessing.size`, made when asked for.
+
+    Embed them with `dataclasses.replace(preprocessing, resize=None)`, which leaves their pixels alone.
+
+    Args:
+        pixels: the pictures.
+        corruption: what happens to each.
+        preprocessing: its size, crop and channels come first, so that noise is in pixels that the network sees.
+        numbers: by which each is corrupted; None counts from 0. `select` keeps them.
+
+    Example:
+        >>> from proxemic.data import ArrayPixels
+        >>> pixels = ArrayPixels(np.full((2, 50, 40), 255, dtype=np.uint8))
+        >>> noisy = CorruptedPixels(pixels, Corruption("gaussian-noise", 3), Preprocessing(size=32, resize=32))
+        >>> noisy[1].mode, noisy[1].size
+        ('RGB', (32, 32))
+    """
+
+    def __init__(
+        self,
+        pixels: Pixels,
+        corruption: Corruption,
+        preprocessing: Preprocessing,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        self.pixels, self.corruption, self.preprocessing = pixels, corruption, preprocessing
+        self.numbers = range(len(pixels)) if numbers is None else numbers
+        self._fit = preprocessing.fit()
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        image = functional.pil_to_tensor(self._fit(self.pixels[index])).to(torch.float32) / 255
+        corrupted = self.corruption(image, self.numbers[index])
+        return functional.to_pil_image((255 * corrupted).round().to(torch.uint8))
+
+    def select(self, indices: Sequence[int]) -> "CorruptedPixels":
+        """Keep the pictures at `indices`, in that order, each corrupted as before."""
+        numbers = [self.numbers[index] for index in indices]
+        return CorruptedPixels(self.pixels.select(indices), self.corruption, self.preprocessing, numbers)

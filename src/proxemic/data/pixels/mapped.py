@@ -1,0 +1,165 @@
+"""Decoded pictures in one file that is mapped into memory: opened in an instant, shared by all worker processes."""
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+from PIL import Image
+
+from proxemic.data.pixels.base import FilePixels
+from proxemic.data.sources.tables import Box
+from proxemic.files import write_atomically
+
+# Header, raw pixels of all pictures, and a table of height, width and channels, by which each picture is found. The
+# table comes last, as sizes are known only once a picture is decoded, and in the same file, as two cannot be renamed
+# at once.
+_HEADER = struct.Struct("<16sQQI")  # name of the format, pictures, bytes of pixels, checksum of the table
+_FORMAT = b"proxemic pixels1"
+_ROW = np.dtype(("<u4", (3,)))
+
+
+class PixelFile:
+    """A file that `write_pixels` has written, open for reading.
+
+    A pickle of it holds its name alone: a worker maps the same memory again, however it is started.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: it is damaged, cut short or something else. The pixels themselves are not looked at.
+        OSError: it is missing or cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "one.pixels")
+        >>> write_pixels(path, [Image.new("L", (8, 6), 255)])
+        >>> file = PixelFile(path)
+        >>> len(file), file.read(0).size
+        (1, (8, 6))
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._shapes = _read_shapes(path)
+        self._ends = self._shapes.prod(axis=1).cumsum() + _HEADER.size
+        # A view of the base class, whose slices are made faster.
+        self._bytes = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def __reduce__(self) -> tuple[type["PixelFile"], tuple[Path]]:
+        return PixelFile, (self.path,)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return len(self._bytes)
+
+    def read(self, place: int) -> Image.Image:
+        """Give the picture at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
+        height, width, channels = self._shapes[place].tolist()
+        end = int(self._ends[place])
+        flat = self._bytes[end - height * width * channels : end]
+        return Image.fromarray(flat.reshape((height, width) if channels == 1 else (height, width, channels)))
+
+
+def write_pixels(path: Path, pictures: Iterable[Image.Image]) -> None:
+    """Write pictures of mode L or RGB, one at a time, to a file that is whole or not there.
+
+    Args:
+        path: the file; it replaces one of that name, which processes that have it open go on reading.
+        pictures: the pictures; none but the one being written is kept.
+
+    Raises:
+        UserError: it cannot be written, above all because the disk is full.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
+        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
+        >>> PixelFile(path).read(1).getpixel((0, 0))
+        (255, 0, 0)
+    """
+    shapes: list[tuple[int, int, int]] = []
+    with write_atomically(path) as temporary, temporary.open("wb") as file:
+        file.write(bytes(_HEADER.size))
+        for picture in pictures:
+            shapes.append((picture.height, picture.width, len(picture.getbands())))
+            file.write(picture.tobytes())
+        length = file.tell() - _HEADER.size
+        table = np.array(shapes, dtype="<u4").tobytes()
+        file.write(table)
+        file.seek(0)
+        file.write(_HEADER.pack(_FORMAT, len(shapes), length, zlib.crc32(table)))
+
+
+def _read_shapes(path: Path) -> Int64[np.ndarray, "pictures 3"]:
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size or not header.startswith(_FORMAT):
+            raise ValueError(f"{path} is no file of decoded images.")
+        _, count, length, checksum = _HEADER.unpack(header)
+        expected, found = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
+        if found != expected:
+            raise ValueError(f"{path} has {found:,} bytes, but by its header it must have {expected:,}.")
+        file.seek(_HEADER.size + length)
+        table = file.read()
+    shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)
+    if zlib.crc32(table) != checksum or shapes.prod(axis=1).sum() != length:
+        raise ValueError(f"{path} has a damaged table of sizes.")
+    return shapes
+
+
+class CachedPixels(FilePixels):
+    """Image files whose pictures are read, decoded and shrunk as they are, from a cache that `cache_images` keeps.
+
+    Args:
+        file: the cache.
+        places: where in it each picture is.
+        paths: the image file that each picture came from; it is not opened.
+        boxes: the part of it that the picture is, as in `FilePixels`; it was cut out before.
+
+    Raises:
+        ValueError: the parts do not fit together.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
+        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
+        >>> pixels = CachedPixels(PixelFile(path), np.array([1, 0]), [Path("red.png"), Path("black.png")])
+        >>> len(pixels), pixels[1].mode, pixels.select([0])[0].size
+        (2, 'L', (5, 7))
+    """
+
+    def __init__(
+        self,
+        file: PixelFile,
+        places: Int64[np.ndarray, " pictures"],
+        paths: Sequence[Path],
+        boxes: Sequence[Box | None] | None = None,
+    ) -> None:
+        super().__init__(paths, boxes)
+        self.file = file
+        self.places = places
+        if len(self.places) != len(self.paths):
+            raise ValueError(f"places has {len(self.places)} entries but paths {len(self.paths)}: give one a picture.")
+        if len(self.places) and not 0 <= self.places.min() <= self.places.max() < len(file):
+            raise ValueError(
+                f"places go from {self.places.min()} to {self.places.max()}, but {file.path} has {len(file)} pictures, "
+                "from 0."
+            )
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return self.file.read(int(self.places[index]))
+
+    def select(self, indices: Sequence[int]) -> "CachedPixels":
+        """Keep the pictures at `indices`, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        whole = super().select(chosen.tolist())
+        return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

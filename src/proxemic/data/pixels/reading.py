@@ -1,0 +1,248 @@
+"""One picture, from a file or from memory, as training and evaluation see it."""
+
+import io
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from proxemic.extras import optional_dependency
+from proxemic.files import readable
+
+with optional_dependency("train"):
+    from filelock import FileLock
+
+Picture = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
+"""What `read_image` takes."""
+
+_MODES = ("L", "RGB")
+_GREY_MODES = ("1", "L", "LA", "La")
+_DEEP_GREY_MODES = ("I", "I;16", "I;16B", "I;16L")
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_THE_SIDE = (5, 6, 7, 8)
+_PIXELS_AT_ONCE = 180_000_000  # one picture of the largest size that Pillow opens
+_HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
+_HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-pictures.lock"
+
+
+class UnreadableImageError(ValueError):
+    """A file that cannot be decoded as an image.
+
+    Args:
+        path: the file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
+        reason: what the decoder said.
+
+    Example:
+        >>> str(UnreadableImageError("cat.png", "truncated file"))
+        'cat.png cannot be read as an image: truncated file.'
+    """
+
+    def __init__(self, path: str | Path, reason: str = "") -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        if not self.reason:  # the worker's traceback; its last line is this error's own
+            return str(self.path).strip().splitlines()[-1].rpartition("UnreadableImageError: ")[2]
+        return f"{readable(self.path)} cannot be read as an image: {self.reason.rstrip('.')}."
+
+
+def read_image(picture: Picture) -> Image.Image:
+    """Prepare a picture exactly as training and evaluation see it: upright, opaque, 8 bits, of mode L or RGB.
+
+    The picture is turned upright by its EXIF tag, transparency is flattened on white, and 16 bits become 8. A picture
+    that was prepared before is returned as it is.
+
+    Args:
+        picture: the path of a file; the content of a file as bytes; a PIL image; or a NumPy array `[H, W]` or
+            `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels are grey, grey and alpha, RGB, or RGB and alpha.
+
+    Raises:
+        UnreadableImageError: the file is missing, is no regular file, or cannot be decoded.
+        ValueError: picture is something else.
+
+    Example:
+        >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
+        (255, 255, 255)
+        >>> read_image(np.zeros((2, 4), dtype=np.uint16)).mode
+        'L'
+    """
+    if isinstance(picture, Image.Image):
+        # An opened file may know more of itself than its info says.
+        if picture.mode in _MODES and not picture.info and type(picture) is Image.Image:
+            return picture
+        try:
+            return prepare(picture)
+        except Exception as error:  # opened, but not yet decoded: as in `open_image`
+            raise UnreadableImageError(getattr(picture, "filename", "") or "picture", describe(error)) from error
+    if isinstance(picture, np.ndarray):
+        return prepare(_from_array(picture))
+    if not isinstance(picture, str | os.PathLike | bytes):
+        raise ValueError(
+            f"picture is of type {type(picture).__name__}, but it must be a path, the bytes of a file, a PIL image or "
+            "a NumPy array."
+        )
+    with open_image(picture) as image:
+        return prepare(image)
+
+
+@contextmanager
+def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
+    """Open a file, or the content of one, whose pixels are not yet decoded.
+
+    While the context is entered, the picture counts among those that the threads of the process hold at once: the next
+    one waits where they have too many pixels together, however many threads there are. Pictures of more than 90 million
+    pixels are decoded one after the other, however many processes there are.
+
+    Args:
+        file: the path, or the content.
+
+    Raises:
+        UnreadableImageError: the file is missing, is no regular file, or what is done in the context fails.
+    """
+    name = f"picture of {len(file):,} bytes" if isinstance(file, bytes) else Path(file)
+    try:
+        with (
+            _open(file) as opened,
+            Image.open(opened) as image,
+            _BUDGET.take(image.width * image.height),
+            _alone(image.width * image.height),
+            closing(image),  # it gives its pixels back before the next picture takes as many
+        ):
+            yield image
+    # Pillow's decoders raise whatever the parser of the format raises: OSError, SyntaxError, struct.error, ...
+    except Exception as error:
+        raise UnreadableImageError(name, describe(error)) from error
+
+
+def prepare(image: Image.Image) -> Image.Image:
+    """Make an opened picture what `read_image` gives; errors are those of the decoder."""
+    image.load()  # the tag may follow the pixels
+    turn = _TURNS.get(_orientation(image))
+    prepared = _flatten(image if turn is None else image.transpose(turn))
+    prepared.info = {}  # what it said is done
+    return prepared
+
+
+def examine(path: Path) -> tuple[str, tuple[int, int]]:
+    """Decode all of a file, as a truncated JPEG has a sound header, and keep nothing of it.
+
+    Returns:
+        Its format, and its width and height when it is upright.
+
+    Raises:
+        UnreadableImageError: as `read_image`.
+    """
+    with open_image(path) as image:
+        kind, (width, height) = image.format or "unknown", image.size
+        if kind == "JPEG":
+            image.draft(image.mode, (1, 1))  # reads everything, but computes an eighth of the picture
+        image.load()
+        if image.mode not in _MODES:
+            _flatten(image)
+        return kind, (height, width) if _orientation(image) in _ON_THE_SIDE else (width, height)
+
+
+def describe(error: Exception) -> str:
+    """Say in a few words, without the path, why a file could not be read."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "its content is not that of a known image format"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
+def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesIO:
+    if isinstance(file, bytes):
+        return io.BytesIO(file)
+    mode = Path(file).stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
+        raise ValueError("it is a pipe, a device or a socket, not a file")
+    return Path(file).open("rb")
+
+
+def _orientation(image: Image.Image) -> int:
+    return image.getexif().get(ExifTags.Base.Orientation, 1)
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    grey = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1)
+    colour = array.ndim == 3 and array.shape[2] in (2, 3, 4)
+    depth = array.dtype.itemsize if array.dtype.kind == "u" else None  # in either order of bytes
+    if depth not in (1, 2) or not (grey or colour) or not array.size:
+        raise ValueError(
+            f"picture is an array of {array.dtype} of shape {list(array.shape)}, but it must be [H, W] or [H, W, C] of "
+            "uint8 or uint16, with 1 to 4 channels."
+        )
+    if grey:
+        array = array.reshape(array.shape[:2])
+    if depth == 2:
+        # Pillow drops the lower byte where it reads colours of 16 bits from a file.
+        array = (array // 257 if grey else array >> 8).astype(np.uint8)
+    return Image.fromarray(array)
+
+
+def _flatten(image: Image.Image) -> Image.Image:
+    """Give a new picture of mode L or RGB."""
+    if image.mode in _DEEP_GREY_MODES:
+        deep = np.asarray(image).astype(np.int64)
+        return Image.fromarray((deep.clip(0, 65535) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("floating-point pixels have no fixed range")
+    mode = "L" if image.mode in _GREY_MODES else "RGB"
+    if image.has_transparency_data:
+        opaque = image.convert("RGBA")
+        white = Image.new("RGBA", opaque.size, "white")
+        return Image.alpha_composite(white, opaque).convert(mode)
+    return image.convert(mode)
+
+
+@contextmanager
+def _alone(pixels: int) -> Iterator[None]:
+    """Keep the user's other processes from huge pictures, as long as this one has one in hand; a killed one lets go."""
+    if pixels <= _HUGE:
+        yield
+        return
+    with FileLock(_HUGE_LOCK, is_singleton=False):
+        yield
+
+
+class _Budget:
+    """Pixels that threads take, as many as there are; one who asks for more takes all of them."""
+
+    def __init__(self, pixels: int) -> None:
+        self.all = self.free = pixels
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def take(self, pixels: int) -> Iterator[None]:
+        pixels = min(pixels, self.all)
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= pixels)
+            self.free -= pixels
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += pixels
+                self.changed.notify_all()
+
+
+_BUDGET = _Budget(_PIXELS_AT_ONCE)

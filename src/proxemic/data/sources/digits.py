@@ -1,0 +1,59 @@
+"""Digits: scikit-learn's handwritten digits, for pictures of embeddings without a download."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.pixels.base import ArrayPixels
+from proxemic.extras import optional_dependency
+
+
+@dataclass(frozen=True)
+class Digits(ImageSource):
+    """1,797 handwritten digits of 8 by 8 pixels, bright on black, which scikit-learn brings along.
+
+    The test has the classes of the training, but other images: for pictures of embeddings in two or three dimensions,
+    no judgement of retrieval.
+
+    Args:
+        validation_fraction: part of the training images held out for validation, 0 (none) to below 1.
+        split_seed: which images validate and which test.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
+
+    Example:
+        >>> splits = Digits().load()
+        >>> len(splits.train), len(splits.validation), len(splits.test), splits.train.num_classes
+        (1167, 130, 500, 10)
+    """
+
+    validation_fraction: float = 0.1
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
+            )
+
+    def load(self) -> Splits:
+        """Read the digits and part them by image."""
+        with optional_dependency("train"):
+            from sklearn.datasets import load_digits
+        pictures, labels = load_digits(return_X_y=True)
+        pixels = np.rint(pictures.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+        images = ImageSet(ArrayPixels(pixels), torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.split_seed))
+        test, rest = order[:500], order[500:]
+        held = round(len(rest) * self.validation_fraction)
+        return Splits(
+            images.select(rest[held:].sort().values),
+            images.select(rest[:held].sort().values) if held else None,
+            images.select(test.sort().values),
+            ("The test classes were trained on: a picture to look at, no judgement of retrieval.",),
+        )

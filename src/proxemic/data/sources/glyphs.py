@@ -1,0 +1,188 @@
+"""Glyphs: real type rendered from the fonts that matplotlib brings, a data set without a download."""
+
+import hashlib
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from PIL import Image, ImageDraw, ImageFont, features
+
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.splits import hold_out
+from proxemic.errors import UserError
+from proxemic.extras import how_to_install
+from proxemic.files import write_atomically
+
+FACES = tuple(
+    f"DejaVu{family}{style}"
+    for family, slanted in (("Sans", "Oblique"), ("SansMono", "Oblique"), ("Serif", "Italic"))
+    for style in ("", "-Bold", f"-{slanted}", f"-Bold{slanted}")
+)
+"""The typefaces, in the order in which `ImageSet.groups` numbers them."""
+
+_SIZE = 32
+_FORMAT_VERSION = 1
+
+Codes = Int64[np.ndarray, " characters"]
+Rasters = UInt8[np.ndarray, "characters faces height width"]
+
+
+@dataclass(frozen=True)
+class Glyphs(ImageSource):
+    """Characters as classes, the 12 DejaVu typefaces as their images: bright on black, 32 by 32 pixels.
+
+    A character is centred by its text box, so that an accent stays above and a subscript below the middle.
+
+    The classes are the letters, numbers and symbols that all 12 faces have. Characters that are drawn alike (Latin A,
+    Greek Α, Cyrillic А) cannot be told apart by any reader, so of those that share a raster, be it in a single face,
+    only the one with the lowest code point is kept: no picture belongs to two classes, and a perfect score is possible.
+    Half of the characters, always the same, are for training and the other half for the test.
+
+    Args:
+        train_classes: characters to take from the training half; None for all.
+        test_classes: characters to take from the test half; None for all.
+        validation_fraction: part of the training characters held out for validation, 0 (none) to below 1.
+        split_seed: which training characters validate.
+        cache_dir: folder for the rendered characters; None for the user's cache folder.
+
+    Raises:
+        ValueError: a number is out of range, or (on load) a half has fewer characters than asked for.
+
+    Example:
+        >>> import tempfile
+        >>> splits = Glyphs(train_classes=16, test_classes=8, cache_dir=Path(tempfile.mkdtemp())).load()
+        >>> splits.train.num_classes, splits.validation.num_classes, len(splits.test)
+        (8, 8, 96)
+    """
+
+    train_classes: int | None = None
+    test_classes: int | None = None
+    validation_fraction: float = 0.5
+    split_seed: int = 0
+    cache_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("train_classes", "test_classes"):
+            count = getattr(self, name)
+            if count is not None and count < 2:
+                raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
+
+    def load(self) -> Splits:
+        """Render the characters, or read them from the cache, and split them."""
+        codes, rasters, notes = _cached(self.cache_dir)
+        # By hash: code points in order would put whole scripts into one half.
+        order = sorted(range(len(codes)), key=lambda place: hashlib.sha256(b"%d" % codes[place]).digest())
+        halves = order[: len(order) // 2], order[len(order) // 2 :]
+        train = _take(codes, rasters, halves[0], self.train_classes, "train_classes")
+        test = _take(codes, rasters, halves[1], self.test_classes, "test_classes")
+        note = (
+            f"{len(codes):,} characters in {len(FACES)} typefaces look different; "
+            f"{train.num_classes:,} are for training and validation, {test.num_classes:,} others for the test."
+        )
+        train, validation = hold_out(train, self.validation_fraction, self.split_seed)
+        return Splits(train, validation, test, (note, *notes))
+
+
+def _take(codes: Codes, rasters: Rasters, half: Sequence[int], count: int | None, name: str) -> ImageSet:
+    if count is not None and count > len(half):
+        raise ValueError(f"{name} is {count}, but that half has {len(half)} characters: lower it, or null for all.")
+    chosen = sorted(half[:count])
+    names = tuple(f"U+{code:04X} {chr(code)}" for code in codes[chosen].tolist())
+    labels = torch.arange(len(chosen)).repeat_interleave(len(FACES))
+    faces = torch.arange(len(FACES)).repeat(len(chosen))
+    return ImageSet(ArrayPixels(rasters[chosen].reshape(-1, _SIZE, _SIZE)), labels, names, groups=faces)
+
+
+def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
+    fonts = _font_files()
+    folder = _default_cache() if folder is None else Path(folder)
+    path = folder / f"glyphs-{_fingerprint(fonts)}.npz"
+    try:
+        # Opened here, as NumPy leaves a file open that turns out to be damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            codes, rasters = stored["codes"], stored["rasters"]
+        if rasters.shape == (len(codes), len(FACES), _SIZE, _SIZE) and rasters.dtype == np.uint8:
+            return codes, rasters, ()
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        pass  # absent, or damaged: rendering again takes a second
+    codes, rasters = render(fonts)
+    try:
+        with write_atomically(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, codes=codes, rasters=rasters)
+    except UserError as error:
+        return codes, rasters, (f"Rendered characters could not be kept for the next time: {error}",)
+    return codes, rasters, ()
+
+
+def _default_cache() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("proxemic")
+
+
+def _font_files() -> list[Path]:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ValueError(f"Glyphs needs matplotlib's fonts: {how_to_install('train')}.") from error
+    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
+    files = [folder / f"{face}.ttf" for face in FACES]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ValueError(
+            f"{folder} lacks {', '.join(missing)}, which Glyphs is drawn with: install matplotlib from PyPI, "
+            "which brings these fonts."
+        )
+    return files
+
+
+def _fingerprint(fonts: Sequence[Path]) -> str:
+    digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
+    digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
+    for font in fonts:
+        digest.update(font.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def render(fonts: Sequence[Path]) -> tuple[Codes, Rasters]:
+    """Draw the characters that all fonts have and that no other character looks like.
+
+    Args:
+        fonts: TrueType files.
+
+    Returns:
+        Code points in ascending order, and a picture of each in each font.
+    """
+    from matplotlib.ft2font import FT2Font
+
+    shared = set.intersection(*(set(FT2Font(str(font)).get_charmap()) for font in fonts))
+    faces = [ImageFont.truetype(font, int(0.6 * _SIZE), layout_engine=ImageFont.Layout.BASIC) for font in fonts]
+    codes: list[int] = []
+    rasters: list[np.ndarray] = []
+    taken: set[bytes] = set()
+    for code in sorted(shared):
+        if unicodedata.category(chr(code))[0] not in "LNS":
+            continue
+        drawn = [_draw(chr(code), face) for face in faces]
+        keys = {raster.tobytes() for raster in drawn}
+        if all(raster.any() for raster in drawn) and taken.isdisjoint(keys):
+            taken |= keys
+            codes.append(code)
+            rasters.append(np.stack(drawn))
+    return np.array(codes), np.stack(rasters)
+
+
+def _draw(character: str, font: ImageFont.FreeTypeFont) -> UInt8[np.ndarray, "height width"]:
+    image = Image.new("L", (_SIZE, _SIZE))
+    canvas = ImageDraw.Draw(image)
+    left, top, right, bottom = canvas.textbbox((0, 0), character, font=font)
+    corner = ((_SIZE - right - left) / 2, (_SIZE - bottom - top) / 2)
+    canvas.text(corner, character, font=font, fill=255)
+    return np.asarray(image)

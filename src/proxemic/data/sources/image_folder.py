@@ -1,0 +1,301 @@
+"""The user's own images, from a folder of class folders or a table."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.pixels.base import FilePixels
+from proxemic.data.row_groups import RowGroups
+from proxemic.data.sources.listing import Listing, list_images, unreadable
+from proxemic.data.sources.tables import IMAGE_COLUMNS, Row, SplitName
+from proxemic.data.splits import hold_out, hold_out_images
+from proxemic.files import readable
+
+_NAMED = 3  # examples a message gives before it only counts
+
+
+@dataclass(frozen=True)
+class OwnImages(ImageSource):
+    """PNG, JPEG, WebP and BMP images in one folder a class, or named in a CSV or Parquet table.
+
+    A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
+    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps those of
+    Open Metric Learning's tables: `split` (train, validation or val, test), `is_query` and `is_gallery`; `sequence`
+    (the burst or video that an image is of: those of one are no hits of each other, nor in the way); `category` (a
+    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright picture, which is cut out before
+    everything else (the whole picture where it is empty; a picture may have several rows). Labels of any type are
+    compared as text and numbered in the sorted order of that text. Other columns are named in the notes.
+
+    Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
+    given split may not have a class on two sides. With `hold_out` set to images, it may, and of each class some images
+    are held out: the model is judged on new images of the classes that it was trained on (a closed set). Where only
+    train and validation are given, the latter is the test, and validation is held out from the former. Where every
+    image is given to train, or for a final model on all classes, set `test_fraction` to 0.
+
+    Args:
+        root: the folder or the table.
+        test_fraction: part of the classes, or of the images of each class, held out for the test where it is not given,
+            0 (no test) to below 1.
+        validation_fraction: part of the remaining ones held out for validation where it is not given, 0 (none) to
+            below 1.
+        hold_out: classes for an open set, images for a closed one.
+        split_seed: which are held out.
+        strict: refuse unreadable images; otherwise they are left out and counted in the notes.
+
+    Raises:
+        ValueError: a fraction is out of range, or (on load) the images cannot be found, read or split.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog", "hen", "owl"):
+        ...     (root / name).mkdir()
+        ...     for number in range(2):
+        ...         Image.new("L", (8, 8)).save(root / name / f"{number}.png")
+        >>> splits = OwnImages(root, validation_fraction=0.0).load()
+        >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
+        (4, 2, None, 4)
+    """
+
+    root: Path | None = None
+    test_fraction: float = 0.5
+    validation_fraction: float = 0.5
+    hold_out: Literal["classes", "images"] = "classes"
+    split_seed: int = 0
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1.")
+        if self.hold_out not in ("classes", "images"):
+            raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a test is held out; with a test_fraction of 0 there may still be one that is given."""
+        return self.test_fraction > 0
+
+    def load(self) -> Splits:
+        """List the images, leave out those that cannot be decoded, and split the others."""
+        root, rows, reading = self._read()
+        parts, notes = self._given_parts(root, rows)
+        train = image_set(parts["train"], flagged=rows[0].split is None)
+        test = image_set(parts["test"]) if parts["test"] else None
+        validation = image_set(parts["validation"]) if parts["validation"] else None
+        split = hold_out if self.hold_out == "classes" else hold_out_images
+        try:
+            if test is None:
+                train, test = split(train, self.test_fraction, self.split_seed, name="test_fraction")
+            if validation is None:
+                train, validation = split(train, self.validation_fraction, self.split_seed)
+        except ValueError as error:
+            classes = len({row.label for row in rows})
+            raise ValueError(
+                f"{root} has {classes} classes in all, of {len(rows)} images, too few for its splits: {error}"
+            ) from error
+        for name, images in (("train", train), ("validation", validation), ("test", test)):
+            _check_part(root, name, images)
+        torn = _torn_sequences(train, validation, test) if self.hold_out == "images" else ()
+        return Splits(train, validation, test, (*notes, *torn, *reading))
+
+    def _given_parts(self, root: Path, rows: Sequence[Row]) -> tuple[dict[SplitName, list[Row]], tuple[str, ...]]:
+        parts: dict[SplitName, list[Row]] = {"train": [], "validation": [], "test": []}
+        for row in rows:
+            parts[row.split or "train"].append(row)
+        if not parts["train"]:
+            raise ValueError(
+                f"{root} gives splits but no readable training image: add some, give no splits, or load one split "
+                "alone (load_split; --split of proxemic evaluate)."
+            )
+        for one, other in combinations(parts, 2):
+            shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
+            if shared and self.hold_out == "classes":
+                raise ValueError(
+                    f"{root} has {len(shared)} classes in both {one} and {other} ({_some(shared)}): move each to one "
+                    "side, give no splits and let split_seed choose, or set hold_out to images to judge on new images "
+                    "of classes that were trained on."
+                )
+        if rows[0].split is None or parts["test"] or self.test_fraction == 0:
+            return parts, ()
+        if not parts["validation"]:
+            raise ValueError(
+                f"{root} gives every image to train, so that there is no test: set test_fraction to 0 to train on all "
+                "of them, or give no splits to have a test held out."
+            )
+        parts["test"], parts["validation"] = parts["validation"], []
+        return parts, (
+            f"{root} gives no test split: its validation split is the test, looked at once, "
+            f"and validation_fraction of the training {self.hold_out} validates.",
+        )
+
+    def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
+        """Read all images as one set, to judge a model that has seen none of them; with notes as in `Splits`."""
+        root, rows, notes = self._read()
+        images = image_set(rows)
+        _check_part(root, "only", images)
+        return images, notes
+
+    def gives_splits(self) -> bool:
+        """Whether the folder or table says which images are for training, validation and test."""
+        return self.root is not None and list_images(Path(self.root)).rows[0].split is not None
+
+    def load_split(self, split: SplitName) -> tuple[ImageSet, tuple[str, ...]]:
+        """Read the images that the folder or table gives to a split, and need not give to any other; with notes.
+
+        Where it gives none to test, its validation split is the test, as in `load`.
+
+        Raises:
+            ValueError: it gives no splits, or this one has no images that can be judged.
+        """
+        root, rows, notes = self._read()
+        given = {row.split for row in rows}
+        if None in given:
+            raise ValueError(f"{root} gives no splits: load all of it (load_unsplit), or have it split (load).")
+        wanted = "validation" if split == "test" and "test" not in given else split
+        chosen = [row for row in rows if row.split == wanted]
+        if not chosen:
+            raise ValueError(f"{root} gives no image to {split}: its splits are {', '.join(sorted(map(str, given)))}.")
+        images = image_set(chosen, flagged=wanted != "train")
+        _check_part(root, wanted, images)
+        called = f"its {wanted} split, as there is no test" if wanted != split else f"its {split} split"
+        taken = f"{root} gives splits: {called}, {len(chosen):,} of {len(rows):,} images, is taken."
+        return images, (taken, *notes)
+
+    def _read(self) -> tuple[Path, list[Row], tuple[str, ...]]:
+        if self.root is None:
+            raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
+        root = Path(self.root)
+        rows, notes = read_images(root, self.strict)
+        _check_usable(root, rows)
+        return root, rows, (*notes, *_lone_images(rows))
+
+
+def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], tuple[str, ...]]:
+    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`.
+
+    Raises:
+        ValueError: none can be, or `strict` and one cannot.
+    """
+    listing = list_images(root, used)
+    failures = unreadable(listing.rows)
+    if strict and failures:
+        raise ValueError(
+            f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
+        )
+    rows = [row for row in listing.rows if row.path not in failures]
+    if not rows:
+        raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
+    return rows, tuple(_notes(root, listing, failures))
+
+
+def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
+    """Make an image set of rows; with `flagged`, of which ask and which answer as they say."""
+    pixels = FilePixels([row.path for row in rows], [row.box for row in rows])
+    images = replace(
+        ImageSet.from_names(pixels, [row.label for row in rows]),
+        sequences=RowGroups.from_names([row.sequence for row in rows]),
+        categories=RowGroups.from_names([row.category for row in rows]),
+    )
+    flags = [(row.is_query, row.is_gallery) for row in rows]
+    if not flagged or all(flag == (None, None) for flag in flags):
+        return images
+    for row, flag in zip(rows, flags, strict=True):
+        if None in flag:
+            raise ValueError(f"{row.path}: is_query or is_gallery is empty, but other images of its split have both.")
+    is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
+    return replace(images, is_query=is_query, is_gallery=is_gallery)
+
+
+def _check_usable(root: Path, rows: Sequence[Row]) -> None:
+    counts = Counter(row.label for row in rows)
+    if len(counts) == 1:
+        raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
+    if max(counts.values()) == 1:
+        raise ValueError(
+            f"{root} has {len(counts)} classes with one image each, but images of one class are what is compared: "
+            "give classes at least two images."
+        )
+
+
+def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
+    if images is None:
+        return
+    if images.num_classes < 2:
+        raise ValueError(f"{root} has {images.num_classes} class in its {name} split, but at least two are needed.")
+    if name != "train" and not anything_to_find(images):
+        raise ValueError(
+            f"{root} has no query with another image of its class to find in its {name} split: add images, mind "
+            "is_query, is_gallery and sequence, or change split_seed or the fractions."
+        )
+
+
+def anything_to_find(images: ImageSet) -> bool:
+    """Whether any query has another image of its class, and of another sequence, in the gallery."""
+    everything = torch.ones(len(images), dtype=torch.bool)
+    query = everything if images.is_query is None else images.is_query
+    gallery = everything if images.is_gallery is None else images.is_gallery
+    # What is in no sequence is one of its own.
+    alone = -1 - torch.arange(len(images))
+    numbers = alone if images.sequences is None else images.sequences.numbers
+    sequences = torch.where(numbers < 0, alone, numbers)
+    pairs = torch.stack([images.labels, sequences], 1).unique(dim=0, return_inverse=True)[1]
+    of_class = images.labels[gallery].bincount(minlength=images.num_classes)[images.labels]
+    of_sequence = pairs[gallery].bincount(minlength=int(pairs.max()) + 1)[pairs]
+    return bool((of_class > of_sequence)[query].any())
+
+
+def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]:
+    notes = []
+    if failures:
+        notes.append(f"Left out: {_unreadable_note(failures)}.")
+    if listing.ignored:
+        names = [readable(path) for path in listing.ignored]
+        notes.append(
+            f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
+            f".bmp: {_some(names)}."
+        )
+    if listing.unused:
+        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
+    return notes
+
+
+def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
+    single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
+    if not single:
+        return ()
+    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}.",)
+
+
+def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
+    sides = Counter(
+        name
+        for part in parts
+        if part is not None and part.sequences is not None
+        for name in {*part.sequences.texts()} - {None}
+    )
+    torn = sorted(str(name) for name, count in sides.items() if count > 1)
+    if not torn:
+        return ()
+    return (
+        f"{len(torn)} sequences have images in more than one of training, validation and test ({_some(torn)}), which "
+        "makes the test too easy: give a column split that keeps each on one side.",
+    )
+
+
+def _unreadable_note(failures: dict[Path, str]) -> str:
+    images = "image" if len(failures) == 1 else "images"
+    return (
+        f"{len(failures)} unreadable {images}, {_some([f'{readable(path)} ({why})' for path, why in failures.items()])}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")

@@ -1,0 +1,231 @@
+"""Terms on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from proxemic.losses.checks import is_number, told
+from proxemic.losses.described import Described
+from proxemic.losses.scores.sampling import SamplingWeights
+from proxemic.losses.scores.similarity import inverse_length
+
+__all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
+
+
+class Regularizer(Described, ABC):
+    """``weight ·`` a function of the proxies, whose gradient is added onto that of the loss.
+
+    `through` spares the memory of the proxies a second and a third time: of unit copies of them, and of a gradient
+    beside that of the loss.
+
+    Args:
+        weight: Factor ≥ 0.
+
+    Raises:
+        ValueError: If ``weight`` is negative.
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        if not (is_number(weight) and weight >= 0):
+            raise ValueError(f"weight is {told(weight)}, but a regulariser's weight must be 0 or more.")
+        self.weight = weight
+
+    def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
+        """The term's value."""
+        return self.through(proxies)[1]
+
+    def through(
+        self, proxies: Float[Tensor, "classes proxies dim"], among: SamplingWeights | None = None
+    ) -> tuple[Float[Tensor, "classes proxies dim"], Float[Tensor, ""]]:
+        """The proxies, to be used in place of the argument, and the term's value."""
+        return _Through.apply(proxies, self, among or SamplingWeights(len(proxies)))  # type: ignore[return-value]
+
+    separable: ClassVar[bool] = False
+    """Whether the term is a mean over classes, each by itself, so that a chunk of classes has its part of it.
+
+    Of rows that are not all, the value is then their part; else it is the whole, to which all processes add.
+    """
+
+    @abstractmethod
+    def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
+        """Room for what `value` leaves for `add_gradient`; of a separable term, one entry a class."""
+
+    @abstractmethod
+    def value(
+        self,
+        proxies: Float[Tensor, "classes proxies dim"],
+        state: Float[Tensor, "*state"] | None,
+        among: SamplingWeights,
+    ) -> Float[Tensor, ""]:
+        """The term without its weight, outside autograd; fills the state."""
+
+    @abstractmethod
+    def add_gradient(
+        self,
+        grad: Float[Tensor, "classes proxies dim"],
+        proxies: Float[Tensor, "classes proxies dim"],
+        state: Float[Tensor, "*state"] | None,
+        factor: Float[Tensor, ""] | float,
+        among: SamplingWeights,
+    ) -> None:
+        """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
+
+
+class MeanProxyNorm(Regularizer):
+    """``weight · ‖(1/C) Σ_c ŵ_c‖``, the norm of the mean of the unit proxies; all K of a class count when K > 1.
+
+    The smaller it is, the nearer the softmax loss puts its minimiser to the proxy (mean-proxy paper, section 3).
+
+    Args:
+        weight: Factor ≥ 0; the paper takes 1.0 on CUB and 0.01 on Cars.
+
+    Raises:
+        ValueError: If ``weight`` is negative.
+
+    >>> MeanProxyNorm(weight=1.0)(torch.tensor([[[2.0, 0.0]], [[0.0, 3.0]]]))
+    tensor(0.7071)
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__(weight)
+
+    def make_state(self, proxies: Tensor) -> Tensor:
+        return proxies.new_zeros(proxies.shape[2])  # the mean
+
+    def value(self, proxies: Tensor, state: Tensor | None, among: SamplingWeights) -> Tensor:
+        mean = self.make_state(proxies) if state is None else state
+        for part in _parts(proxies):
+            scale = inverse_length(torch.linalg.vector_norm(proxies[part], dim=2))
+            if among.weights is not None:
+                scale.mul_(among.weights[part].unsqueeze(1))
+            mean.addmv_(proxies[part].flatten(0, 1).T, scale.flatten())
+        if among.group is not None:
+            dist.all_reduce(mean, group=among.group)
+        mean.div_(among.total * proxies.shape[1])
+        return mean.norm()
+
+    def add_gradient(
+        self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float, among: SamplingWeights
+    ) -> None:
+        assert state is not None
+        # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
+        direction = state * (inverse_length(state.norm()) * factor / (among.total * proxies.shape[1]))
+        for part in _parts(proxies):
+            rows = proxies[part]
+            inverse = inverse_length(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
+            scale = inverse if among.weights is None else inverse * among.weights[part].view(-1, 1, 1)
+            along = (rows @ direction).unsqueeze(2).mul_(inverse.square())
+            grad[part].addcmul_(scale, direction).addcmul_(rows, along.mul_(scale), value=-1)
+
+
+class CenterRegularizer(Regularizer):
+    """``weight · Σ_c Σ_{k<l} ‖ŵ_ck − ŵ_cl‖ / (C K (K − 1))``: lets surplus proxies of a class merge.
+
+    0 for one proxy a class. Its gradient stays finite, 0, between two proxies that coincide (SoftTriple; MPA
+    paper, equation 3), in float32 those nearer than about 1e-3 radians, below which ``2 − 2cos`` is rounding.
+    SoftTriple's published code adds 1e-5 inside the root instead.
+
+    Args:
+        weight: Factor τ ≥ 0; the papers take 0.2.
+
+    Raises:
+        ValueError: If ``weight`` is negative.
+
+    >>> CenterRegularizer(weight=1.0)(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
+    tensor(0.7071)
+    """
+
+    def __init__(self, weight: float = 0.2) -> None:
+        super().__init__(weight)
+
+    separable: ClassVar[bool] = True
+
+    def make_state(self, proxies: Tensor) -> Tensor | None:
+        classes, per_class, _ = proxies.shape
+        # For its size beside the proxies', many proxies a class have theirs made again.
+        return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
+
+    def value(self, proxies: Tensor, state: Tensor | None, among: SamplingWeights) -> Tensor:
+        total = proxies.new_zeros(())
+        if proxies.shape[1] == 1:
+            return total
+        for part in _parts(proxies):
+            lengths, mixing = _center_terms(proxies[part])
+            total.add_(lengths.sum() if among.weights is None else lengths.dot(among.weights[part]))
+            if state is not None:
+                state[part] = mixing
+        return total / self._pairs(proxies, among)
+
+    def add_gradient(
+        self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float, among: SamplingWeights
+    ) -> None:
+        if proxies.shape[1] == 1:
+            return
+        factor = 2 * factor / self._pairs(proxies, among)
+        for part in _parts(proxies):
+            mixing = (_center_terms(proxies[part])[1] if state is None else state[part]) * factor
+            if among.weights is not None:
+                mixing.mul_(among.weights[part].view(-1, 1, 1))
+            grad[part].baddbmm_(mixing, proxies[part])
+
+    def _pairs(self, proxies: Tensor, among: SamplingWeights) -> int:
+        """Each pair is met twice in a matrix of all."""
+        per_class = proxies.shape[1]
+        return 2 * among.total * per_class * (per_class - 1)
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, proxies: Tensor, regularizer: Regularizer, among: SamplingWeights
+    ) -> tuple[Tensor, Tensor]:
+        state = regularizer.make_state(proxies)
+        value = regularizer.value(proxies, state, among)
+        ctx.save_for_backward(proxies, state)
+        ctx.regularizer, ctx.among = regularizer, among
+        ctx.set_materialize_grads(False)
+        return proxies.view_as(proxies), value * regularizer.weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, grad_value: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
+        proxies, state = ctx.saved_tensors
+        if grad_value is None:
+            return grad, None, None
+        # Onto what came, not beside it: the loss made that gradient for this alone.
+        grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
+        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight, ctx.among)
+        return grad, None, None
+
+
+def _parts(proxies: Tensor) -> Iterator[slice]:
+    """Slices of classes whose proxies stay in a processor's cache while they are used."""
+    classes, per_class, dim = proxies.shape
+    step = max(2**19 // (per_class * dim), 1)
+    for start in range(0, classes, step):
+        yield slice(start, start + step)
+
+
+def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """``Σ ‖ŵ_k − ŵ_l‖`` over all k and l of each class, and the matrices that mix proxies into half its gradient."""
+    gram = torch.bmm(rows, rows.mT)
+    scale = inverse_length(gram.diagonal(dim1=1, dim2=2).sqrt())
+    cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
+    squared = 2 - 2 * cosine.nan_to_num_(nan=0)  # of lengths that overflow, ∞ · 0
+    squared.diagonal(dim1=1, dim2=2).zero_()
+    # Below the rounding of the cosine the difference, as of a proxy and itself, is noise, and the root would make it a
+    # large gradient.
+    length = torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
+    # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
+    pull = inverse_length(length).neg_()
+    along = torch.linalg.vecdot(pull, cosine)
+    mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
+    mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
+    return length.sum((1, 2)), mixing

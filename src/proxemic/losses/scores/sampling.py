@@ -1,0 +1,169 @@
+"""The classes that one step looks at: all, or those of the batch and a random part of the others."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from proxemic.distributed.class_sharding import ClassSharding, part_of
+from proxemic.distributed.gather import own_part
+from proxemic.optim.sparse_rows import step_rows
+
+__all__ = ["SampledClasses", "SamplingWeights", "choose_classes", "num_sampled"]
+
+
+@dataclass(frozen=True)
+class SamplingWeights:
+    """What rows of proxies stand for among all classes.
+
+    Args:
+        total: Classes in all.
+        weights: How many classes each row stands for; ``None``: each for itself.
+        group: The processes that have the other rows; ``None``: these are all.
+        bias: Added to the scaled score of each row where it is a negative, as margins of classes are; ``None``: 0.
+    """
+
+    total: int
+    weights: Float[Tensor, " classes"] | None = None
+    group: dist.ProcessGroup | None = None
+    bias: Float[Tensor, " classes"] | None = None
+
+    def part(self, part: slice) -> "Among":
+        """The same of a part of the rows."""
+        weights, bias = (None if each is None else each[part] for each in (self.weights, self.bias))
+        return replace(self, weights=weights, bias=bias)
+
+
+@dataclass(frozen=True)
+class SampledClasses:
+    """The classes of a step, as rows of the parameters that have one row a class.
+
+    Args:
+        labels: Row of each sample's own class among those looked at; out of their range where another process has it.
+        among: What the rows stand for.
+        index: Rows of the parameters that are looked at, ascending; ``None``: all.
+        part: Of those, the ones that this process works on, where all hold them alike; ``None``: all.
+    """
+
+    labels: Int[Tensor, " batch"]
+    among: SamplingWeights
+    index: Int[Tensor, " rows"] | None = None
+    part: slice | None = None
+
+    @classmethod
+    def of(
+        cls, labels: Int[Tensor, " batch"], rows: int, rate: float, spread: ClassSharding | None, dtype: torch.dtype
+    ) -> "Classes":
+        """Of a (joined) batch.
+
+        Args:
+            labels: Classes of the samples.
+            rows: Classes that this process holds.
+            rate: Share of the other classes to look at; 1 looks at all.
+            spread: How the classes are spread over processes.
+            dtype: Of the weights.
+        """
+        total = rows if spread is None else spread.num_classes
+        if spread is not None and spread.sharded:
+            labels = labels - spread.own.start
+        index = choose_classes(labels, rows, rate) if rate < 1 else None
+        if index is not None and spread is not None and not spread.sharded:
+            dist.broadcast(index, group=spread.group, group_src=0)
+        weights = None
+        if index is not None:
+            labels, weights = _placed(labels, index, rows, dtype)
+        among = SamplingWeights(total, weights, None if spread is None else spread.group)
+        part = None
+        if spread is not None and not spread.sharded:
+            part = part_of(rows if index is None else len(index), spread.group.rank(), spread.group.size())
+        return cls(labels, among, index, part)
+
+    def rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "rows *shape"]:
+        """The rows looked at; with all others their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
+        if self.index is None:
+            return parameter
+        step_rows(parameter)  # also a copy, or what `load_state_dict(assign=True)` has put in its place
+        return _Rows.apply(parameter, self.index)  # type: ignore[return-value]
+
+    def own_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
+        """Of these, the ones that this process works on."""
+        rows = self.rows(parameter)
+        if self.part is None:
+            return rows
+        assert self.among.group is not None
+        return own_part(rows, self.part, self.among.group)
+
+    def own_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
+        """Of given numbers, one a class that this process holds, those of `own_rows`."""
+        values = values if self.index is None else values[self.index]
+        return values if self.part is None else values[self.part]
+
+    @property
+    def own(self) -> "Classes":
+        """The classes that this process works on, as rows of `own_rows`."""
+        if self.part is None:
+            return self
+        return SampledClasses(self.labels - self.part.start, self.among.part(self.part))
+
+
+def num_sampled(classes: int, batch: int, rate: float) -> int:
+    """How many classes a step looks at: as many as the batch may have, and the share ``rate`` of the others.
+
+    It depends on sizes alone, so that nothing waits for a GPU.
+
+    >>> num_sampled(200_000, 128, 0.1), num_sampled(100, 128, 0.1), num_sampled(100, 10, 1.0)
+    (20116, 100, 100)
+    """
+    present = min(batch, classes)
+    return present + math.ceil(rate * (classes - present))
+
+
+def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> Int[Tensor, " rows"] | None:
+    """The classes of the batch and, uniformly at random without replacement, others: `num_sampled` in all.
+
+    Args:
+        labels: Classes of the samples; those outside ``[0, classes)`` are not among these.
+        classes: How many there are.
+        rate: Share of the others, in (0, 1).
+
+    Returns:
+        Ascending; ``None`` for all. Drawn from torch's global generator of the labels' device.
+    """
+    count = num_sampled(classes, len(labels), rate)
+    if count >= classes:
+        return None
+    draw = torch.rand(classes, device=labels.device)
+    inside = (labels >= 0) & (labels < classes)
+    draw.scatter_reduce_(0, labels.clamp(0, classes - 1), torch.where(inside, 2.0, 0.0), "amax")
+    return draw.topk(count, sorted=False).indices.sort().values
+
+
+def _placed(labels: Tensor, index: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Where the labels are among the rows chosen, −1 where not; and how many classes each row stands for."""
+    inside = (labels >= 0) & (labels < classes)
+    place = torch.searchsorted(index, labels).clamp_(max=len(index) - 1)
+    present = torch.zeros_like(index, dtype=torch.bool).index_put_((place,), inside, accumulate=True)
+    others = len(index) - present.sum()
+    weight = (classes - present.sum()).to(dtype) / others.clamp(min=1)
+    return torch.where(inside, place, -1), torch.where(present, 1, weight)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, index: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(index)
+        ctx.shape = parameter.shape
+        return parameter.index_select(0, index)  # a copy of rows: indexing is several times as slow on a CPU
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (index,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(
+            index.unsqueeze(0), grad, ctx.shape, is_coalesced=True, check_invariants=False
+        ), None

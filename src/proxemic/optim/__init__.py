@@ -1,0 +1,1 @@
+"""What the training of proxies asks of optimisers: sparse steps, schedules, clipping. Imports torch alone."""

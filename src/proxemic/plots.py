@@ -1,0 +1,47 @@
+"""Figures that are whole or not there, and the same to the byte for the same content."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from proxemic.extras import optional_dependency
+from proxemic.files import write_atomically, write_csv
+
+with optional_dependency("train"):
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+__all__ = ["save_figure", "write_figure"]
+
+
+def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
+    """Write a figure in the format that its suffix says, ``.png`` or ``.svg``.
+
+    Raises:
+        UserError: As `write_atomically`.
+    """
+    # Without a date and random names inside, the same results make the same file.
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with rc_context({"svg.hashsalt": "proxemic"}), write_atomically(path) as temporary:
+        figure.savefig(temporary, dpi=dpi, format=path.suffix[1:], metadata=metadata)
+
+
+def write_figure(figure: Figure, stem: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
+    """Write a figure as ``STEM.png`` and ``STEM.svg``, and the numbers that it shows as ``STEM.csv``.
+
+    Returns:
+        The three files.
+
+    Raises:
+        UserError: As `write_atomically`.
+
+    >>> from tempfile import mkdtemp
+    >>> written = write_figure(Figure(figsize=(1, 1)), Path(mkdtemp()) / "line", ["x", "y"], [(0, 1), (1, 2)])
+    >>> [path.name for path in written]
+    ['line.png', 'line.svg', 'line.csv']
+    """
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
+    for path in paths[:2]:
+        save_figure(figure, path, dpi=150)
+    write_csv(paths[2], header, rows)
+    return paths

@@ -1,0 +1,1 @@
+"""Recipes compared over seeds, and sweeps of one or two values: runs, statistics, tables, plots."""

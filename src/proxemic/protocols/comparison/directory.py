@@ -1,0 +1,221 @@
+"""The directory of a comparison: what is compared, and a run directory for every recipe and seed."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from proxemic.errors import UserError
+from proxemic.files import write_json, write_text
+from proxemic.protocols.comparison.entries import Entry
+from proxemic.protocols.runs.same_recipe import same_recipe
+
+__all__ = ["Cell", "Comparison", "Result", "computed_metrics", "metric_names"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished cell found.
+
+    Args:
+        values: Metrics in [0, 1] of ``test`` and, where they were taken, ``untrained`` and ``validation``; and what
+            callbacks measured, at the chosen epoch (``measured``) and before the first (``measured_before``).
+        epoch: The one chosen.
+        selected_on: What chose it.
+        seconds: Of training, over all epochs.
+        test_classes: How many classes it was judged on; None where that is not known.
+    """
+
+    values: dict[str, dict[str, float]]
+    epoch: int
+    selected_on: str
+    seconds: float
+    test_classes: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recipe with one seed.
+
+    Args:
+        entry: The recipe.
+        seed: Its seed.
+        path: The run directory, there or not.
+    """
+
+    entry: Entry
+    seed: int
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.entry.title}, seed {self.seed}"
+
+    @property
+    def state(self) -> Literal["finished", "failed", "begun", "not begun"]:
+        """How far it is."""
+        if (self.path / "metrics.json").exists():
+            return "finished"
+        if self._failed.exists():
+            return "failed"
+        return "begun" if (self.path / "recipe.yaml").exists() else "not begun"
+
+    def result(self) -> Result | None:
+        """What it found, or None where it is not finished.
+
+        Raises:
+            UserError: If the run is of another recipe or seed.
+        """
+        if self.state != "finished":
+            return None
+        if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
+            raise UserError(
+                f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
+            )
+        found = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
+        seconds = sum(row["seconds"] for row in self.history())
+        splits = ("test", "untrained", "validation", "measured", "measured_before")
+        values = {split: found[split] for split in splits if split in found}
+        return Result(values, found["epoch"], found["selected_on"], seconds, found.get("test_classes"))
+
+    def history(self) -> list[dict[str, float]]:
+        """One dict an epoch."""
+        with (self.path / "history.csv").open(newline="", encoding="utf-8") as file:
+            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+    @property
+    def failure(self) -> str | None:
+        """Why it failed, or None where it did not."""
+        return self._failed.read_text(encoding="utf-8") if self.state == "failed" else None
+
+    def fail(self, sentence: str) -> None:
+        """Keep why it failed."""
+        write_text(self._failed, " ".join(sentence.split()))
+
+    def forget_failure(self) -> None:
+        """Before it is tried again."""
+        self._failed.unlink(missing_ok=True)
+
+    @property
+    def _failed(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.failed")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Recipes × seeds, and where their runs are.
+
+    Args:
+        path: The directory.
+        entries: The recipes.
+        seeds: Of each recipe.
+        flags: What overrides every recipe.
+        baseline: Name or pattern of the recipe that the others are compared with; see `baseline_of`.
+        metrics: To be shown; none shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
+    """
+
+    path: Path
+    entries: tuple[Entry, ...]
+    seeds: tuple[int, ...]
+    flags: tuple[str, ...] = ()
+    baseline: str | None = None
+    metrics: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> "Comparison":
+        """The comparison in a directory.
+
+        Raises:
+            UserError: If it holds none, or a damaged one.
+        """
+        file = path / "comparison.json"
+        if not file.is_file():
+            raise UserError(
+                f"{path} holds no comparison (there is no comparison.json in it): give a directory that "
+                "proxemic compare made."
+            )
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            entries = tuple(
+                Entry(**each, yaml=_recipe_file(path, each["slug"]).read_text(encoding="utf-8"))
+                for each in content.pop("recipes")
+            )
+            lists = {key: tuple(content.pop(key)) for key in ("seeds", "flags", "metrics")}
+            return cls(path, entries, **lists, **content)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file} or a recipe beside it is damaged: begin anew with another --out.") from error
+
+    def write(self) -> None:
+        """Write what is compared; `read` gives it back."""
+        for entry in self.entries:
+            write_text(self.recipe_file(entry), entry.yaml)
+        content: dict[str, Any] = {
+            "recipes": [
+                {"name": each.name, "slug": each.slug, "dataset": each.dataset, "loss": each.loss}
+                for each in self.entries
+            ],
+            "seeds": self.seeds,
+            "flags": self.flags,
+            "baseline": self.baseline,
+            "metrics": self.metrics,
+        }
+        write_json(self.path / "comparison.json", content)
+
+    def recipe_file(self, entry: Entry) -> Path:
+        """All values of a recipe, as they were when it was added."""
+        return _recipe_file(self.path, entry.slug)
+
+    def cell(self, entry: Entry, seed: int) -> Cell:
+        """One recipe with one seed."""
+        return Cell(entry, seed, self.path / "runs" / entry.slug / f"seed-{seed}")
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells, seed by seed, so that a half-done comparison compares."""
+        return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
+
+    def results(self) -> dict[Entry, dict[int, Result]]:
+        """What the finished cells found, by recipe and seed; recipes without any have an empty dict.
+
+        Raises:
+            UserError: If a directory holds another run than that of its cell.
+        """
+        found: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
+        for cell in self.cells():
+            result = cell.result()
+            if result is not None:
+                found[cell.entry][cell.seed] = result
+        return found
+
+    def datasets(self) -> dict[str, list[Entry]]:
+        """The recipes of each table."""
+        return {
+            name: [entry for entry in self.entries if entry.dataset == name]
+            for name in dict.fromkeys(entry.dataset for entry in self.entries)
+        }
+
+    def baseline_of(self, entries: Sequence[Entry]) -> Entry:
+        """What the recipes of a data set are compared with: the first that is named so, else the first."""
+        named = (entry for entry in entries if self.baseline is not None and entry.is_named(self.baseline))
+        return next(named, entries[0])
+
+    def shown_metrics(self, entries: Sequence[Entry]) -> list[str]:
+        """The metrics to show of some recipes; the first is the main one."""
+        computed = [computed_metrics(entry) for entry in entries]
+        wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
+        return [metric for metric in wanted if any(metric in each for each in computed)] or ["map@r"]
+
+
+def computed_metrics(entry: Entry) -> list[str]:
+    """Names of the metrics that the runs of a recipe have."""
+    return metric_names(entry.recipe["evaluation"])
+
+
+def metric_names(given: Mapping[str, Any]) -> list[str]:
+    """Names of the metrics that an evaluation with these settings computes."""
+    names = [f"{name}@{k}" for name in ("recall", "precision", "map", "ndcg") for k in given[f"{name}_at"]]
+    return [*names, "map@r", "r_precision", *(("nmi", "nmi_geometric", "ami") if given["nmi"] else ())]
+
+
+def _recipe_file(path: Path, slug: str) -> Path:
+    return path / "recipes" / f"{slug}.yaml"

@@ -1,0 +1,263 @@
+"""One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import write_text
+from proxemic.losses.own import make_loss
+from proxemic.protocols.comparison.directory import Comparison, Result, computed_metrics
+from proxemic.protocols.comparison.entries import find_names, read_entry
+from proxemic.protocols.comparison.run import finish_comparison, plan_comparison
+from proxemic.protocols.comparison.statistics import Estimate, mean
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import Recipe
+
+with optional_dependency("train"):
+    from matplotlib.figure import Figure
+
+__all__ = ["Axis", "Sweep", "plan_sweep", "plot_sweep", "read_sweeps", "run_sweep"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A value of a recipe, or several that are always equal, varied.
+
+    Args:
+        keys: Which, as flags without their dashes: ``loss.alpha``, ``second_phase.loss.alpha``.
+        values: What they are set to, as a flag has it.
+    """
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """From ``KEY[,KEY…]=VALUE,VALUE``.
+
+        Raises:
+            UserError: If it is something else, or a key or value comes twice.
+
+        >>> Axis.parse("loss.alpha,second_phase.loss.alpha=8,16,32")
+        Axis(keys=('loss.alpha', 'second_phase.loss.alpha'), values=('8', '16', '32'))
+        """
+        before, _, after = text.partition("=")
+        keys = tuple(key.strip().removeprefix("--") for key in before.split(","))
+        values = tuple(value.strip() for value in after.split(","))
+        if not (all(keys) and all(values)) or len(set(keys)) < len(keys) or len(set(values)) < len(values):
+            raise UserError(
+                f"--vary is {text!r}, but must be a key, or several with commas, and values, each once, as "
+                "loss.alpha=8,16,32."
+            )
+        return cls(keys, values)
+
+    @property
+    def name(self) -> str:
+        """The keys, as ``loss.alpha+second_phase.loss.alpha``."""
+        return "+".join(self.keys)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A curve over the values of one axis, or a heat map over those of two."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all axes."""
+        return tuple(key for axis in self.axes for key in axis.keys)
+
+    @property
+    def name(self) -> str:
+        """What its files are called, as ``loss.k1,loss.k2``."""
+        return ",".join(axis.name for axis in self.axes)
+
+    def points(self) -> list[dict[str, str]]:
+        """What every key is set to, point by point; those of the last axis next to each other.
+
+        >>> Sweep((Axis(("k1",), ("0.5", "1")), Axis(("k2",), ("1", "2")))).points()[1]
+        {'k1': '0.5', 'k2': '2'}
+        """
+        return [
+            {key: value for axis, value in zip(self.axes, values, strict=True) for key in axis.keys}
+            for values in product(*(axis.values for axis in self.axes))
+        ]
+
+
+def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
+    """A sweep for each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
+
+    Args:
+        texts: As `Axis.parse` takes them.
+        grid: Every value of the first with every value of the second.
+
+    Raises:
+        UserError: If two texts set the same keys, or ``grid`` has other than two.
+
+    >>> [len(sweep.points()) for sweep in read_sweeps(["k1=0.5,1", "k2=1,1.5,2"], grid=True)]
+    [6]
+    """
+    axes = [Axis.parse(text) for text in texts]
+    if grid and len(axes) != 2:
+        raise UserError(f"--grid takes two --vary, not {len(axes)}: set other values by their flags.")
+    keys = [key for axis in axes for key in axis.keys] if grid else [axis.name for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise UserError(f"--vary names {', '.join(keys)}: vary each once, with all of its values.")
+    return [Sweep(tuple(axes))] if grid else [Sweep((axis,)) for axis in axes]
+
+
+def plan_sweep(
+    recipe: str, sweeps: Sequence[Sweep], seeds: Sequence[int] | None, out: Path, flags: Sequence[str], metric: str
+) -> tuple[Comparison, dict[Sweep, list[str]]]:
+    """Write a recipe for each point, and plan a comparison of them all.
+
+    Args:
+        recipe: A recipe's name, or a YAML file.
+        sweeps: Each by itself, other values left as the recipe has them.
+        seeds: Of each point; None is 0 to 4, or those that ``out`` has.
+        out: The directory, new or of the same sweep, to go on with.
+        flags: What overrides the recipe besides.
+        metric: To be shown.
+
+    Returns:
+        The comparison in ``out/comparison``, and of each sweep the names of its points' recipes in it.
+
+    Raises:
+        UserError: If an argument, the recipe or a value is refused; then nothing is written.
+    """
+    name, *others = find_names([recipe])
+    if others:
+        raise UserError(f"{recipe} is {1 + len(others)} recipes, but a sweep varies one: name it alone.")
+    path, computed = find_recipe(recipe), computed_metrics(read_entry(name, flags, own_code=True))
+    if metric not in computed:
+        raise UserError(f"--metric is {metric}, but these are computed: {', '.join(computed)}.")
+    texts: dict[Path, str] = {}
+    names: dict[Sweep, list[str]] = {}
+    for sweep in sweeps:
+        for point in sweep.points():
+            varied = [word for key, value in point.items() for word in (f"--{key}", value)]
+            told = ", ".join(f"{key}={value}" for key, value in point.items())
+            try:
+                read = read_recipe(path, [*flags, *varied], own_code=True)
+                _try_losses(read.recipe)
+            except (UserError, ValueError) as error:
+                raise UserError(f"--vary {told}: {error}") from error
+            values = [point[axis.keys[0]].replace("/", "_") for axis in sweep.axes]
+            named = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
+            file = out / "values" / f"{named}.yaml"
+            texts[file] = f"# {recipe} with {told}.\n{read.yaml}"
+            names.setdefault(sweep, []).append(str(file.resolve()))
+    for file, text in texts.items():
+        if file.exists() and file.read_text(encoding="utf-8") != text:
+            raise UserError(f"{out} was begun with another recipe or other flags: give the same, or another --out.")
+    for file, text in texts.items():
+        if not file.exists():
+            write_text(file, text)
+    files = [name for each in names.values() for name in each]
+    return plan_comparison(files, seeds, out / "comparison", metrics=[metric], own_code=True), names
+
+
+def _try_losses(recipe: Recipe) -> None:
+    """Make the losses for a few classes, which refuses values that no training could begin with."""
+    with torch.random.fork_rng(devices=[]):
+        for phase in (recipe, recipe.second_phase):
+            if phase is not None:
+                make_loss(phase.loss, 4, recipe.model.embedding_size)
+
+
+def run_sweep(
+    comparison: Comparison, names: dict[Sweep, list[str]], metric: str, *, workers: int = 1
+) -> dict[Sweep, list[dict[int, Result]]]:
+    """Train what is not finished yet; the results of each point, by seed, are returned.
+
+    Args:
+        comparison: As `plan_sweep` gives it.
+        names: The same.
+        metric: Of the test.
+        workers: Processes that train.
+
+    Raises:
+        UserError: If a run failed; another call tries it again.
+    """
+    finish_comparison(comparison, workers=workers)
+    failed = [cell for cell in comparison.cells() if cell.state == "failed"]
+    if failed:
+        raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
+    results = {entry.name: found for entry, found in comparison.results().items()}
+    return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
+
+
+def plot_sweep(sweep: Sweep, results: Sequence[dict[int, Result]], metric: str, recipe: str) -> Figure:
+    """Draw a metric of the test, in percent, against the values.
+
+    Of one axis a curve: mean, 95% interval, a dot a seed. Of two a heat map with the mean, and the interval, in each
+    cell; the first axis goes up.
+    """
+    found = [each for each in (mean(result, metric) for result in results) if each]
+    first, *second = sweep.axes
+    figure, axes = _heat_map(first, second[0], found, metric) if second else _curve(first, found, results, metric)
+    axes.set_title(recipe, fontsize=9, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _curve(
+    axis: Axis, found: Sequence[Estimate], results: Sequence[dict[int, Result]], metric: str
+) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    places = _places(axis.values)
+    axes.errorbar(
+        places,
+        [100 * each.mean for each in found],
+        yerr=[100 * (each.half_width or 0.0) for each in found],
+        fmt="o-", color="#224466", markersize=5, capsize=3, linewidth=1.3,
+    )  # fmt: skip
+    for place, each in zip(places, results, strict=True):
+        values = [100 * result.values["test"][metric] for result in each.values()]
+        axes.plot([place] * len(values), values, ".", color="#4477aa", alpha=0.45, markeredgewidth=0)
+    numbers = places != list(range(len(places)))
+    if numbers and min(places) > 0 and max(places) / min(places) > 8:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(places, axis.values)
+    axes.set_xlabel(" = ".join(axis.keys), parse_math=False)
+    axes.set_ylabel(f"test {metric}, %")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    return figure, axes
+
+
+def _heat_map(up: Axis, across: Axis, found: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
+    rows, columns = len(up.values), len(across.values)
+    figure = Figure(figsize=(1.8 + 0.8 * columns, 1.4 + 0.55 * rows), layout="constrained")
+    axes = figure.subplots()
+    means = [[100 * found[row * columns + column].mean for column in range(columns)] for row in range(rows)]
+    image = axes.imshow(means, cmap="viridis", aspect="auto", origin="lower")
+    low, high = min(map(min, means)), max(map(max, means))
+    for place, each in enumerate(found):
+        row, column = divmod(place, columns)
+        text = f"{100 * each.mean:.2f}" + ("" if each.half_width is None else f"\n±{100 * each.half_width:.2f}")
+        dark = 100 * each.mean < low + 0.6 * (high - low)
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axes.set_xticks(range(columns), across.values)
+    axes.set_yticks(range(rows), up.values)
+    axes.set_xlabel(" = ".join(across.keys), parse_math=False)
+    axes.set_ylabel(" = ".join(up.keys), parse_math=False)
+    figure.colorbar(image, ax=axes).set_label(f"test {metric}, %")
+    return figure, axes
+
+
+def _places(values: Sequence[str]) -> list[float]:
+    """On the axis: where the numbers are, or one after another."""
+    try:
+        return [float(value) for value in values]
+    except ValueError:
+        return [float(place) for place in range(len(values))]

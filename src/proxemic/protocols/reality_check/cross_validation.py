@@ -1,0 +1,210 @@
+"""One loss in the reality check: its folds, its trials, its repetitions, in a directory of its own."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import write_json, write_text
+from proxemic.protocols.runs.jobs import Job, Workers
+from proxemic.protocols.runs.same_recipe import same_recipe
+
+with optional_dependency("train"):
+    import yaml
+
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.training import EvaluationConfig, RunDirectory
+    from proxemic.training.module import TrainingDiverged
+
+__all__ = ["CrossValidation", "FoldFailed", "concatenated", "plan_folds"]
+
+
+class FoldFailed(UserError):
+    """A training that these hyper-parameters do not allow; others may."""
+
+
+def plan_folds(
+    recipe: Path, flags: Sequence[str], *, folds: int, embedding_size: int, metric: str, split_seed: int
+) -> dict[str, str]:
+    """Read a recipe and make those of its folds and of the complete model from it, as text.
+
+    Args:
+        recipe: YAML file.
+        flags: What overrides it.
+        folds: Class-disjoint parts of the training classes.
+        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
+        metric: What chooses the epoch of a fold, and is `CrossValidation.evaluate`'s value.
+        split_seed: How classes are dealt.
+
+    Returns:
+        By the recipe's name in the directory: ``base``, ``fold-0`` and so on, ``complete``.
+
+    Raises:
+        UserError: If the recipe or a flag is refused, or its schedule does not fit.
+        ValueError: If a value is out of its range, or the metric is not computed.
+    """
+    base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
+    if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
+        raise UserError(
+            f"{recipe} has the schedule ReduceLROnPlateau, which waits for held-out classes, but the complete model "
+            "has none: give another one with --optim.schedule."
+        )
+
+    def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
+        evaluation = {"select_on": select_on, "untrained": False, "metric": metric}
+        model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
+        return base | {"data": data, "model": model, "evaluation": evaluation}
+
+    complete = changed(_whole(base["data"]), folds * embedding_size, "last")
+    complete["training"] = base["training"] | {"until_plateau": None}
+    recipes = {"base": base, "complete": complete}
+    for fold in range(folds):
+        dealt = {"source": _whole(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
+        data = {"class_path": "proxemic.data.Fold", "init_args": dealt}
+        recipes[f"fold-{fold}"] = changed(data, embedding_size, "validation")
+    EvaluationConfig(**recipes["complete"]["evaluation"])  # whether the metric is computed
+    return {name: yaml.safe_dump(content, sort_keys=False) for name, content in recipes.items()}
+
+
+class CrossValidation:
+    """The folds of one recipe, and the model on all training classes, trained with any flags.
+
+    Args:
+        recipes: As `plan_folds` makes them; those that are in the directory must be the same.
+        out: The directory.
+        workers: Who trains.
+        folds: How many.
+        metric: `evaluate`'s value.
+
+    Attributes:
+        base: The recipe in full.
+
+    Raises:
+        UserError: If the directory was begun with another recipe.
+    """
+
+    def __init__(self, recipes: Mapping[str, str], out: Path, workers: Workers, *, folds: int, metric: str) -> None:
+        self.out, self.workers, self.folds, self.metric = out, workers, folds, metric
+        self.base: dict[str, Any] = yaml.safe_load(recipes["base"])
+        for name, text in recipes.items():
+            file = self.file(name)
+            if file.exists() and not same_recipe(file.read_text(encoding="utf-8"), text):
+                raise UserError(f"{out} was begun with another recipe than it is now: restore it, or take a new --out.")
+            write_text(file, text)
+
+    def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
+        """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
+
+        Args:
+            flags: Of the trial.
+            folder: For its runs.
+            first: That of a trial which trained the first phase, to go on with.
+        """
+        jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.folds)]
+        return fmean(result["validation"][self.metric] for result in self._run(jobs))
+
+    def drop_weights(self, trials: Path, *, but: Path | None = None) -> None:
+        """Of all trials in a folder, but perhaps for one: 50 would fill a disk."""
+        for run in trials.glob("*/fold-*/"):
+            if run.parent != but:
+                RunDirectory(run).drop_weights()
+
+    @property
+    def first_phase(self) -> tuple[str, ...]:
+        """The flags that leave the first of two phases alone."""
+        return "--second_phase=null", f"--training.epochs={self._lengths[0]}"
+
+    def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Separated, concatenated and complete results on the test classes, of one seed."""
+        folder = self.out / "repeats" / str(number)
+        kept = folder / "results.json"
+        if kept.exists():
+            return json.loads(kept.read_text(encoding="utf-8"))
+        seeded = [*flags, "--seed", str(number)]
+        jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.folds)]
+        folds = self._run(jobs)
+        (complete,) = self._run([self._complete(folds, seeded, folder)])
+        results = {
+            "separated": {name: fmean(fold["test"][name] for fold in folds) for name in folds[0]["test"]},
+            "concatenated": concatenated([job.out for job in jobs]),
+            "complete": complete["test"],
+        }
+        write_json(kept, results)
+        for path in (*(job.out for job in jobs), folder / "complete"):
+            RunDirectory(path).drop_weights(model=False)
+        return results
+
+    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None) -> Job:
+        name = f"fold-{fold}"
+        return Job(self.file(name), tuple(flags), folder / name, test, first and first / name)
+
+    def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
+        """One model on all training classes, for as long as the folds needed."""
+        total = _rounded_up(result["epoch"] for result in folds)
+        length: list[str] = []
+        if self.base["second_phase"] is not None:
+            first = [result["phases"][0]["epochs"] if "phases" in result else self._lengths[0] for result in folds]
+            second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
+            # Folds that were best before the second phase began do without it.
+            length = ["--second_phase.epochs", str(second)] if second else ["--second_phase", "null"]
+            total = max(total, second + 5)  # both rounded up may leave nothing of the first
+        return Job(self.file("complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete")
+
+    @property
+    def _lengths(self) -> tuple[int, int]:
+        """The most epochs of both phases."""
+        second = (self.base["second_phase"] or {"epochs": 0})["epochs"]
+        return self.base["training"]["epochs"] - second, second
+
+    def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        results: dict[Path, dict[str, Any]] = {}
+        failures: list[tuple[Job, Exception]] = []
+        self.workers.run(
+            jobs,
+            on_result=lambda job, result: results.update({job.out: result}),
+            on_failure=lambda job, error: failures.append((job, error)),
+        )
+        for job, error in failures:
+            kind = FoldFailed if isinstance(error, TrainingDiverged | ValueError) else UserError
+            raise kind(f"{job.out}: {error}") from error
+        return [results[job.out] for job in jobs]
+
+    def file(self, name: str) -> Path:
+        return self.out / "recipes" / f"{name}.yaml"
+
+
+def _rounded_up(epochs: Iterable[int]) -> int:
+    """Their mean, rounded up to a multiple of 5.
+
+    >>> _rounded_up([3, 8]), _rounded_up([5, 5]), _rounded_up([0, 0])
+    (10, 5, 0)
+    """
+    return 5 * math.ceil(fmean(epochs) / 5)
+
+
+def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same images without validation classes: the folds make their own."""
+    return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
+
+
+def concatenated(runs: Sequence[Path]) -> dict[str, float]:
+    """Judge the unit embeddings of several runs' models, joined, on the test classes that the runs share."""
+    import torch
+    from torch.nn.functional import normalize
+
+    from proxemic.training.embed import embed_images, evaluate_embeddings, load_embedder, pick_device
+
+    recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
+    test = recipe.load().test_images
+    size, workers = recipe.evaluation.batch_size, recipe.batches.workers
+    device = pick_device(recipe.training.accelerator)
+    parts = []
+    for run in runs:
+        model, preprocessing = load_embedder(run, recipe.model.own)
+        found = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
+        parts.append(normalize(found, dim=1))
+    return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

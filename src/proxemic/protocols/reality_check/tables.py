@@ -1,0 +1,59 @@
+"""Results of a reality check as CSV and Markdown."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from proxemic.files import write_csv, write_text
+from proxemic.protocols.comparison.statistics import t_interval
+from proxemic.protocols.comparison.tables import format_estimate, format_rows
+
+__all__ = ["KINDS", "Repeats", "markdown", "write_results"]
+
+KINDS = ("separated", "concatenated", "complete")
+METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
+
+Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
+"""Of one loss: each repetition's metrics, by kind."""
+
+
+def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> None:
+    """Write ``results.csv``, a row a value, and ``table.md``, a row a loss."""
+    rows = [
+        (recipe, number, kind, metric, value)
+        for recipe, repeats in results.items()
+        for number, kinds in repeats.items()
+        for kind, values in kinds.items()
+        for metric, value in values.items()
+    ]
+    write_csv(out / "results.csv", ("recipe", "repeat", "kind", "metric", "value"), rows)
+    write_text(out / "table.md", markdown(results, expected))
+
+
+def markdown(results: Mapping[str, Repeats], expected: int) -> str:
+    """The table of the reality check: per cent, with 95% intervals over the repetitions; unmeasured cells are dashes.
+
+    >>> values = {kind: {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75} for kind in KINDS}
+    >>> print(markdown({"cub/softmax": {0: values}}, 1).splitlines()[2])
+    | `cub/softmax` | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 |
+    """
+    header = ["recipe", *(f"{kind} {name}" for kind in KINDS for name in METRICS.values())]
+    rows = [[f"`{recipe}`", *_cells(repeats)] for recipe, repeats in results.items()]
+    counts = {recipe: len(repeats) for recipe, repeats in results.items()}
+    missing = [f"{recipe} {count}" for recipe, count in counts.items() if count < expected]
+    note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
+    if missing:
+        note += f" Not all are done: {', '.join(missing)}."
+    table = format_rows(header, rows, "l" + "r" * (len(header) - 1))
+    return f"{table}\n\n{note}\n"
+
+
+def _cells(repeats: Repeats) -> Sequence[str]:
+    return [
+        format_estimate(
+            t_interval(values)
+            if (values := [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]])
+            else None
+        )
+        for kind in KINDS
+        for metric in METRICS
+    ]

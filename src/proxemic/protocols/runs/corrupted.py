@@ -1,0 +1,144 @@
+"""How finished runs judge corrupted test pictures: the same ones for all of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from proxemic.data import CorruptedPixels, Corruption
+from proxemic.errors import UserError
+from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
+from proxemic.protocols.comparison.directory import metric_names
+from proxemic.protocols.comparison.statistics import t_interval
+from proxemic.protocols.comparison.tables import UNMEASURED, format_estimate
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.published import PublishedFigure
+from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+
+__all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_against_paper"]
+
+
+def check_same_test(runs: Sequence[FinishedRun]) -> None:
+    """Raise `UserError` unless all runs are judged on the same classes, images and roles."""
+    for run in runs[1:]:
+        if _judged_on(run) != _judged_on(runs[0]):
+            raise UserError(
+                f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
+                "differ), so their values cannot be compared: give runs of the same data and split."
+            )
+
+
+def check_metric(runs: Sequence[FinishedRun], metric: str) -> None:
+    """Raise `UserError` unless the evaluation of every run computes the metric."""
+    for run in runs:
+        computed = metric_names(run.content["evaluation"])
+        if metric not in computed:
+            raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(computed)}.")
+
+
+def _judged_on(run: FinishedRun) -> tuple[object, ...]:
+    test = run.test
+    parts = (test.labels, test.is_query, test.is_gallery)
+    return test.class_names, *(None if part is None else part.tolist() for part in parts)
+
+
+def measure_corrupted(
+    runs: Sequence[FinishedRun], corruptions: Sequence[Corruption], metric: str
+) -> dict[Path, list[float]]:
+    """A metric of each run on its own test images, clean and under each corruption, by the run's own evaluation.
+
+    Runs with the same preprocessing embed the same corrupted pictures, batch by batch, so that each is made once for
+    all of them and none is kept.
+
+    Args:
+        runs: which are judged on the same test images, see `check_same_test`.
+        corruptions: what happens to the pictures.
+        metric: by its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
+
+    Returns:
+        By path of the run, in [0, 1], the clean value first.
+
+    """
+    alike: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        alike.setdefault(_sees(run), []).append(run)
+    values: dict[Path, list[float]] = {run.path: [] for run in runs}
+    total = len(alike) * (1 + len(corruptions))
+    with tqdm(total=total, desc="robustness", unit=" settings", leave=False, disable=None) as bar:
+        for corruption in (None, *corruptions):
+            for group in alike.values():
+                for run, embeddings in zip(group, _embed(group, corruption), strict=True):
+                    values[run.path].append(_judge(run, embeddings, metric))
+                bar.update()
+    return values
+
+
+def _sees(run: FinishedRun) -> str:
+    """What the pictures that its network is given depend on, as text."""
+    recipe = run.recipe
+    return repr((recipe.data, recipe.cache, recipe.images, recipe.evaluation.batch_size))
+
+
+def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Sequence[Float[Tensor, "images dim"]]:
+    """The test images as each run of a group embeds them."""
+    recipe, images = group[0].recipe, group[0].test
+    if corruption is not None:
+        images = replace(images, pixels=CorruptedPixels(images.pixels, corruption, recipe.images))
+    embeddings = embed_images(
+        _SideBySide([run.model for run in group]).to(pick_device("auto")),
+        images,
+        recipe.images if corruption is None else replace(recipe.images, resize=None),
+        batch_size=recipe.evaluation.batch_size,
+        workers=recipe.batches.workers,
+        description="clean" if corruption is None else f"{corruption.name} {corruption.severity}",
+    )
+    return embeddings.split([run.recipe.model.embedding_size for run in group], dim=1)
+
+
+def _judge(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
+    evaluation = run.recipe.evaluation
+    if metric not in ("nmi", "nmi_geometric", "ami"):
+        evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
+    found = evaluate_embeddings(embeddings, run.test, evaluation)
+    return found[metric]
+
+
+def robustness_against_paper(
+    recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Sequence[float]]], metric: str, of: str
+) -> str:
+    """Markdown: a metric under corruptions beside that of the rows that the recipes stand for (Table IV).
+
+    Args:
+        recipes: Their values in full, by what to call them.
+        values: Of each, a value a run, by the name of the corruption; ``none`` is clean.
+        metric: What was measured; the paper prints ``recall@1``.
+        of: Which severities, in words.
+    """
+
+    def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
+        def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
+            name = figure.settings.removeprefix("corruption=")
+            found = values[title].get(name) if figure.metric == metric else None
+            return f"{figure.metric} {name}", format_estimate(t_interval(found)) if found else UNMEASURED
+
+        runs = len(next(iter(values[title].values())))
+        return tables_beside(rows, ours, lambda _: (recipes[title], runs))
+
+    introduction = f"{metric} on corrupted test pictures, in percent, ours of {of}, with a 95% interval over seeds; "
+    return page([f"{introduction}theirs as printed."], recipes, parts, "analyze robustness")
+
+
+class _SideBySide(nn.Module):
+    """Several networks as one, whose embeddings are theirs in a row."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([model(images) for model in self.models], dim=1)

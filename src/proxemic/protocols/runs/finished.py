@@ -1,0 +1,214 @@
+"""Runs, opened to be looked at: recipe and history of any, images, network and proxies of finished ones."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from proxemic.data import ImageSet, Splits
+from proxemic.errors import UserError
+from proxemic.files import read_json
+from proxemic.losses.own import Loss, make_loss
+from proxemic.models import EmbeddingModel, build_model, load_model
+from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training.embed import embed_images, pick_device
+from proxemic.training.recipe import Recipe
+from proxemic.training.run_directory import RunDirectory, fingerprint
+from proxemic.training.warm_start import load_loss
+
+__all__ = ["FinishedRun", "Run", "find_runs", "named_runs"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, finished or not: what was to be trained, and how far it came.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        UserError: If there is no run.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        RunDirectory(self.path).check_run()
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What was trained."""
+        recipe = self._read.recipe
+        return replace(recipe, data=RunDirectory(self.path).locate(recipe.data))
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The recipe as plain values, with the defaults of today for what it did not know."""
+        return yaml.safe_load(self._read.yaml)
+
+    @cached_property
+    def _read(self) -> ReadRecipe:
+        return read_recipe(RunDirectory(self.path).recipe)
+
+    @property
+    def setting(self) -> str:
+        """The recipe but for its seed, as text: what runs that are repetitions of each other have in common."""
+        return json.dumps(self.content | {"seed": None, "published": None}, sort_keys=True)
+
+    @property
+    def seed(self) -> int:
+        """Of weights, order and augmentation."""
+        return self.content["seed"]
+
+    @property
+    def name(self) -> str:
+        """What to call it: its folder's name, or that of the folder of all seeds."""
+        path = self.path.resolve()
+        return path.parent.name if path.name.startswith("seed-") else path.name
+
+    @cached_property
+    def metrics(self) -> dict[str, Any] | None:
+        """The content of ``metrics.json``; None before the run is finished."""
+        path = RunDirectory(self.path).metrics
+        return read_json(path) if path.exists() else None
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``unstable`` where loss or weights were no longer finite, or ``unfinished``."""
+        if self.metrics is not None:
+            return "finished"
+        return "unstable" if RunDirectory(self.path).diverged.exists() else "unfinished"
+
+    @cached_property
+    def measured_before(self) -> dict[str, float]:
+        """What callbacks measured before the first epoch; empty where there were none, or in an older run."""
+        path = RunDirectory(self.path).measured_before
+        return read_json(path) if path.exists() else {}
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """One dict an epoch; none before the first has ended."""
+        run = RunDirectory(self.path)
+        return run.read_history() if run.history.exists() else []
+
+
+@dataclass(frozen=True)
+class FinishedRun(Run):
+    """A run whose training has ended; its parts are read when they are asked for, once.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        UserError: If there is no run, or it is not finished.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        run = RunDirectory(self.path)
+        if not (run.metrics.exists() and run.model.exists() and run.loss.exists()):
+            raise UserError(
+                f"{self.path} has no weights of a finished training: finish it with proxemic train --resume "
+                f"{self.path}, or train anew."
+            )
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The images, which must be those that the run was trained on, as its proxies belong to their classes."""
+        splits = self.recipe.load()
+        RunDirectory(self.path).check_images(fingerprint(splits))
+        return splits
+
+    @cached_property
+    def test(self) -> ImageSet:
+        """The images of the test classes.
+
+        Raises:
+            UserError: If there are none, or the run is a trial of a search, which must not look at them.
+        """
+        RunDirectory(self.path).check_run(test=True)
+        return self.splits.test_images
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each training class, by its label: what `loss.predict` gives, and the rows of the proxies are in.
+
+        Without the images, unless the run is so old that it has no ``classes.json``::
+
+            run = FinishedRun(Path("runs/photos"))
+            labels = run.loss.predict(run.model(images))
+            names = [run.class_names[label] for label in labels.tolist()]
+        """
+        classes = RunDirectory(self.path).read_classes()
+        return self.splits.train.class_names if classes is None else classes.train
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss of the phase that the chosen epoch was in, with the chosen weights."""
+        run = RunDirectory(self.path)
+        recipe = self.recipe.from_its_first_phase()
+        assert self.metrics is not None
+        second, phase = recipe.second_phase, recipe
+        first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
+        if second is not None and self.metrics["epoch"] > first:
+            phase = second
+        loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
+        load_loss(run, loss)
+        return loss
+
+    def untrained_loss(self) -> Loss:
+        """The loss of the first phase as the recipe's seed draws it, also where the run began with another's."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.recipe.seed)
+            build_model(self.recipe.model)  # draws first, as when the run was begun
+            first = self.recipe.from_its_first_phase()
+            return make_loss(first.loss, self._num_classes, first.model.embedding_size)
+
+    @cached_property
+    def model(self) -> EmbeddingModel:
+        """The network of the chosen epoch, in evaluation mode."""
+        return load_model(self.path, self.recipe.model.own)[0].eval()
+
+    def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
+        """Embed images as the run judges them, on the best device there is."""
+        return embed_images(
+            self.model.to(pick_device("auto")),
+            images,
+            self.recipe.images,
+            batch_size=self.recipe.evaluation.batch_size,
+            workers=self.recipe.batches.workers,
+        )
+
+    @property
+    def _num_classes(self) -> int:
+        # From the file, since images may be large, or no longer there.
+        weights = RunDirectory(self.path).loss
+        try:
+            with safe_open(weights, "pt") as file:
+                if "proxies" in file.keys():  # noqa: SIM118 - it is no mapping
+                    return file.get_slice("proxies").get_shape()[0]
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{weights} cannot be read ({error}): put the file back from a copy.") from error
+        return len(self.class_names)
+
+
+def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
+    """Open the finished runs that a user names, as `named_runs`.
+
+    Raises:
+        UserError: If one is not there, is no run, or is not finished.
+    """
+    return [FinishedRun(path) for path in named_runs(paths)]
+
+
+def named_runs(paths: Sequence[Path]) -> list[Path]:
+    """Each directory once; what a pattern such as ``seed-*`` finds beside runs, such as their logs, is left out."""
+    return [path for path in dict.fromkeys(paths) if path.is_dir() or not path.exists()] or list(paths)

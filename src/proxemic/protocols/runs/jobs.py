@@ -1,0 +1,326 @@
+"""Many training runs: one after the other or side by side, each kept once it is finished."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import Interrupted, OutOfMemory, UserError
+from proxemic.protocols.runs.same_recipe import same_recipe
+
+__all__ = ["RUN_THREADS", "Job", "Workers", "check_stopped", "going_on_with", "run_job"]
+
+RUN_THREADS = 1
+"""CPU threads of a run whose recipe names none: the same figures with any number of workers, on any machine."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run.
+
+    Args:
+        recipe: YAML file.
+        flags: What overrides it, as on the command line.
+        out: The run directory; one that holds the run, finished or begun, is taken up.
+        test: Judge on the test classes at the end.
+        begin: A finished run that this one goes on with, by a recipe that adds a second phase to its.
+    """
+
+    recipe: Path
+    flags: tuple[str, ...]
+    out: Path
+    test: bool = True
+    begin: Path | None = None
+
+
+def run_job(
+    job: Job,
+    *,
+    report: Callable[[str], object] = print,
+    on_epoch: Callable[[Mapping[str, float]], object] | None = None,
+) -> dict[str, Any]:
+    """Train in this process, or go on with what was begun; a finished run is only read.
+
+    A recipe without ``training.threads`` is trained with `RUN_THREADS`.
+
+    Args:
+        job: What to train.
+        report: Is given lines for the user.
+        on_epoch: Is given each new row of the history; what it raises ends the training, which can be resumed.
+
+    Returns:
+        The content of the run's ``metrics.json``.
+
+    Raises:
+        UserError: If the recipe is refused, the training fails, or the directory holds a run of another recipe.
+    """
+    from proxemic.data.images import NO_TEST
+    from proxemic.recipes.reader import read_recipe
+    from proxemic.training import RunDirectory, train
+    from proxemic.training.extending import branch
+
+    run = RunDirectory(job.out)
+    read = read_recipe(job.recipe, job.flags, own_code=True)
+    if job.test and not read.recipe.data.has_test:
+        raise UserError(f"{job.recipe}: {NO_TEST}")
+    begun = run.recipe.exists()
+    if begun and not same_recipe(run.recipe.read_text(encoding="utf-8"), read.yaml):
+        raise UserError(
+            f"{job.out} was begun with another recipe than {job.recipe} is now: give the one it had, or a new folder."
+        )
+    if begun and run.metrics.exists():
+        return json.loads(run.metrics.read_text(encoding="utf-8"))
+    if job.begin is not None and not begun:
+        branch(RunDirectory(job.begin), run, read.yaml)
+        begun = True
+    training = replace(read.recipe.training, threads=read.recipe.training.threads or RUN_THREADS)
+    return train(
+        replace(read.recipe, training=training),
+        read.yaml,
+        job.out,
+        resume=begun,
+        report=report,
+        progress=False,
+        test=job.test,
+        on_epoch=on_epoch,
+    )
+
+
+@contextlib.contextmanager
+def going_on_with(command: str) -> Iterator[None]:
+    """While many runs are trained: what stops them is told with the command that goes on with all of them.
+
+    A run by itself would be told to go on by ``proxemic train --resume``, which knows nothing of the others.
+
+    >>> with going_on_with("proxemic compare --resume runs/all"):
+    ...     raise Interrupted("Stopped: continue with proxemic train --resume runs/all/one")
+    Traceback (most recent call last):
+        ...
+    proxemic.errors.Interrupted: Stopped; all that was saved is kept: go on with proxemic compare --resume runs/all
+    """
+    try:
+        yield
+    except Interrupted:
+        raise Interrupted(f"Stopped; all that was saved is kept: go on with {command}") from None
+    except UserError as error:
+        said = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace("the same command", command)
+        raise UserError(said) from error
+
+
+class Workers:
+    """Processes that run jobs; a context manager.
+
+    What a run says goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are under way
+    and ends with `Interrupted`; whoever runs the same jobs again goes on where they were.
+
+    Args:
+        count: Processes, at least 1.
+
+    Raises:
+        ValueError: If ``count`` is below 1.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        if count < 1:
+            raise ValueError(f"--workers is {count}, but must be at least 1.")
+        self.count = count
+        spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
+        self._pool = ProcessPoolExecutor(count, spawn, _begin_worker)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        on_result: Callable[[Job, dict[str, Any]], object],
+        on_failure: Callable[[Job, Exception], object] | None = None,
+    ) -> None:
+        """Run jobs.
+
+        Args:
+            jobs: What to train.
+            on_result: Is given each job that is finished, with its metrics.
+            on_failure: Is given each job that failed, and the others go on; None ends all at the first failure, after
+                which these workers can do no more.
+
+        Raises:
+            Interrupted: After Ctrl-C.
+            UserError: If a job fails, or a worker was killed.
+        """
+        waiting: dict[Future[dict[str, Any]], Job] = {}
+        try:
+            with self._guarded():
+                waiting = {self._pool.submit(_logged, job): job for job in jobs}
+                while waiting:
+                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                        _hand_over(waiting.pop(future), future, on_result, on_failure)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def share(self, work: Callable[..., object], *arguments: object) -> None:
+        """Run a function in every process, until it has returned in all.
+
+        Args:
+            work: Of a module, to be found by its name; shares out what there is to do, and calls `check_stopped`.
+            arguments: For all the same.
+
+        Raises:
+            Interrupted: After Ctrl-C.
+            UserError: If it fails in one, which ends all, or a worker was killed.
+        """
+        with self._guarded():
+            for future in as_completed([self._pool.submit(_shared, work, arguments) for _ in range(self.count)]):
+                future.result()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            with _signals_to(self._pool):
+                yield
+        except BrokenProcessPool:
+            raise UserError(
+                "A worker process was killed (out of memory, perhaps): the same command goes on where it was; with "
+                "fewer --workers it takes less memory."
+            ) from None
+        except Interrupted:
+            raise  # the workers know already
+        except BaseException:
+            for process in list(self._pool._processes.values()):
+                process.terminate()  # what is under way is saved, not waited for to its end
+            raise
+
+
+def _hand_over(
+    job: Job,
+    future: "Future[dict[str, Any]]",
+    on_result: Callable[[Job, dict[str, Any]], object],
+    on_failure: Callable[[Job, Exception], object] | None,
+) -> None:
+    try:
+        result = future.result()
+    except Interrupted:
+        raise
+    except (UserError, ValueError, OSError) as error:
+        if on_failure is None:
+            raise UserError(f"{job.out}: {error}") from error
+        on_failure(job, error)
+    else:
+        on_result(job, result)
+
+
+@contextlib.contextmanager
+def _signals_to(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """While jobs run, Ctrl-C reaches the workers, which save; a second one kills them."""
+    stopping = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopping
+        again, stopping = stopping, True
+        for process in list(pool._processes.values()):
+            process.kill() if again else process.terminate()
+        # Not print: a signal may come in the middle of one.
+        os.write(1, b"\nStopping: saving first; once more stops at once.\n" if not again else b"")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BrokenProcessPool:
+        if stopping:
+            raise Interrupted("Stopped at once: the same command goes on from the last checkpoints.") from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_stopped = False
+"""Whether this worker was told to stop."""
+
+
+def _begin_worker() -> None:
+    # First of all, before seconds of imports: a terminal sends Ctrl-C to every process of its group. The parent passes
+    # it on, once: a training that hears of it twice stops at once, without saving.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, _stop_worker)
+    # A parent that is killed cannot stop its workers, which would go on writing beside its successor's.
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(RUN_THREADS)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _stop_worker(number: int, frame: object) -> None:
+    # While a run trains it has a handler of its own, which saves; this one is for the time before and after.
+    global _stopped
+    _stopped = True
+
+
+def _logged(job: Job) -> dict[str, Any]:
+    """Run a job with its output in a file, as several write at a time."""
+    global _stopped
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    try:
+        with job.out.with_name(f"{job.out.name}.log").open("ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        _check_stopped({})
+        return run_job(job, on_epoch=_check_stopped)
+    except Interrupted:
+        _stopped = True
+        raise
+    except OutOfMemory as error:
+        raise OutOfMemory(f"With fewer --workers a run has more memory. {error}") from error
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in enumerate(kept, start=1):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    global _stopped
+    try:
+        check_stopped()
+        work(*arguments)
+    except Interrupted:
+        _stopped = True
+        raise
+
+
+def _check_stopped(row: Mapping[str, float]) -> None:
+    check_stopped()
+
+
+def check_stopped() -> None:
+    """Raise `Interrupted` in a worker that was told to stop while it does not train."""
+    if _stopped:
+        raise Interrupted("Stopped, everything is saved: the same command goes on where it was.")

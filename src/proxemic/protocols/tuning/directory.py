@@ -1,0 +1,148 @@
+"""The directory of a search for hyper-parameters: what is in it, and how it stays small."""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.files import write_csv, write_json, write_text
+from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.protocols.tuning.planned_sampler import Sampler
+from proxemic.protocols.tuning.search import Pruner
+from proxemic.protocols.tuning.trials import Finished
+from proxemic.training import RunDirectory
+
+__all__ = ["TuningDirectory", "TuningOptions"]
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """What ``tuning.json`` keeps: the arguments of `tune`, with the content of the space, and no password."""
+
+    recipe: str
+    flags: list[str]
+    space: list[Any]
+    space_name: str
+    trials: int | None
+    sampler: Sampler
+    pruner: Pruner
+    storage: str | None
+    study: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class TuningDirectory:
+    """Names and formats of its files.
+
+    Args:
+        path: The directory.
+    """
+
+    path: Path
+
+    @property
+    def options(self) -> Path:
+        """What is searched, and how (JSON); written first."""
+        return self.path / "tuning.json"
+
+    @property
+    def base(self) -> Path:
+        """The recipe that is varied, in full (YAML)."""
+        return self.path / "base.yaml"
+
+    @property
+    def best_recipe(self) -> Path:
+        """The recipe of the best trial so far, ready for ``proxemic train`` (YAML)."""
+        return self.path / "best.yaml"
+
+    @property
+    def best(self) -> Path:
+        """The best value, its trial and its parameters (JSON)."""
+        return self.path / "best.json"
+
+    @property
+    def trials(self) -> Path:
+        """A row a trial (CSV)."""
+        return self.path / "trials.csv"
+
+    @property
+    def storage(self) -> str:
+        """URL of the study in the directory itself."""
+        return f"sqlite:///{(self.path / 'study.db').resolve()}"
+
+    def run(self, stage: int, number: int) -> Path:
+        """The run directory of a trial; whole, as recipes name it."""
+        return (self.path / "trials" / f"{stage}-{number}").resolve()
+
+    def check(self, options: TuningOptions, base: str) -> None:
+        """Raise `UserError` unless the directory is new, empty, or holds this search."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
+        if self.options.exists():
+            kept, wanted = asdict(self.read()), asdict(options)
+            different = [name for name in wanted if kept[name] != wanted[name]]
+            if not different and self.base.exists() and not same_recipe(self.base.read_text(encoding="utf-8"), base):
+                different = ["recipe"]
+            if different:
+                raise UserError(
+                    f"{self.path} holds a search with another {', '.join(different)}: choose another --out, or go on "
+                    f"with that one by --resume {self.path}."
+                )
+        elif self.path.exists() and any(not each.name.startswith(".") for each in self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
+
+    def create(self, options: TuningOptions, base: str) -> None:
+        """Write what `check` let pass."""
+        write_json(self.options, asdict(options))
+        write_text(self.base, base)
+
+    def read(self) -> TuningOptions:
+        """The options of the search that is in the directory.
+
+        Raises:
+            UserError: If there is none.
+        """
+        try:
+            return TuningOptions(**json.loads(self.options.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.path} holds no search (there is no readable tuning.json in it): give a directory that proxemic "
+                "tune made."
+            ) from error
+
+    def write_trials(self, stages: Sequence[Sequence[Finished]]) -> None:
+        """Write all trials, those of a stage after those of the stage before."""
+        names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
+        rows = [
+            [number, each.number, each.state, each.value, round(each.seconds, 1)]
+            + [each.parameters.get(name) for name in names]
+            + [each.failure]
+            for number, stage in enumerate(stages, 1)
+            for each in stage
+        ]
+        write_csv(self.trials, ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
+
+    def drop_weights(self, stage: int, trials: Sequence[Finished], best: int | None) -> None:
+        """Remove what is large of the trials that are over, but for the best; recipe, history and metrics stay."""
+        for each in trials:
+            if each.number != best:
+                RunDirectory(self.run(stage, each.number)).drop_weights()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """One process at a time; one that is killed lets the next one in."""
+        with contextlib.closing(sqlite3.connect(self.path / ".lock.db", isolation_level=None)) as lock:
+            lock.execute("PRAGMA busy_timeout = 1000")
+            while True:
+                try:
+                    lock.execute("BEGIN EXCLUSIVE")
+                    break
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error):
+                        raise
+            yield

@@ -1,0 +1,250 @@
+"""A search for the best parameters, by one process or by many that share a study."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from proxemic.errors import Interrupted, UserError
+from proxemic.extras import optional_dependency
+from proxemic.protocols.runs.jobs import check_stopped
+from proxemic.protocols.tuning.dimensions import Choices, Range, grid_points
+from proxemic.protocols.tuning.planned_sampler import PlannedSampler, Sampler
+from proxemic.protocols.tuning.pulse import beating
+from proxemic.protocols.tuning.study import (
+    ENDED,
+    FAILURE,
+    PROCESS,
+    SLOT,
+    SURPLUS,
+    agree,
+    free_dead_trials,
+    open_study,
+    original_of,
+    process_mark,
+    put_back,
+    quiet,
+    slot_of,
+    storage_at_work,
+)
+from proxemic.protocols.tuning.trials import Finished, Trial, TrialFailed, best_of, finished, finished_trials
+
+with optional_dependency("tune"):
+    import optuna
+    from optuna.trial import FrozenTrial, TrialState
+
+__all__ = ["Finished", "Pruner", "Trial", "TrialFailed", "search"]
+
+Pruner = Literal["median", "none"]
+
+POLL = 0.5
+"""Seconds between looks at what other processes do."""
+
+
+def search(
+    objective: Callable[[Trial], float],
+    dimensions: Mapping[str, Range | Choices],
+    *,
+    storage: str,
+    study: str,
+    trials: int | None = 50,
+    sampler: Sampler = "tpe",
+    pruner: Pruner = "none",
+    pruner_warmup: int = 0,
+    seed: int = 0,
+    first: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_trial: Callable[[Finished], object] | None = None,
+) -> Finished:
+    """Maximise an objective; processes that call this with the same storage and study share the trials.
+
+    It returns, in all processes, when the study has its number of trials. A process may be killed at any time: its
+    trial is taken up by another one, or by the next call, with the same number and parameters. The same seed gives the
+    same trials where one process makes them. What the objective raises, but for `TrialFailed`, ends the search in this
+    process, and the trial is taken up by the next call.
+
+    Args:
+        objective: From a `Trial` to the value.
+        dimensions: What is searched, by name.
+        storage: Optuna storage URL.
+        study: Its name there.
+        trials: Of the study, by all processes together, those pruned and failed included; at least 1. None takes 50, or
+            all points of a grid, which never has more.
+        sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
+        pruner: ``median`` ends a trial whose best reported value is below the median of the others' at that step.
+        pruner_warmup: Steps before which nothing is pruned.
+        seed: Of the sampler.
+        first: Parameters of the first trial, those of the dimensions that contain them; not of a grid.
+        settings: What else all processes must agree on, as JSON can hold it.
+        on_trial: Is given each trial that this process finished.
+
+    Returns:
+        The best trial.
+
+    Raises:
+        UserError: If the storage cannot be opened or fails, as on a full disk, the study is of another search, or no
+            trial works, of 5 or of all.
+        Interrupted: After Ctrl-C; the trial under way is taken up by the next call.
+        ValueError: If ``trials`` is below 1.
+
+    >>> from tempfile import mkdtemp
+    >>> best = search(
+    ...     lambda trial: -abs(trial.parameters["x"]),
+    ...     {"x": Range(-2, 2, points=5)},
+    ...     storage=f"sqlite:///{mkdtemp()}/study.db",
+    ...     study="distance",
+    ...     trials=None,
+    ...     sampler="grid",
+    ... )
+    >>> best.value, best.parameters
+    (0.0, {'x': 0.0})
+    """
+    if trials is not None and trials < 1:
+        raise ValueError(f"trials is {trials}, but a search makes at least 1.")
+    plan = grid_points(dimensions) if sampler == "grid" else [_inside(first or {}, dimensions)]
+    total = (trials or 50) if sampler != "grid" else min(trials or len(plan), len(plan))
+    patience = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=pruner_warmup)
+    known = {"search": {name: repr(each) for name, each in dimensions.items()}, "trials": total, "seed": seed}
+    try:
+        with storage_at_work(storage), quiet():
+            shared = open_study(storage, study, patience if pruner == "median" else None)
+            agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
+            shared.sampler = PlannedSampler(plan, sampler, seed, total)
+            _share(shared, objective, dimensions, total, on_trial, learns_from_complete=sampler == "gp")
+            done = finished_trials(shared)
+    except KeyboardInterrupt:
+        raise Interrupted("Stopped: the same call goes on with the search.") from None
+    best = best_of(done)
+    if best is None:
+        raise UserError(f"None of the {len(done)} trials worked; the last: {done[-1].failure or 'pruned'}")
+    return best
+
+
+def _inside(point: Mapping[str, Any], dimensions: Mapping[str, Range | Choices]) -> dict[str, Any]:
+    return {name: point[name] for name, each in dimensions.items() if name in point and point[name] in each}
+
+
+class _Surplus(Exception):
+    """Another process took the last trial at the same moment."""
+
+
+def _share(
+    study: optuna.Study,
+    objective: Callable[[Trial], float],
+    dimensions: Mapping[str, Range | Choices],
+    total: int,
+    on_trial: Callable[[Finished], object] | None,
+    learns_from_complete: bool,
+) -> None:
+    """Make trials until all are made; wait for those of other processes, and take them over if these die."""
+    full = False
+    while True:
+        check_stopped()
+        free_dead_trials(study)
+        states = [each.state for each in study.get_trials(deepcopy=False)]
+        begun = sum(state != TrialState.FAIL for state in states)
+        if TrialState.WAITING in states or (begun < total and not full):
+            made = _make_one(study, objective, dimensions, total, learns_from_complete)
+            full = full or (made is not None and SURPLUS in made.user_attrs)
+            if made is not None and made.state != TrialState.FAIL:
+                if on_trial is not None:
+                    on_trial(finished(made))
+                _check_hope(study)
+        elif TrialState.RUNNING in states:
+            time.sleep(POLL)
+        else:
+            return
+
+
+def _make_one(
+    study: optuna.Study,
+    objective: Callable[[Trial], float],
+    dimensions: Mapping[str, Range | Choices],
+    total: int,
+    learns_from_complete: bool,
+) -> FrozenTrial | None:
+    """Make one trial; None if another process took it over, having taken this one for dead.
+
+    ``learns_from_complete`` is of a sampler that knows nothing of trials without a value: it would choose the
+    parameters that were pruned, or failed, over and over.
+    """
+    mine: list[int] = []
+
+    def body(trial: optuna.Trial) -> float:
+        mine.append(trial.number)
+        trial.set_user_attr(PROCESS, process_mark())
+        number = slot_of(study.get_trials(deepcopy=False), trial.number)
+        if number >= total:
+            trial.set_user_attr(SURPLUS, True)
+            raise _Surplus
+        trial.set_user_attr(SLOT, number)
+        known = set(_get(study, trial.number).intermediate_values)
+
+        def report(step: int, value: float) -> None:
+            check_stopped()
+            if step not in known:
+                known.add(step)
+                trial.report(value, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+
+        parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
+        try:
+            with beating(study, trial):
+                value = objective(Trial(number, parameters, report))
+            if math.isfinite(value):
+                return value
+            raise TrialFailed(f"The value is {value}.")
+        except optuna.TrialPruned:
+            trial.set_user_attr(ENDED, "pruned")
+        except TrialFailed as error:
+            trial.set_user_attr(ENDED, "failed")
+            trial.set_user_attr(FAILURE, str(error))
+        if learns_from_complete:
+            return _stand_in(study, trial.number)
+        raise optuna.TrialPruned  # not failed in Optuna's sense, of which no sampler learns anything
+
+    try:
+        study.optimize(body, n_trials=1, catch=(_Surplus,))
+    except (Exception, KeyboardInterrupt) as error:
+        if mine and (ended := _get(study, mine[0])).state == TrialState.FAIL:
+            if not _is_continued(study, ended):
+                put_back(study, ended)
+            elif not isinstance(error, UserError | KeyboardInterrupt):
+                return None
+        raise
+    return _get(study, mine[0])
+
+
+def _get(study: optuna.Study, number: int) -> FrozenTrial:
+    return next(each for each in study.get_trials(deepcopy=False) if each.number == number)
+
+
+def _is_continued(study: optuna.Study, trial: FrozenTrial) -> bool:
+    later = (each for each in study.get_trials(deepcopy=False) if each.number > trial.number)
+    return any(original_of(each) == original_of(trial) for each in later)
+
+
+def _stand_in(study: optuna.Study, number: int) -> float:
+    """A value for a trial that came to none: the last reported, or the worst of all others."""
+    known = _get(study, number).intermediate_values
+    if known and _get(study, number).user_attrs[ENDED] == "pruned":
+        return known[max(known)]
+    others = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return min((each.value for each in others if each.value is not None), default=0.0)
+
+
+def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
+    if isinstance(dimension, Choices):
+        return trial.suggest_categorical(name, dimension.choices)
+    low, high, step, log = dimension.low, dimension.high, dimension.step, dimension.log
+    if dimension.integer:
+        return trial.suggest_int(name, int(low), int(high), step=int(step or 1), log=log)
+    return trial.suggest_float(name, low, high, step=step, log=log)
+
+
+def _check_hope(study: optuna.Study) -> None:
+    """End a search of which nothing works from the beginning."""
+    done = finished_trials(study)
+    if len(done) >= 5 and all(each.state == "failed" for each in done):
+        raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")

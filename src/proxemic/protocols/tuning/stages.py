@@ -1,0 +1,200 @@
+"""The stages of a search for hyper-parameters: the recipes of their trials, and what each is begun with."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import Interrupted, UserError
+from proxemic.extras import optional_dependency
+from proxemic.protocols.runs.jobs import Job, run_job
+from proxemic.protocols.tuning.dimensions import Choices, Range
+from proxemic.protocols.tuning.directory import TuningDirectory
+from proxemic.protocols.tuning.spaces import Stage, as_flags, recipe_value
+from proxemic.protocols.tuning.trials import Finished, Trial, TrialFailed
+from proxemic.recipes.reader import read_recipe
+
+with optional_dependency("train"):
+    import yaml
+
+__all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "fingerprint", "stage_values"]
+
+
+def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
+    """How many trials each stage has.
+
+    Raises:
+        ValueError: If there is not one for each.
+
+    >>> budgets([Stage({}, {}, share=0.4), Stage({}, {})], 50)
+    [20, 30]
+    """
+    if trials < len(stages):
+        raise ValueError(
+            f"--trials is {trials}, but must be at least {len(stages)}, one for each stage of the search space."
+        )
+    left = 1 - sum(stage.share or 0 for stage in stages)
+    even = left / max(1, sum(stage.share is None for stage in stages))
+    counts: list[int] = []
+    for after, stage in zip(range(len(stages) - 1, -1, -1), stages, strict=True):
+        wanted = trials - sum(counts) if after == 0 else round(trials * (even if stage.share is None else stage.share))
+        counts.append(min(max(wanted, 1), trials - sum(counts) - after))
+    return counts
+
+
+def stage_values(
+    base: Mapping[str, Any], stages: Sequence[Stage], number: int, carried: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values of the recipe that all trials of a stage have.
+
+    Where the last stage begins with weights of the stage before, these two are the phases of the best recipe: of the
+    recipe's own second phase, only the number of epochs is taken.
+
+    Args:
+        base: Content of the recipe that is varied.
+        stages: All of the search.
+        number: Which of them, from 1.
+        carried: The best values of the stages before.
+    """
+    stage = stages[number - 1]
+    values: dict[str, Any] = {}
+    if stages[-1].from_best and base.get("second_phase"):
+        epochs = base["second_phase"]["epochs"]
+        rest = base["training"]["epochs"] - epochs
+        values = {"second_phase": None, "training.epochs": epochs if stage.from_best else rest}
+    if stage.from_best:
+        values["training.warmup_epochs"] = 0  # as of a second phase, which this will be
+    return {**values, **carried, **stage.fixed}
+
+
+def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], name: str) -> None:
+    """Read one recipe of each stage, so that a key that it lacks is said before anything is written.
+
+    Raises:
+        UserError: If a recipe is refused.
+    """
+    base = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
+    carried: dict[str, Any] = {}
+    for number in range(1, len(stages) + 1):
+        values = stage_values(base, stages, number, carried)
+        try:
+            content = yaml.safe_load(read_recipe(recipe, (*flags, *as_flags(values)), own_code=True).yaml)
+            dimensions = stages[number - 1].dimensions(content)
+            point = {name: each.values()[len(each.values()) // 2] for name, each in dimensions.items()}
+            _ = read_recipe(recipe, (*flags, *as_flags(values), *as_flags(point)), own_code=True).recipe
+        except (UserError, ValueError) as error:
+            raise UserError(f"The search space {name}, stage {number}, does not fit the recipe: {error}") from error
+        carried |= point
+
+
+def fingerprint(base: Mapping[str, Any]) -> str:
+    """Of a recipe, without what changes no result and what may differ between the machines that share a search."""
+    content = json.loads(json.dumps(base))
+    content.pop("published", None)
+    content["data"].get("init_args", {}).pop("root", None)
+    content["batches"].pop("workers", None)
+    content["training"].pop("accelerator", None)
+    content["training"].pop("threads", None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class StageSearch:
+    """One stage, with all that the stages before found.
+
+    Args:
+        directory: Of the search.
+        number: Of the stage, from 1.
+        stage: What is searched.
+        values: Of the recipe, the same in all trials.
+        metric: What is maximised, on the validation classes.
+    """
+
+    directory: TuningDirectory
+    number: int
+    stage: Stage
+    values: Mapping[str, Any]
+    metric: str
+
+    def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Content of the recipe of a trial."""
+        flags = as_flags({**self.values, **parameters})
+        return yaml.safe_load(read_recipe(self.directory.base, flags, own_code=True).yaml)
+
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """Content of the recipe that is varied."""
+        return self.recipe({})
+
+    def dimensions(self) -> dict[str, Range | Choices]:
+        """What is searched."""
+        return self.stage.dimensions(self.common)
+
+    def first(self) -> dict[str, Any]:
+        """The recipe's own values, which the first trial takes where they can be sampled."""
+        own = {name: recipe_value(self.common, name) for name in self.stage.search}
+        return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in own.items()}
+
+    def objective(self, trial: Trial) -> float:
+        """Train one recipe, without a look at the test classes; the best epoch's metric on the validation classes."""
+        run = self.directory.run(self.number, trial.number)
+        if run.exists() and not (run / "recipe.yaml").exists():
+            shutil.rmtree(run)  # killed before it began
+        try:
+            result = self._train(run, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
+        except Interrupted:
+            raise
+        except ValueError as error:
+            raise TrialFailed(" ".join(str(error).split())) from error
+        except UserError as error:
+            if type(error) is UserError:  # not of the hyper-parameters: a full disk, say
+                raise
+            # The checkpoint of which it speaks is not kept.
+            said = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
+            raise TrialFailed(said) from error
+        return result["validation"][self.metric]
+
+    def weights(self, best: Finished) -> Path:
+        """The run directory of this stage's best trial, trained again where it is not on this machine."""
+        run = self.directory.run(self.number, best.number)
+        with self.directory.alone():
+            if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
+                if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
+                    shutil.rmtree(run, ignore_errors=True)
+                self._train(run, best.parameters, None)
+        return run
+
+    def _train(
+        self, run: Path, parameters: Mapping[str, Any], on_epoch: Callable[[Mapping[str, float]], object] | None
+    ) -> dict[str, Any]:
+        job = Job(self.directory.base, as_flags({**self.values, **parameters}), run, test=False)
+        return run_job(job, report=_say_nothing, on_epoch=on_epoch)
+
+
+def compose_best(searches: Sequence[StageSearch], found: Sequence[Finished]) -> dict[str, Any]:
+    """Content of the best recipe, that trains from the beginning what the best trial came to in stages.
+
+    Args:
+        searches: The stages so far.
+        found: The best trial of each.
+    """
+    content = searches[-1].recipe(found[-1].parameters)
+    if not searches[-1].stage.from_best:
+        return content
+    before = searches[-2].recipe(found[-2].parameters)
+    start = Path(searches[-1].values["training.start_from"])
+    # The weights that the last stage began with are those of the epoch that was chosen.
+    chosen = json.loads((start / "metrics.json").read_text(encoding="utf-8"))["epoch"]
+    epochs = content["training"]["epochs"]
+    before["training"]["epochs"] = chosen + epochs
+    before["second_phase"] = {"epochs": epochs, "loss": content["loss"], "optim": content["optim"]}
+    return before
+
+
+def _say_nothing(line: str) -> None:
+    pass

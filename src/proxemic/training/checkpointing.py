@@ -1,0 +1,287 @@
+"""What happens around an epoch: choice of the best, history, checkpoints, Ctrl-C."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import Any
+
+import safetensors.torch
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
+
+from proxemic.errors import Interrupted
+from proxemic.files import write_atomically, write_json
+from proxemic.models import save_model
+from proxemic.training.epoch_metrics import EpochMeasure
+from proxemic.training.module import EmbeddingTask
+from proxemic.training.multiprocess.processes import Processes
+from proxemic.training.plateau import EndedPhase, ended_phases
+from proxemic.training.recipe import Recipe
+from proxemic.training.retrieval_callback import RetrievalCallback
+from proxemic.training.run_directory import RunDirectory
+from proxemic.training.times import Times
+
+__all__ = ["RunCheckpointer"]
+
+
+class RunCheckpointer(Checkpoint):
+    """Keeps a run such that it can be killed at any moment and taken up again with the same result.
+
+    After each epoch, once the held-out images are judged, the checkpoint is written; then, if they were judged better
+    than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that was
+    killed between two of the writes makes up for the missing ones when it is resumed, and one that was killed before
+    the checkpoint judges again.
+
+    Args:
+        run: Where to write.
+        recipe: For the metric that chooses the epoch.
+        judge: Judges held-out images after each epoch, before this (Lightning has checkpoints come last); ``None``
+            takes the last epoch.
+        preprocessing: As `save_model` takes it.
+        report: Is given a line for the user after each epoch.
+        on_epoch: Is given the epoch's row of the history, once all is saved.
+        processes: Of the run; the first writes and reports, and all stop after the same step.
+        times: To which is added what training, validation and saving take.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        recipe: Recipe,
+        judge: RetrievalCallback | None,
+        preprocessing: dict[str, Any],
+        report: Callable[[str], object],
+        on_epoch: Callable[[Mapping[str, float]], object] | None,
+        processes: Processes = Processes(),
+        times: Times | None = None,
+    ) -> None:
+        self.times = times or Times()
+        self.on_epoch = on_epoch
+        self.processes = processes
+        self.run, self.recipe, self.judge = run, recipe, judge
+        self.preprocessing, self.report = preprocessing, report
+        self.rows: list[dict[str, float]] = []
+        self.best: dict[str, float] | None = None
+        self.ended: list[EndedPhase] = []
+        self.loss_sum: Tensor | float = 0.0
+        self.batches = 0
+        self.step = 0
+        self.stopping = False
+        self._stops_after_epoch = False
+        self._process = os.getpid()
+        self._left = False
+        self._handler: Any = None
+        self._saved_at = self._epoch_began = self._epoch_ended = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        loss_sum = self.loss_sum.detach().cpu() if isinstance(self.loss_sum, Tensor) else self.loss_sum
+        return {"rows": self.rows, "best": self.best, "loss_sum": loss_sum, "batches": self.batches, "step": self.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows, self.best = state_dict["rows"], state_dict["best"]
+        self.loss_sum, self.batches = state_dict["loss_sum"], state_dict["batches"]
+        self.step = state_dict["step"]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end_phases(trainer, pl_module)
+        # A kill may have come between the checkpoint and what is written after it.
+        if self.best is not None and self.best["step"] == self.step:
+            self._write_best(pl_module)
+        if self.rows and self.processes.is_first:
+            self._write_history()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        before = {
+            name: value
+            for callback in trainer.callbacks  # type: ignore[attr-defined]
+            if isinstance(callback, EpochMeasure)
+            for name, value in callback.before.items()
+        }
+        if before and self.processes.is_first:
+            write_json(self.run.measured_before, before)
+        # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word.
+        self._handler = signal.signal(signal.SIGTERM, self._stop)
+
+    @contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """Stop on Ctrl-C, and on SIGUSR1, which SLURM can be asked to send before a job's time is up.
+
+        From before the data workers are made, as the second (``--signal=USR1@90``) is sent to them too, and would end
+        them, until Lightning has put back the handlers that it found.
+        """
+        numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
+        handlers = {number: signal.signal(number, self._stop) for number in numbers}
+        try:
+            yield
+            if self.stopping or self._stops_after_epoch:
+                self._leave("after the last epoch")
+        finally:
+            for number, handler in handlers.items():
+                # To the others of its processes it may come sooner, and all have stopped before it comes to this one.
+                stopped = self._left and self.processes.world > 1
+                signal.signal(number, signal.SIG_IGN if stopped else handler)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._flush_logs(trainer)
+        if self._stops_after_epoch:
+            # Not at its end: Lightning has logged its values only now.
+            self._leave(f"after epoch {trainer.current_epoch}")
+        self._epoch_began = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs["loss"].detach()  # summed where it is: no waiting for a GPU
+        self.loss_sum, self.batches = loss + torch.as_tensor(self.loss_sum, device=loss.device), self.batches + 1
+        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            self._epoch_ended = time.monotonic()
+            return  # the end of the epoch is at hand, and saves
+        due = time.monotonic() - self._saved_at > 60 * self.recipe.training.checkpoint_minutes
+        stopping, due = self.processes.any(self.stopping, due)
+        if stopping:
+            self._save(trainer)
+            self._leave(f"in epoch {trainer.current_epoch + 1}, after step {trainer.global_step}")
+        if due:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        task = pl_module
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()
+        seconds = self._epoch_ended - self._epoch_began
+        judged = time.monotonic()
+        self.times.add("training", seconds)
+        self.times.add("validation", judged - self._epoch_ended)
+        row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
+        row["loss"] = float(self.loss_sum) / self.batches
+        if self.judge is not None and self.judge.latest is not None:
+            row |= self.judge.latest
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EpochMeasure):
+                row |= callback.latest
+        row["seconds"] = round(seconds, 3)
+        self.loss_sum, self.batches = 0.0, 0
+        self.rows.append(row)
+        value = row.get(self.recipe.evaluation.metric)
+        if value is not None:
+            task.step_plateau(value)
+        better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
+        self.best = row if better else self.best
+        before = len(self.ended)
+        self._end_phases(trainer, task)
+        self._save(trainer)
+        if better:
+            self._write_best(task)
+        if self.processes.is_first:
+            self._write_history()
+        self.times.add("saving", time.monotonic() - judged)
+        self.report(self._line(row, seconds, trainer))
+        if len(self.ended) > before:
+            self.report(self._why())
+        (self._stops_after_epoch,) = self.processes.any(self.stopping)
+        if self.on_epoch is not None and not self._stops_after_epoch:
+            self.on_epoch(row)
+
+    def _end_phases(self, trainer: Trainer, task: LightningModule) -> None:
+        """Begin the second phase, or end the training, where the phase that is trained has come to its plateau."""
+        until = self.recipe.training.until_plateau
+        if until is None or not self.rows:
+            return
+        assert isinstance(task, EmbeddingTask)
+        values = [row[self.recipe.evaluation.metric] for row in self.rows]
+        found = ended_phases(values, self.recipe.lengths, until)
+        # All go by the first one: the last digits may differ between machines.
+        said = self.processes.broadcast(json.dumps([asdict(each) for each in found]))
+        self.ended = [EndedPhase(**each) for each in json.loads(said)]
+        lengths = [each.epochs for each in self.ended]
+        trainer.fit_loop.max_epochs = sum(lengths) + sum(self.recipe.lengths[len(lengths) :])
+        if lengths and task.second is not None:
+            task.begin_second_at(lengths[0])
+
+    def _why(self) -> str:
+        until, metric, last = self.recipe.training.until_plateau, self.recipe.evaluation.metric, self.ended[-1]
+        assert until is not None
+        name = ("The first phase", "The second phase")[len(self.ended) - 1] if self.recipe.second_phase else "Training"
+        if last.reason == "epochs":
+            return f"{name} ended after all of its {last.epochs} epochs, before a plateau."
+        by = f" by more than {until.min_improvement:g}" if until.min_improvement else ""
+        return (
+            f"{name} ended after {last.epochs} epochs, at a plateau: validation {metric} has not grown{by} in "
+            f"{'1 epoch' if until.patience == 1 else f'{until.patience} epochs'}."
+        )
+
+    def _write_history(self) -> None:
+        rows = self.rows
+        if self.recipe.training.until_plateau is not None and self.recipe.second_phase is not None:
+            first = self.ended[0].epochs if self.ended else self.recipe.lengths[0]
+            rows = [{**row, "phase": 1 if row["epoch"] <= first else 2} for row in rows]
+        self.run.write_history(rows)
+
+    def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
+        images = trainer.num_training_batches * self.recipe.batches.size
+        name = self.recipe.evaluation.metric
+        line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
+        if name in row and self.best is not None:
+            line += f"  validation {name} {row[name]:.4f}  (best {self.best[name]:.4f}, epoch {self.best['epoch']:.0f})"
+        return f"{line}  {images / seconds:,.0f} images/s"
+
+    def _write_best(self, task: LightningModule) -> None:
+        assert isinstance(task, EmbeddingTask)
+        if not self.processes.is_first:
+            return
+        save_model(self.run.path, task.model, self.preprocessing)
+        state = task.loss.state_dict()
+        if task.shards is not None:
+            assert task.shards_kept is not None
+            state["proxies"] = task.shards.whole(task.shards_kept)
+        with write_atomically(self.run.loss) as temporary:
+            # As bytes first: safetensors hides the reason why a write to a file fails.
+            temporary.write_bytes(safetensors.torch.save(state))
+
+    def _save(self, trainer: Trainer) -> None:
+        task = trainer.lightning_module
+        assert isinstance(task, EmbeddingTask)
+        task.check_weights()
+        self.step = trainer.global_step
+        self._flush_logs(trainer)
+        trainer.save_checkpoint(self.run.checkpoint)
+        if task.shards is not None and self.processes.is_first:
+            assert task.shards_kept is not None
+            task.shards.drop_others(task.shards_kept)
+        self._saved_at = time.monotonic()
+
+    def _flush_logs(self, trainer: Trainer) -> None:
+        # What a run that is resumed from the checkpoint will not log again.
+        for logger in trainer.loggers:
+            logger.save()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process or self._left:
+            return  # one that loads images, or a signal too late
+        if self.stopping:
+            # Not KeyboardInterrupt, which Lightning takes for its own and ends the process without a word.
+            raise Interrupted(
+                f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
+            )
+        self.stopping = True
+        if not self.processes.is_first or (number == signal.SIGTERM and self.processes.world > 1):
+            return  # of SIGTERM torchrun makes use, too, when another process is lost: nothing will be saved then
+        # Not print: a signal may come in the middle of one, and it cannot be entered twice.
+        os.write(1, b"\nStopping: saving first; once more stops at once.\n")
+
+    def _leave(self, where: str) -> None:
+        self._left = True
+        raise Interrupted(
+            f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
+        )

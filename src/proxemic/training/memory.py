@@ -1,0 +1,202 @@
+"""What each process of a training run will hold and move for its loss, worked out before it starts.
+
+It counts what a step of `proxemic.losses.ProxyLoss` makes of float32 cosines: the network and its activations come on
+top, as do regularisers' and HIST's own parameters.
+"""
+
+from dataclasses import dataclass, replace
+
+from proxemic.losses.scores.sampling import num_sampled
+from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores.streaming import Plan
+
+__all__ = ["OPTIMIZERS", "Needs", "Setting", "alternatives"]
+
+FLOAT, LABEL = 4, 8
+
+# Tensors of a parameter's size that an optimiser keeps, and that it makes in a step on a CPU, weight decay included.
+OPTIMIZERS = {
+    "sgd": (0, 1),
+    "sgd-momentum": (1, 1),
+    "adagrad": (1, 2),
+    "rmsprop": (1, 2),
+    "adam": (2, 2),
+    "adamw": (2, 2),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A loss in a training run.
+
+    Args:
+        classes: C ≥ 2.
+        dim: D ≥ 1.
+        proxies: K ≥ 1 a class.
+        batch: B ≥ 1, the samples of all processes together.
+        processes: W ≥ 1.
+        sharded: Each process holds its own classes only.
+        sample_rate: r in (0, 1], of `proxemic.losses.ProxyLoss`.
+        optimizer: One of `OPTIMIZERS`.
+        class_wise: The loss sums negatives over the samples for each class, as Proxy-Anchor does.
+
+    Raises:
+        ValueError: If one of them is not allowed.
+    """
+
+    classes: int
+    dim: int
+    proxies: int = 1
+    batch: int = 128
+    processes: int = 1
+    sharded: bool = False
+    sample_rate: float = 1.0
+    optimizer: str = "adamw"
+    class_wise: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("classes", 2), ("dim", 1), ("proxies", 1), ("batch", 1), ("processes", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
+        if not 0 < self.sample_rate <= 1:
+            raise ValueError(
+                f"sample_rate is {self.sample_rate}, but is a share of the classes: above 0, up to 1 for all."
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer is {self.optimizer}, but is planned for {', '.join(OPTIMIZERS)}.")
+
+    @property
+    def held(self) -> int:
+        """Classes whose proxies a process holds, the most that one does."""
+        return -(-self.classes // self.processes) if self.sharded else self.classes
+
+    @property
+    def looked_at(self) -> int:
+        """Of these, the ones that a step has gradients for."""
+        return num_sampled(self.held, self.batch, self.sample_rate)
+
+    @property
+    def own(self) -> int:
+        """Of these, the ones that a process works on."""
+        return self.looked_at if self.sharded else -(-self.looked_at // self.processes)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of one process, the one that has most.
+
+    Args:
+        held: By what they are of.
+        moved: Received in a step, as much as is sent, where the processes pass parts around a ring.
+        peak: Held at the fullest moment of a step, less than the sum as not all is held at once.
+    """
+
+    held: dict[str, int]
+    moved: dict[str, int]
+    peak: int
+
+    @classmethod
+    def of(cls, setting: Setting) -> "Needs":
+        """Of a setting.
+
+        >>> needs = Needs.of(Setting(1_000_000, 512, batch=1024, processes=8, sharded=True))
+        >>> needs.held["proxies"], needs.moved["embeddings"]
+        (256000000, 1835008)
+        """
+        held = _held(setting)
+        gradient, own = held["gradient of the proxies"], held["gradient of its own classes"]
+        around = held["embeddings"] + held["rows looked at"]
+        # In the walk over the classes; where the gradients are gathered; in the optimiser.
+        moments = [
+            around + held["scores"] + (own or gradient),
+            around + own + gradient,
+            gradient + held["optimiser's step"],
+        ]
+        return cls(held, _moved(setting), held["proxies"] + held["optimiser state"] + max(moments))
+
+    @classmethod
+    def of_dense(cls, setting: Setting) -> "Needs":
+        """Of an implementation that holds all scores and their gradient, by which proxies are replicated.
+
+        Each process holds those of its own samples; of class-wise losses, which sum over samples, those of all.
+        """
+        state, made = OPTIMIZERS[setting.optimizer]
+        proxies = FLOAT * setting.classes * setting.proxies * setting.dim
+        samples = setting.batch if setting.class_wise else -(-setting.batch // setting.processes)
+        scores = 2 * FLOAT * samples * setting.classes * setting.proxies
+        embeddings = 2 * FLOAT * samples * setting.dim
+        held = {
+            "proxies": proxies,
+            "optimiser state": state * proxies,
+            "gradient of the proxies": proxies,
+            "embeddings": embeddings,
+            "scores": scores,
+            "optimiser's step": made * proxies,
+        }
+        moved = {"gradient of the proxies": 2 * proxies * (setting.processes - 1) // setting.processes}
+        if setting.class_wise:
+            moved |= {name: size for name, size in _moved(setting).items() if "embeddings" in name}
+        peak = (2 + state) * proxies + max(scores + embeddings, made * proxies)
+        return cls(held, moved, peak)
+
+
+def alternatives(setting: Setting) -> list[Setting]:
+    """The setting and those that need less: sharded, sampled, with less state, and on more processes."""
+    changes = []
+    if setting.processes > 1:
+        changes.append({"sharded": True})
+    if setting.sample_rate > 0.1:
+        changes.append({"sample_rate": 0.1})
+    if OPTIMIZERS[setting.optimizer][0] > 1:
+        changes.append({"optimizer": "sgd-momentum"})
+    found = [setting]
+    for change in changes:
+        found += [replace(each, **change) for each in found]
+    found += [replace(setting, sharded=True, processes=times * setting.processes) for times in (2, 4, 8)]
+    return list(dict.fromkeys(found))
+
+
+def _held(setting: Setting) -> dict[str, int]:
+    row = FLOAT * setting.proxies * setting.dim
+    state, made = OPTIMIZERS[setting.optimizer]
+    sampled = setting.looked_at < setting.held
+    alone = setting.processes == 1
+    # Of unit length, their gradient, and that of what came; or what is gathered too, what is scattered, and times W.
+    copies = 3 * setting.batch if alone else 4 * setting.batch + 2 * -(-setting.batch // setting.processes)
+    return {
+        "proxies": setting.held * row,
+        "optimiser state": state * setting.held * row,
+        "gradient of the proxies": setting.looked_at * row,
+        "gradient of its own classes": 0 if setting.sharded or alone else setting.own * row,
+        "rows looked at": setting.looked_at * row if sampled else 0,
+        "embeddings": FLOAT * setting.dim * copies + LABEL * setting.batch,
+        "scores": _scores(setting),
+        "optimiser's step": (made + (1 + state) * sampled) * setting.looked_at * row,
+    }
+
+
+def _scores(setting: Setting) -> int:
+    """A chunk's similarities and what is made of them, and all where they are kept."""
+    scoring = Scoring(scale=1.0, push=abs if setting.class_wise else None)
+    plan = Plan.of(scoring, setting.batch, setting.own, setting.proxies, setting.dim)
+    chunk = min(plan.chunk, setting.own) * setting.proxies * setting.batch
+    # Similarities and the scaled scores, and of several proxies their gradient; ordinary autograd keeps more.
+    buffers = 5 if plan.dense else 2 + (setting.proxies > 1)
+    return FLOAT * (buffers * chunk + (setting.own * setting.proxies * setting.batch if plan.keep else 0))
+
+
+def _moved(setting: Setting) -> dict[str, int]:
+    world, row = setting.processes, FLOAT * setting.proxies * setting.dim
+    samples = -(-setting.batch // world)
+    embeddings = FLOAT * samples * setting.dim * (world - 1)
+    # A maximum, and a sum of two a sample and one of regularisers; of class-wise losses one a sample and two.
+    floats = setting.batch + 2 if setting.class_wise else 3 * setting.batch + 1
+    chosen = setting.looked_at if setting.looked_at < setting.held and not setting.sharded and world > 1 else 0
+    return {
+        "sizes and labels": LABEL * (1 + samples) * (world - 1),
+        "embeddings": embeddings,
+        "gradient of the embeddings": embeddings,
+        "scores": 2 * FLOAT * floats * (world - 1) // world,
+        "gradient of the proxies": 0 if setting.sharded else setting.own * row * (world - 1),
+        "choice of classes": LABEL * chosen,
+    }

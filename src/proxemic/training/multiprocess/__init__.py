@@ -1,0 +1,1 @@
+"""Training by several processes: who they are, sharded proxies in checkpoints, batch norm over the joined batch."""

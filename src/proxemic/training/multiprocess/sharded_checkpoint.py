@@ -1,0 +1,84 @@
+"""Sharded proxies in a run's checkpoints: beside the checkpoint, in files that any number of processes can read."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from proxemic.distributed.checkpoint import load_shards, load_whole, save_shards
+from proxemic.training.multiprocess.processes import Processes
+
+__all__ = ["ProxyShards"]
+
+_PROXIES = "loss.proxies"
+
+
+@dataclass(frozen=True)
+class ProxyShards:
+    """Where sharded proxies, and what the optimiser keeps of them, are while a run is not running.
+
+    A checkpoint names a folder beside it, which is complete before the checkpoint is there.
+
+    Args:
+        folder: Of the checkpoints.
+        processes: Who hold the classes.
+        num_classes: In all.
+    """
+
+    folder: Path
+    processes: Processes
+    num_classes: int
+
+    def save(self, checkpoint: dict[str, Any], optimizer: Optimizer, proxies: nn.Parameter, step: int) -> None:
+        """Move this process's classes from a checkpoint to files; every process calls this."""
+        everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        index = next((number for number, each in enumerate(everything) if each is proxies), None)
+        tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
+        states = checkpoint["optimizer_states"][0]["state"]
+        if index in states:
+            rows = {name: value for name, value in states[index].items() if _is_like(value, proxies)}
+            # A copy: the optimiser's own goes on being used.
+            states[index] = {name: value for name, value in states[index].items() if name not in rows}
+            tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
+        name = self.processes.broadcast(self._free_name(step))
+        save_shards(self.folder / name, tensors, self.num_classes, self._group)
+        types = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
+        checkpoint["shards"] = {"folder": name, "index": index, "types": types}
+
+    def load(self, checkpoint: dict[str, Any], proxies: nn.Parameter) -> None:
+        """The reverse, into a checkpoint that has been read; every process calls this."""
+        kept = checkpoint["shards"]
+        types: dict[str, str] = kept["types"]
+        tensors = {name: torch.empty(proxies.shape, dtype=getattr(torch, kind)) for name, kind in types.items()}
+        load_shards(self.folder / kept["folder"], tensors, self.num_classes, self._group)
+        checkpoint["state_dict"][_PROXIES] = tensors.pop(_PROXIES)
+        if tensors:
+            state = checkpoint["optimizer_states"][0]["state"].setdefault(kept["index"], {})
+            state |= {name.removeprefix("optimizer."): value for name, value in tensors.items()}
+
+    def whole(self, name: str) -> Tensor:
+        """All proxies, as a checkpoint's files have them, on this process."""
+        return load_whole(self.folder / name, _PROXIES)
+
+    def drop_others(self, name: str) -> None:
+        """Remove the files of earlier checkpoints, and what a kill left half-written."""
+        for path in self.folder.glob("proxies-*"):
+            if path.name != name:
+                shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _group(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if self.processes.world > 1 else None
+
+    def _free_name(self, step: int) -> str:
+        names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
+        return next(name for name in names if not (self.folder / name).exists())
+
+
+def _is_like(value: Any, proxies: nn.Parameter) -> bool:
+    return isinstance(value, Tensor) and value.shape == proxies.shape

@@ -1,0 +1,171 @@
+"""Which parameter is stepped by what: four groups, each with its own learning rate."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from proxemic.models import EmbeddingModel
+from proxemic.optim.clipping import clip_norm, clip_value
+from proxemic.optim.sparse_rows import check_steps_rows, is_stepped_by_rows
+
+__all__ = ["Optimization", "parameter_groups"]
+
+
+def parameter_groups(
+    model: nn.Module,
+    loss: nn.Module,
+    *,
+    lr: float,
+    loss_lr: float,
+    head_lr: float | None = None,
+    graph_lr: float | None = None,
+    loss_weight_decay: float | None = None,
+) -> list[dict[str, Any]]:
+    """Groups for any torch optimiser: backbone, head, proxies, and the networks inside a loss.
+
+    Args:
+        model: An `EmbeddingModel`; of any other module all is backbone.
+        loss: What it owns itself are proxies; what its submodules own is the graph network (HIST's).
+        lr: Learning rate of the backbone.
+        loss_lr: Of the proxies.
+        head_lr: Of pooling and head; None takes ``lr``.
+        graph_lr: Of networks inside the loss; None takes ``loss_lr``.
+        loss_weight_decay: Of all that the loss owns; None leaves it to the optimiser.
+
+    >>> from proxemic.losses import ProxyAnchorLoss
+    >>> groups = parameter_groups(nn.Linear(4, 2), ProxyAnchorLoss(10, 2), lr=1e-3, loss_lr=1e-1)
+    >>> [(group["name"], group["lr"], len(group["params"])) for group in groups]
+    [('backbone', 0.001, 2), ('proxies', 0.1, 1)]
+    """
+    decay = {} if loss_weight_decay is None else {"weight_decay": loss_weight_decay}
+    backbone = list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
+    proxies = list(loss.parameters(recurse=False))
+    groups = [
+        {"name": "backbone", "lr": lr, "params": backbone},
+        {"name": "head", "lr": lr if head_lr is None else head_lr, "params": _others(model, backbone)},
+        {"name": "proxies", "lr": loss_lr, "params": proxies, **decay},
+        {"name": "graph", "lr": loss_lr if graph_lr is None else graph_lr, "params": _others(loss, proxies), **decay},
+    ]
+    for group in groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+    return [group for group in groups if group["params"]]
+
+
+def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    ids = {id(parameter) for parameter in known}
+    return [parameter for parameter in module.parameters() if id(parameter) not in ids]
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How the weights are moved.
+
+    Args:
+        optimizer: Any torch optimiser, with its own arguments (eps, momentum, nesterov, weight_decay); its learning
+            rates are those below.
+        lr: Learning rate of the backbone, above 0.
+        loss_lr: Learning rate of the proxies, above 0; 10 to 1,000 times ``lr`` is usual.
+        head_lr: Of pooling and head; null takes ``lr``.
+        graph_lr: Of the networks inside a loss, HIST's hypergraph network; null takes ``loss_lr``.
+        loss_weight_decay: Weight decay of all that the loss owns, 0 or more; null takes the optimiser's.
+        schedule: Any torch scheduler, stepped once an epoch (ReduceLROnPlateau with evaluation.metric on the held-out
+            classes, where larger is better), or `PolynomialDecay`, stepped after every batch; null keeps the rates.
+        clip_value: Largest absolute value of a gradient's entry; null does not clip.
+        clip_norm: Largest norm of the whole gradient; null does not clip.
+        clip_backbone_norm: Largest norm of the backbone's gradient, the others being left as they are, as insightface
+            does; null does not clip.
+
+    Raises:
+        ValueError: If a rate is not above 0, or two clips are given.
+    """
+
+    optimizer: Callable[[Iterable[Any], float], Optimizer]
+    lr: float
+    loss_lr: float
+    head_lr: float | None = None
+    graph_lr: float | None = None
+    loss_weight_decay: float | None = None
+    schedule: Callable[[Optimizer], LRScheduler] | None = None
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    clip_backbone_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        clips = ("clip_value", "clip_norm", "clip_backbone_norm")
+        for name in ("lr", "loss_lr", "head_lr", "graph_lr", *clips):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"optim.{name} is {value}, but must be a number above 0, for example 0.001.")
+        decay = self.loss_weight_decay
+        if decay is not None and not (decay >= 0 and math.isfinite(decay)):
+            raise ValueError(f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.")
+        given = [f"optim.{name}" for name in clips if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} are both given: leave one of them out (null).")
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped."""
+        return not (self.clip_value is None and self.clip_norm is None and self.clip_backbone_norm is None)
+
+    def clip(
+        self, optimizer: Optimizer, model: nn.Module, own: Sequence[nn.Parameter], group: ProcessGroup | None
+    ) -> None:
+        """Clip the gradients as is asked for.
+
+        Args:
+            optimizer: Of all parameters.
+            model: Whose backbone may be clipped alone.
+            own: Parameters of which each process of the group holds its own part.
+            group: The processes; None for one.
+        """
+        everything = [parameter for each in optimizer.param_groups for parameter in each["params"]]
+        if self.clip_value is not None:
+            clip_value(everything, self.clip_value)
+        if self.clip_norm is not None:
+            clip_norm(everything, self.clip_norm, own=own, group=group)
+        if self.clip_backbone_norm is not None:
+            clip_norm(
+                (model.backbone if isinstance(model, EmbeddingModel) else model).parameters(), self.clip_backbone_norm
+            )
+
+    def build(
+        self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
+    ) -> tuple[Optimizer, LRScheduler | None]:
+        """The optimiser of all trained parameters, and its schedule.
+
+        Args:
+            model: The network.
+            loss: What is trained with it.
+            sharded: Each process has, and steps, the proxies of its own classes alone.
+
+        Raises:
+            ValueError: If the optimiser cannot do that, or the schedule does not fit what is measured.
+        """
+        groups = parameter_groups(
+            model,
+            loss,
+            lr=self.lr,
+            loss_lr=self.loss_lr,
+            head_lr=self.head_lr,
+            graph_lr=self.graph_lr,
+            loss_weight_decay=self.loss_weight_decay,
+        )
+        optimizer = self.optimizer(groups, self.lr)
+        if any(is_stepped_by_rows(parameter) for group in groups for parameter in group["params"]):
+            check_steps_rows(optimizer)
+        if sharded:
+            check_steps_rows(optimizer, "of sharded proxies each process steps its own classes", "proxies: replicated")
+        schedule = self.schedule(optimizer) if self.schedule else None
+        if isinstance(schedule, ReduceLROnPlateau) and schedule.mode != "max":
+            raise ValueError(
+                "optim.schedule is ReduceLROnPlateau with mode min, but evaluation.metric is better when larger: set "
+                "its mode to max."
+            )
+        return optimizer, schedule

@@ -1,0 +1,143 @@
+"""Pictures of a run: training curves and a retrieval gallery."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import matplotlib
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from proxemic.data import ImageSet
+from proxemic.files import write_atomically
+from proxemic.metrics import nearest_neighbours
+from proxemic.plots import save_figure
+
+__all__ = ["draw_curves", "draw_gallery"]
+
+RIGHT, WRONG, QUERY = "#1a9641", "#d7191c", "#444444"
+_TILE_WIDTH, _TILE_HEIGHT, _HEADER, _SIDE, _FRAME = 138, 162, 36, 120, 4  # pixels
+
+
+def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) -> None:
+    """Training loss and validation metric over epochs, with the best epoch marked.
+
+    Args:
+        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at
+            a plateau.
+        metric: The metric that chose the epoch.
+        path: PNG to write.
+    """
+    epochs = [row["epoch"] for row in history]
+    figure = Figure(figsize=(8, 3.5))
+    left, right = figure.subplots(
+        1, 2, gridspec_kw={"left": 0.11, "right": 0.98, "bottom": 0.15, "top": 0.9, "wspace": 0.25}
+    )
+    left.plot(epochs, [row["loss"] for row in history], marker=".")
+    left.set(xlabel="epoch", ylabel="training loss", title="Loss")
+    judged = [name for name in ("recall@1", metric) if all(name in row for row in history)]
+    for name in dict.fromkeys(judged):
+        right.plot(epochs, [row[name] for row in history], marker=".", label=name)
+    if metric in judged:
+        best = max(history, key=lambda row: row[metric])
+        right.axvline(
+            best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}"
+        )
+    if history[-1].get("phase") == 2:
+        begins = next(row["epoch"] for row in history if row["phase"] == 2)
+        for axes in (left, right):
+            axes.axvline(begins - 0.5, color="tab:green", linewidth=1, linestyle="--", label="second phase")
+    if judged:
+        right.legend()
+    else:
+        right.text(0.5, 0.5, "no validation: the last epoch is taken", ha="center", transform=right.transAxes)
+    right.set(xlabel="epoch", ylabel="on held-out images", title="Validation")
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    save_figure(figure, path)
+
+
+def draw_gallery(
+    embeddings: Float[Tensor, "images dim"],
+    images: ImageSet,
+    path: Path,
+    *,
+    distance: Literal["cosine", "euclidean"] = "cosine",
+    queries: int = 10,
+    neighbours: int = 8,
+    seed: int = 0,
+) -> None:
+    """Random queries, a row each, with their nearest neighbours: right ones framed green, wrong ones red.
+
+    Args:
+        embeddings: One an image.
+        images: What was embedded; its queries search its gallery, or all search all.
+        path: PNG to write.
+        distance: Between embeddings.
+        queries: Rows; at most.
+        neighbours: Columns; at most.
+        seed: Chooses the queries.
+    """
+    everything = torch.ones(len(images), dtype=torch.bool)
+    asked = (everything if images.is_query is None else images.is_query).nonzero().squeeze(1)
+    searched = (everything if images.is_gallery is None else images.is_gallery).nonzero().squeeze(1)
+    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[:queries]
+    chosen = asked[order].sort().values
+    place = torch.full((len(images),), -1).index_copy(0, searched, torch.arange(len(searched)))
+    columns = min(neighbours, len(searched) - 1)
+    if columns < 1:
+        return  # a gallery of one image, which may be the query itself
+    sequences = None if images.sequences is None else images.sequences.numbers
+    _, found = nearest_neighbours(
+        embeddings[chosen],
+        embeddings[searched],
+        k=columns,
+        distance=distance,
+        exclude=place[chosen],
+        query_sequences=None if sequences is None else sequences[chosen],
+        gallery_sequences=None if sequences is None else sequences[searched],
+    )
+    found = torch.where(found < 0, -1, searched[found])
+
+    # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
+    sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER), "white")
+    font = _font("DejaVuSans.ttf", 10)
+    for row, query in enumerate(chosen.tolist()):
+        own = int(images.labels[query])
+        for column, shown in enumerate([query, *found[row].tolist()]):
+            if shown < 0:
+                break  # the rest of the gallery is of the query's sequence
+            colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == own else WRONG
+            left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
+            _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)
+    draw, bold = ImageDraw.Draw(sheet), _font("DejaVuSans-Bold.ttf", 13)
+    for column, title in enumerate(("query", "nearest")):
+        draw.text((_TILE_WIDTH * column + _TILE_WIDTH // 2, _HEADER // 2), title, "black", bold, anchor="mm")
+    with write_atomically(path) as temporary:
+        sheet.save(temporary, format="PNG")
+
+
+def _thumbnail(
+    sheet: Image.Image, font: ImageFont.FreeTypeFont, place: tuple[int, int], images: ImageSet, index: int, colour: str
+) -> None:
+    """A framed square with the picture in its middle and the name above it, centred below a place."""
+    (middle, top), half = place, _SIDE // 2
+    picture = images.pixels[index].convert("RGB")
+    longest = max(picture.size)
+    width, height = (max(1, round(side * _SIDE / longest)) for side in picture.size)
+    method = Image.Resampling.BICUBIC if longest > _SIDE else Image.Resampling.NEAREST
+    picture = picture.resize((width, height), method, reducing_gap=2.0)
+    centre = top + _TILE_HEIGHT - half - _FRAME
+    sheet.paste(picture, (middle - width // 2, centre - height // 2))
+    draw = ImageDraw.Draw(sheet)
+    draw.rectangle((middle - half, centre - half, middle + half, centre + half), outline=colour, width=_FRAME)
+    name = images.class_names[int(images.labels[index])]
+    name = name if len(name) <= 16 else f"…{name[-15:]}"
+    draw.text((middle, centre - half - _FRAME), name, "black", font, anchor="ms")
+
+
+def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)

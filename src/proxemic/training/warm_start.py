@@ -1,0 +1,134 @@
+"""Begin with the weights of an earlier run, of the same classes or of others."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from proxemic.data import Splits
+from proxemic.errors import UserError
+from proxemic.losses.margins import MARGINS
+from proxemic.models import EmbeddingModel, load_model
+from proxemic.training.recipe import Recipe
+from proxemic.training.run_directory import RunDirectory, fingerprint
+
+__all__ = ["load_loss", "start_from", "trained_before"]
+
+
+def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
+    """Load the chosen weights of a run: the network's, and those of the loss that belong to the classes trained on.
+
+    On the images of the run, the whole loss is taken. On others, the proxies of the classes of the same names are; all
+    else that the loss learns is new. A loss of another kind or shape is new as a whole.
+
+    Args:
+        run: An earlier run.
+        model: To fill; of the same shape as the run's.
+        loss: To fill.
+        splits: The images to train on.
+
+    Returns:
+        A sentence that says what was taken.
+
+    Raises:
+        UserError: If the run is not there, its network does not fit, or the names of its classes are not known.
+    """
+    run.check_run()
+    if not run.loss.exists():
+        raise UserError(
+            f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
+        )
+    theirs = _learned(_read_loss(run))
+    same = run.has_images(fingerprint(splits))
+    names = splits.train.class_names if same else _trained_classes(run)
+    try:
+        model.load_state_dict(load_model(run.path, model.config.own)[0].state_dict())
+    except RuntimeError as error:
+        raise UserError(
+            f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "
+            f"it the same model, or take what fits by --model.weights {run.model}."
+        ) from error
+    begin = f"Starting from {run.path}: its network"
+    own = loss.state_dict()
+    if same and _shapes(theirs) == _shapes(_learned(own)):
+        loss.load_state_dict(own | theirs)
+        return f"{begin} and its loss, as the images are the same."
+    kept = _keep_proxies(loss, splits.train.class_names, theirs, names)
+    if kept is None:
+        return f"{begin}; the loss is new, as that of the run is of another kind or shape."
+    count = splits.train.num_classes
+    return f"{begin}; {kept} of {count:,} classes keep their proxies, by name, and {count - kept:,} get new ones."
+
+
+def trained_before(recipe: Recipe) -> frozenset[str]:
+    """The names of the classes that the weights which a recipe begins with were trained on, as far as is known."""
+    weights = recipe.model.weights
+    begun_with = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
+    known = [RunDirectory(path).read_classes() for path in begun_with if path is not None]
+    return frozenset().union(*(classes.trained for classes in known if classes is not None))
+
+
+def _trained_classes(run: RunDirectory) -> Sequence[str]:
+    """The names of the classes that a run was trained on, in the order of its proxies."""
+    classes = run.read_classes()
+    if classes is None:
+        raise UserError(
+            f"The images are not those of {run.path}, and the run does not say which classes its proxies belong to "
+            f"(there is no {run.classes}): begin with its network alone, by --model.weights {run.model}."
+        )
+    return classes.train
+
+
+def load_loss(run: RunDirectory, loss: nn.Module) -> None:
+    """Fill a loss with the weights that a run's chosen epoch had.
+
+    Raises:
+        UserError: If there are none, or they do not fit.
+    """
+    try:
+        loss.load_state_dict(_read_loss(run))
+    except RuntimeError as error:
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"The weights of {run.path} do not fit this recipe's loss: {message}") from error
+
+
+def _read_loss(run: RunDirectory) -> dict[str, Tensor]:
+    try:
+        return load_file(run.loss)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{run.loss} is not readable as safetensors ({error}): put a copy in its place.") from error
+
+
+@torch.no_grad()
+def _keep_proxies(
+    loss: nn.Module, classes: Sequence[str], theirs: dict[str, Tensor], names: Sequence[str]
+) -> int | None:
+    """Copy the rows of classes of the same names; how many there are, or None where the losses do not compare.
+
+    What a loss owns itself has a row for every class; what its submodules own, such as a graph network, is not carried
+    over to other classes.
+    """
+    own = dict(loss.named_parameters(recurse=False))
+    found = {name: value for name, value in theirs.items() if name in own}
+    rows = {name: [len(names), *value.shape[1:]] for name, value in own.items()}
+    if not own or _shapes(found) != rows:
+        return None
+    place = {name: row for row, name in enumerate(names)}
+    kept = [(row, place[name]) for row, name in enumerate(classes) if name in place]
+    if kept:
+        mine, other = (torch.tensor(each) for each in zip(*kept, strict=True))
+        for name, parameter in own.items():
+            parameter[mine] = found[name][other].to(parameter.dtype)
+    return len(kept)
+
+
+def _learned(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the margins of classes, which are given to a loss: they stay as its recipe has them."""
+    return {name: value for name, value in state.items() if name not in MARGINS}
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in tensors.items()}

@@ -1,0 +1,247 @@
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock, Timeout
+from PIL import Image
+
+from proxemic.data import (
+    Augmentation,
+    EmbeddingDataset,
+    FilePixels,
+    ImageSet,
+    OwnImages,
+    Preprocessing,
+    UnreadableImageError,
+    read_image,
+)
+from proxemic.data.pixels import reading
+from proxemic.data.pixels.reading import _Budget, examine
+
+PREPROCESSING = Preprocessing(size=16, resize=18)
+
+
+def noise(*shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    """What cameras, browsers and scanners write."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for name in (f"{orientation}.jpg", f"{orientation}.png"):
+            Image.fromarray(noise(24, 40, 3)).save(folder / name, exif=exif)
+    Image.fromarray(noise(24, 40, 4)).save(folder / "rgba.png")
+    Image.fromarray(noise(24, 40, 2)).save(folder / "la.webp")
+    Image.fromarray(noise(24, 40)).quantize(16).save(folder / "palette.png", transparency=3)
+    Image.fromarray(noise(24, 40, dtype=np.uint16)).save(folder / "deep.png")
+    Image.fromarray(noise(24, 40, 4)).convert("CMYK").save(folder / "cmyk.jpg")
+    return sorted(folder.iterdir())
+
+
+def forms(path: Path) -> list[Any]:
+    return [path, str(path), path.read_bytes(), Image.open(path), read_image(path)]
+
+
+def test_every_way_to_give_a_picture_makes_what_training_sees(photographs: list[Path]) -> None:
+    (photographs[0].parent.parent / "b").mkdir()
+    Image.new("L", (20, 20)).save(photographs[0].parent.parent / "b" / "1.png")
+    images, _ = OwnImages(photographs[0].parent.parent).load_unsplit()
+    assert isinstance(images.pixels, FilePixels)
+    transform = PREPROCESSING.evaluation()
+    augmentation = Augmentation(random_resized_crop=(0.2, 1.0), noise=0.1).training(PREPROCESSING)
+    for place, path in enumerate(images.pixels.paths):
+        seen, _ = EmbeddingDataset(images, transform)[place]
+        trained_on, _ = EmbeddingDataset(images, augmentation)[place, 7]
+        for form in forms(path):
+            assert torch.equal(transform(form), seen), (path.name, type(form))
+            torch.manual_seed(7)
+            assert torch.equal(augmentation(form), trained_on), (path.name, type(form))
+
+
+def test_it_is_what_pillow_does_with_exif(photographs: list[Path]) -> None:
+    from PIL import ImageOps
+
+    for path in photographs:
+        if path.suffix == ".jpg":
+            with Image.open(path) as image:
+                upright = ImageOps.exif_transpose(image).convert("RGB")
+            assert read_image(path).tobytes() == upright.tobytes(), path.name
+            assert examine(path)[1] == upright.size, path.name
+
+
+def test_a_prepared_picture_stays_the_same_object_and_the_callers_is_not_changed(photographs: list[Path]) -> None:
+    for path in photographs:
+        prepared = read_image(path)
+        assert prepared.mode in ("L", "RGB")
+        assert read_image(prepared) is prepared
+    with Image.open(photographs[-1].parent / "6.jpg") as image:
+        before = image.size, dict(image.info)
+        assert read_image(image).size == (24, 40)
+        assert (image.size, dict(image.info)) == before
+        # Pillow keeps the tag in a copy that is not yet upright.
+        assert read_image(image.convert("L")).size == (24, 40)
+
+
+@pytest.mark.parametrize(
+    ("array", "mode"),
+    [
+        (noise(4, 6), "L"),
+        (noise(4, 6, 1), "L"),
+        (noise(4, 6, 2), "LA"),
+        (noise(4, 6, 3), "RGB"),
+        (noise(4, 6, 4), "RGBA"),
+        (np.asfortranarray(noise(4, 6, 3))[:, ::-1], "RGB"),
+    ],
+)
+def test_arrays_are_read_as_their_file_is(tmp_path: Path, array: np.ndarray, mode: str) -> None:
+    squeezed = np.ascontiguousarray(array[..., 0] if array.shape[2:] == (1,) else array)
+    stored = Image.fromarray(squeezed)
+    assert stored.mode == mode
+    stored.save(tmp_path / "a.png")
+    assert read_image(array).tobytes() == read_image(tmp_path / "a.png").tobytes()
+
+
+def test_arrays_of_16_bits(tmp_path: Path) -> None:
+    grey = noise(4, 6, dtype=np.uint16)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    for each in (grey, grey[..., None], grey.astype(">u2")):
+        assert read_image(each).tobytes() == read_image(tmp_path / "grey.png").tobytes()
+    colour = noise(4, 6, 3, dtype=np.uint16)
+    colour[0, 0] = (255, 256, 65535)
+    (tmp_path / "colour.png").write_bytes(png_of_16_bits(colour))
+    assert read_image(colour).tobytes() == read_image(tmp_path / "colour.png").tobytes()
+
+
+def png_of_16_bits(colour: np.ndarray) -> bytes:
+    """Pillow reads such files but does not write them."""
+    import struct
+    import zlib
+
+    height, width, _ = colour.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in colour)
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows))]
+    chunks = [*parts, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (np.zeros((4, 4)), r"an array of float64 of shape \[4, 4\], but it must be .* uint8 or uint16"),
+        (np.zeros((3, 4, 5), dtype=np.uint8), r"of shape \[3, 4, 5\]"),
+        (np.zeros((0, 4), dtype=np.uint8), r"of shape \[0, 4\]"),
+        (b"text", "picture of 4 bytes cannot be read as an image: its content is not"),
+        (Image.new("F", (2, 2)), "picture cannot be read as an image: floating-point"),
+    ],
+)
+def test_what_is_no_picture(picture: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_image(picture)
+
+
+def test_what_is_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+    for picture, name in ((None, "NoneType"), (torch.zeros(3, 4, 4), "Tensor")):
+        with pytest.raises(ValueError, match=f"picture is of type {name}, but it must be a path, the bytes of a file"):
+            read_image(picture)  # type: ignore[arg-type]
+
+
+def test_a_truncated_file_that_was_opened_is_named(tmp_path: Path) -> None:
+    Image.fromarray(noise(64, 64, 3)).save(tmp_path / "whole.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:-500])
+    with (
+        Image.open(tmp_path / "cut.jpg") as image,
+        pytest.raises(UnreadableImageError, match=r"cut\.jpg cannot be read as an image: image file is truncated"),
+    ):
+        read_image(image)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")  # opening it waits for ever
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "zero.png"):
+        with pytest.raises(UnreadableImageError, match=f"{name} cannot be read as an image: it is a pipe, a device"):
+            read_image(tmp_path / name)
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"Zo\xeb.png")
+    with pytest.raises(UnreadableImageError, match=r"Zo\\udceb\.png cannot be read") as caught:
+        read_image(path)
+    str(caught.value).encode()
+
+
+def test_threads_share_the_pixels_that_are_decoded_at_once() -> None:
+    budget, together, most = _Budget(100), 0, 0
+    lock = threading.Lock()
+
+    def decode(pixels: int) -> None:
+        nonlocal together, most
+        with budget.take(pixels):
+            with lock:
+                together += min(pixels, 100)
+                most = max(most, together)
+            time.sleep(0.001)
+            with lock:
+                together -= min(pixels, 100)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(decode, [30, 100, 20, 1000, 50, 50, 30, 70] * 3))
+    assert 0 < most <= 100
+    assert budget.free == 100
+
+
+def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the check before training, by the cache and by who reads one picture, in whatever thread."""
+    from proxemic.data import cache_images
+    from proxemic.data.pixels import reading
+    from proxemic.data.sources.listing import unreadable
+    from proxemic.data.sources.tables import Row
+
+    paths = [tmp_path / f"{number}.png" for number in range(6)]
+    for path in paths:
+        Image.new("RGB", (20, 10)).save(path)
+    taken: list[int] = []
+
+    class Watched(_Budget):
+        def take(self, pixels: int) -> Any:
+            taken.append(pixels)
+            return super().take(pixels)
+
+    budget = Watched(300)
+    monkeypatch.setattr(reading, "_BUDGET", budget)
+    assert unreadable([Row(path, "") for path in paths]) == {}
+    assert taken == [200] * 6
+    cache_images(ImageSet.from_names(FilePixels(paths), ["a"] * 6), 8, tmp_path / "cache")
+    assert len(taken) >= 12
+    read_image(paths[0])
+    assert budget.free == 300
+
+
+def test_huge_pictures_are_decoded_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_HUGE", 200)
+    monkeypatch.setattr(reading, "_HUGE_LOCK", tmp_path / "lock")
+    for height, waits in ((10, False), (11, True)):
+        Image.new("RGB", (20, height)).save(tmp_path / "picture.png")
+        another = FileLock(tmp_path / "lock", timeout=0, is_singleton=False)
+        with reading.open_image(tmp_path / "picture.png"), pytest.raises(Timeout) if waits else nullcontext(), another:
+            pass
+        with another:  # it is let go of
+            pass

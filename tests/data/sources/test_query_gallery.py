@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from proxemic.data import LabelledEmbeddings, RowLabels, join_query_gallery, load_query_gallery
+from proxemic.data.embeddings.labels import number_labels, read_labels
+
+
+def some(start: int, names: str, paths: str | None = None) -> LabelledEmbeddings:
+    """Rows that count up from start, with a class and perhaps a path of one letter each."""
+    known = number_labels(list(names))
+    rows = RowLabels(known.labels, known.class_names, None if paths is None else tuple(paths))
+    return LabelledEmbeddings(torch.arange(start, start + len(names))[:, None].float(), rows)
+
+
+def table(path: Path, rows: dict[str, str] | list[tuple[str, str]]) -> Path:
+    pairs = list(rows.items()) if isinstance(rows, dict) else rows
+    for name, _ in pairs:
+        Image.new("L", (4, 4)).save(path.parent / name)
+    path.write_text("path,label\n" + "".join(f"{name},{label}\n" for name, label in pairs))
+    return path
+
+
+def test_classes_go_by_text() -> None:
+    found = join_query_gallery(some(0, "zb"), some(2, "abz"))
+    assert found.embeddings.flatten().tolist() == [0, 1, 2, 3, 4]
+    assert found.rows.class_names == ("a", "b", "z")
+    assert found.rows.labels is not None
+    assert found.rows.labels.tolist() == [2, 1, 0, 1, 2]
+    assert found.rows.paths is None
+    assert found.rows.is_query is not None
+    assert found.rows.is_gallery is not None
+    assert found.rows.is_query.tolist() == [True, True, False, False, False]
+    assert found.rows.is_gallery.tolist() == [False, False, True, True, True]
+
+
+def test_a_row_of_both_is_one() -> None:
+    found = join_query_gallery(some(0, "xyx", "pqr"), some(3, "yxz", "qst"))
+    assert found.embeddings.flatten().tolist() == [0, 1, 2, 4, 5]
+    assert found.rows.paths == ("p", "q", "r", "s", "t")
+    assert found.rows.is_query is not None
+    assert found.rows.is_gallery is not None
+    assert found.rows.is_query.tolist() == [True, True, True, False, False]
+    assert found.rows.is_gallery.tolist() == [False, True, False, True, True]
+
+
+def test_paths_of_one_alone_say_nothing() -> None:
+    assert len(join_query_gallery(some(0, "xy", "pq"), some(2, "xy")).embeddings) == 4
+    # Repeated, but not of both: nothing is mistaken for itself.
+    assert len(join_query_gallery(some(0, "xy", "pp"), some(2, "xyy", "qqr")).embeddings) == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "gallery", "words"),
+    [
+        (("xy", "pq"), ("xyy", "rqq"), "q is a query and in the gallery, but 2 times in the gallery: name it once"),
+        (("yy", "qq"), ("xy", "rq"), "q is a query and in the gallery, but 2 times among the queries: name it once"),
+        (("xy", "pq"), ("xx", "rq"), "q is 'y' among the queries but 'x' in the gallery: give it one label"),
+    ],
+)
+def test_rows_of_both_that_are_not_one(query: tuple[str, str], gallery: tuple[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        join_query_gallery(some(0, *query), some(0, *gallery))
+    assert "\n" not in str(caught.value)
+
+
+def test_embeddings_that_do_not_fit() -> None:
+    plain = LabelledEmbeddings(torch.zeros(2, 1))
+    for pair, words in (((plain, some(0, "x")), "the queries have no"), ((some(0, "x"), plain), "the gallery have no")):
+        with pytest.raises(ValueError, match=words):
+            join_query_gallery(*pair)
+    with pytest.raises(ValueError, match="the queries have 2 dimensions but the gallery 1"):
+        join_query_gallery(LabelledEmbeddings(torch.zeros(2, 2)), plain)
+
+
+def test_images_of_two_tables(tmp_path: Path) -> None:
+    query = table(tmp_path / "q.csv", {"1.png": "owl", "2.png": "jay"})
+    gallery = table(tmp_path / "g.csv", {"3.png": "ant", "2.png": "jay", "4.png": "jay"})
+    images, _ = load_query_gallery(query, gallery)
+    assert images.class_names == ("ant", "jay", "owl")
+    assert images.labels.tolist() == [2, 1, 0, 1]
+    assert images.is_query is not None
+    assert images.is_gallery is not None
+    assert images.is_query.tolist() == [True, True, False, False]
+    assert images.is_gallery.tolist() == [False, True, True, True]
+    with pytest.raises(ValueError, match=r"No image of .* has another one of its class"):
+        load_query_gallery(query, table(tmp_path / "g.csv", {"3.png": "ant", "2.png": "jay"}))
+
+
+@pytest.mark.parametrize(
+    ("query", "gallery", "words"),
+    [
+        (
+            [("1.png", "owl")],
+            [("2.png", "owl"), ("1.png", "owl"), ("./1.png", "owl")],
+            r"1\.png .* 2 times in the gall",
+        ),
+        ([("1.png", "owl"), ("1.png", "owl")], [("2.png", "owl"), ("1.png", "owl")], r"1\.png .* 2 times among the qu"),
+        ([("1.png", "owl")], [("2.png", "owl"), ("1.png", "jay")], r"1\.png is 'owl' among the queries but 'jay' in"),
+    ],
+)
+def test_images_of_both_that_are_not_one(
+    tmp_path: Path, query: list[tuple[str, str]], gallery: list[tuple[str, str]], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        load_query_gallery(table(tmp_path / "q.csv", query), table(tmp_path / "g.csv", gallery))
+
+
+def test_a_column_twice_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("label,label\na,b\n")
+    with pytest.raises(ValueError, match="more than one column label"):
+        read_labels(table)

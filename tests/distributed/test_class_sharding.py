@@ -1,0 +1,135 @@
+"""How a loss is laid over processes, in a group of one."""
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from proxemic.distributed.class_sharding import ClassSharding, part_of
+from proxemic.losses import HISTLoss, MeanProxyNorm, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Length(nn.Module):
+    def forward(self, proxies: Tensor) -> Tensor:
+        return proxies.square().sum()
+
+
+def twice(loss: ProxyLoss) -> None:
+    loss.distribute()
+    loss.distribute()
+
+
+def part(loss: ProxyLoss) -> None:
+    """As on the first of two processes."""
+    loss.distribute(sharded=True)
+    loss._keep(slice(0, 3))
+    loss.class_scores(torch.randn(2, 4))
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("loss", "call", "words"),
+    [
+        (NormalizedSoftmaxLoss(5, 4), twice, ["distributed already", "once"]),
+        (NormalizedSoftmaxLoss(5, 4), part, ["3 of 5 classes", "sharded"]),
+        (HISTLoss(5, 4, hidden=3), lambda loss: loss.distribute(sharded=True), ["HISTLoss", "replicate"]),
+        (
+            NormalizedSoftmaxLoss(5, 4, regularizers=[MeanProxyNorm(), Length()]),
+            lambda loss: loss.distribute(sharded=True),
+            ["proxies are sharded", "Length", "Regularizer"],
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(loss: ProxyLoss, call: Callable[[ProxyLoss], None], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=words[0]) as error:
+        call(loss)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
+
+
+def test_without_processes_there_is_nothing_to_distribute_over() -> None:
+    loss = NormalizedSoftmaxLoss(5, 4)
+    with pytest.raises(ValueError, match="init_process_group first"):
+        loss.distribute()
+    assert loss(torch.randn(2, 4), torch.tensor([0, 4])).isfinite()  # left as it was
+
+
+@pytest.mark.usefixtures("group")
+def test_a_loss_that_cannot_be_sharded_is_left_as_it_was() -> None:
+    loss = NormalizedSoftmaxLoss(5, 4, regularizers=[Length()])
+    with pytest.raises(ValueError, match="proxies are sharded"):
+        loss.distribute(sharded=True)
+    loss.distribute()  # which is not the second time
+    assert loss.proxies.shape == (5, 1, 4)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_copy_is_of_the_same_processes_and_a_pickle_is_refused() -> None:
+    loss = NormalizedSoftmaxLoss(5, 4)
+    loss.distribute()
+    x, y = torch.randn(3, 4), torch.tensor([0, 3, 3])
+    assert torch.equal(copy.deepcopy(loss)(x, y), loss(x, y))
+    with pytest.raises(TypeError, match=r"cannot be pickled, .* save state_dict\(\)"):
+        pickle.dumps(loss)
+
+
+@pytest.mark.usefixtures("group")
+def test_frozen_proxies_stay_frozen_in_shards() -> None:
+    loss = NormalizedSoftmaxLoss(5, 4)
+    loss.proxies.requires_grad_(False)
+    loss.distribute(sharded=True)
+    assert not loss.proxies.requires_grad
+
+
+@pytest.mark.usefixtures("group")
+def test_a_regularizer_of_ones_own_is_taken_of_replicated_proxies() -> None:
+    torch.manual_seed(0)
+    loss = ProxyAnchorLoss(5, 4, regularizers=[Length()])
+    x, y = torch.randn(3, 4), torch.tensor([0, 3, 3])
+    (expected,) = torch.autograd.grad(value := loss(x, y), loss.proxies)
+    loss.distribute()
+    torch.testing.assert_close(loss(x, y), value)
+    torch.testing.assert_close(torch.autograd.grad(loss(x, y), loss.proxies)[0], expected)
+
+
+@pytest.mark.parametrize(("rank", "rows"), [(0, 2), (1, 2), (2, 1), (3, 0)])
+def test_a_shard_is_a_state_of_its_own_classes(monkeypatch: pytest.MonkeyPatch, rank: int, rows: int) -> None:
+    class Group:  # one process, which believes to be one of four
+        def rank(self) -> int:
+            return rank
+
+        def size(self) -> int:
+            return 4
+
+    loss = NormalizedSoftmaxLoss(5, 3, proxies_per_class=2)
+    whole = loss.proxies.detach().clone()
+    spread = ClassSharding(Group(), 5, sharded=True)  # type: ignore[arg-type]
+    monkeypatch.setattr("proxemic.losses.proxy_loss.make_spread", lambda *_: spread)
+    loss.distribute(sharded=True)
+    state = loss.state_dict()
+    assert list(state) == ["proxies"]
+    assert torch.equal(state["proxies"], whole[spread.own])
+    assert state["proxies"].shape == (rows, 2, 3)
+    # What the shard keeps is its own: the storage of all proxies is not held any more.
+    assert state["proxies"].untyped_storage().nbytes() == 4 * rows * 2 * 3
+    assert loss.num_classes == 5
+
+
+@given(count=st.integers(0, 50), world=st.integers(1, 12))
+def test_parts_are_those_of_torch_chunk(count: int, world: int) -> None:
+    parts = [list(range(count))[part_of(count, rank, world)] for rank in range(world)]
+    chunks = [each.tolist() for each in torch.arange(count).chunk(world)] if count else []
+    assert parts == chunks + [[]] * (world - len(chunks))

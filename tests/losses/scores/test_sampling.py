@@ -1,0 +1,273 @@
+"""Losses that look at some classes: what is chosen, what stands for what, and what is unbiased."""
+
+import math
+from collections import Counter
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from losses import oracles
+from losses.test_losses import CASES, make
+from proxemic.losses import CenterRegularizer, MeanProxyNorm, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyLoss
+from proxemic.losses.scores.sampling import SampledClasses, choose_classes, num_sampled
+from proxemic.losses.scores.streaming import streamed_scores
+
+CLASSES, DIM = 11, 7
+LABELS = [1, 4, 4, 9]
+PRESENT = [1, 4, 9]
+OTHERS = [c for c in range(CLASSES) if c not in PRESENT]
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, others: list[int] | tuple[int, ...]) -> list[int]:
+    """Let the next steps look at the classes of the batch and these others."""
+    index = sorted([*PRESENT, *others])
+    monkeypatch.setattr("proxemic.losses.scores.sampling.choose_classes", lambda *_: torch.tensor(index))
+    return index
+
+
+def weights_of(index: list[int]) -> list[float]:
+    """Classes of the batch stand for themselves, the others for all that are not of it."""
+    return [1.0 if c in PRESENT else len(OTHERS) / (len(index) - len(PRESENT)) for c in index]
+
+
+def gradients(loss: ProxyLoss, x: Tensor, y: list[int] | None = None) -> tuple[Tensor, list[Tensor]]:
+    x = x.clone().requires_grad_()
+    value = loss(x, torch.tensor(LABELS if y is None else y))
+    found = torch.autograd.grad(value, [x, *loss.parameters()])
+    return value.detach(), [each.to_dense() for each in found]
+
+
+@each_case
+@pytest.mark.parametrize("proxies", [1, 3])
+def test_a_rate_of_one_is_the_full_loss_bit_for_bit(case: str, proxies: int) -> None:
+    torch.manual_seed(0)
+    full, one = make(case, CLASSES, DIM, proxies), make(case, CLASSES, DIM, proxies, sample_rate=1.0)
+    # 11 samples leave no other class to choose from: below a rate of 1 the same, though its parameters are of rows.
+    below = make(case, CLASSES, DIM, proxies, sample_rate=0.1)
+    x, y = torch.randn(11, DIM), [*range(9), 0, 0]
+    results = []
+    for loss in (full, one, below):
+        loss.load_state_dict(full.state_dict())
+        results.append(gradients(loss, x, y))
+    for value, grads in results[1:]:
+        assert torch.equal(value, results[0][0])
+        assert all(map(torch.equal, grads, results[0][1]))
+
+
+@each_case
+@pytest.mark.parametrize("proxies", [1, 3])
+@pytest.mark.parametrize("others", [(0, 3, 6, 10), (2, 8)])
+@pytest.mark.parametrize("chunk", [2, None])
+def test_a_class_stands_for_as_many_as_are_exactly_like_it(
+    monkeypatch: pytest.MonkeyPatch, case: str, proxies: int, others: tuple[int, ...], chunk: int | None
+) -> None:
+    """The definition of the weights, for every loss: as the full loss of that many equal classes."""
+    torch.manual_seed(0)
+    full = make(case, CLASSES, DIM, proxies, chunk_size=chunk).double()
+    full.regularizers.extend([MeanProxyNorm(0.7), CenterRegularizer(0.3)])
+    stands = {c: c for c in (*PRESENT, *others)}
+    left = [c for c in OTHERS if c not in others]
+    stands |= {c: others[number % len(others)] for number, c in enumerate(left)}
+    equal = torch.tensor([stands[c] for c in range(CLASSES)])
+    rows = [len(each) == CLASSES for each in full.parameters()]
+    with torch.no_grad():
+        for each, by_row in zip(full.parameters(), rows, strict=True):
+            each.copy_(each[equal] if by_row else each)
+    sampled = make(case, CLASSES, DIM, proxies, chunk_size=chunk, sample_rate=0.1).double()
+    sampled.regularizers.extend([MeanProxyNorm(0.7), CenterRegularizer(0.3)])
+    sampled.load_state_dict(full.state_dict())
+    index = choose(monkeypatch, others)
+    x = CASES[case].length * torch.randn(len(LABELS), DIM, dtype=torch.float64)
+    (value, found), (expected, wanted) = gradients(sampled, x), gradients(full, x)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found[0], wanted[0], rtol=1e-9, atol=1e-12)
+    for got, want, by_row in zip(found[1:], wanted[1:], rows, strict=True):
+        if by_row:  # the row of one that stands for several has the gradients of all
+            want = torch.zeros_like(want).index_add(0, equal, want)
+            assert not got[[c for c in range(CLASSES) if c not in index]].any()
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("proxies", [1, 3])
+@pytest.mark.parametrize("others", [(0, 5, 6), (2, 3, 6, 8, 10)])
+@pytest.mark.parametrize("name", ["data-wise", "class-wise"])
+def test_value_and_gradients_equal_the_formula_with_weights(
+    monkeypatch: pytest.MonkeyPatch, name: str, others: tuple[int, ...], proxies: int
+) -> None:
+    torch.manual_seed(0)
+    init = nn.init.normal_
+    if name == "data-wise":
+        loss: ProxyLoss = NormalizedSoftmaxLoss(
+            CLASSES, DIM, proxies_per_class=proxies, scale=9.0, sample_rate=0.1, init=init
+        )
+    else:
+        loss = ProxyAnchorLoss(CLASSES, DIM, proxies_per_class=proxies, alpha=9.0, sample_rate=0.1, init=init)
+    index = choose(monkeypatch, others)
+    weights = weights_of(index)
+    x = torch.randn(len(LABELS), DIM)
+    x64, w64 = x.double().requires_grad_(), loss.proxies.detach().double().requires_grad_()
+    s = oracles.scores(x64, w64)
+    terms = []
+    if name == "data-wise":
+        for i, own in enumerate(LABELS):
+            pairs = zip(index, weights, strict=True)
+            others_of = [w * torch.exp(9 * (s[i, c] - s[i, own])) for c, w in pairs if c != own]
+            terms.append(torch.log(1 + torch.stack(others_of).sum()) / len(LABELS))
+    else:
+        for c in PRESENT:
+            own = [torch.exp(-9 * (s[i, c] - 0.1)) for i, label in enumerate(LABELS) if label == c]
+            terms.append(torch.log(1 + torch.stack(own).sum()) / len(PRESENT))
+        for c, w in zip(index, weights, strict=True):
+            push = [torch.exp(9 * (s[i, c] + 0.1)) for i, label in enumerate(LABELS) if label != c]
+            terms.append(w * torch.log(1 + torch.stack(push).sum()) / CLASSES)
+    expected = torch.stack(terms).sum()
+    wanted = torch.autograd.grad(expected, (x64, w64))
+    value, found = gradients(loss, x)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    for got, want in zip(found, wanted, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+@pytest.mark.parametrize("case", ["proxy-anchor", "mpa"])
+@pytest.mark.parametrize("proxies", [1, 2])
+def test_class_wise_losses_and_their_gradients_are_unbiased(
+    monkeypatch: pytest.MonkeyPatch, case: str, proxies: int, count: int
+) -> None:
+    """The mean over all choices that there are is the full loss."""
+    torch.manual_seed(0)
+    full, sampled = (make(case, CLASSES, DIM, proxies, sample_rate=rate).double() for rate in (1.0, 0.1))
+    sampled.load_state_dict(full.state_dict())
+    x = torch.randn(len(LABELS), DIM, dtype=torch.float64)
+    expected, wanted = gradients(full, x)
+    choices = list(combinations(OTHERS, count))
+    total, sums = torch.zeros_like(expected), [torch.zeros_like(each) for each in wanted]
+    for others in choices:
+        choose(monkeypatch, others)
+        value, found = gradients(sampled, x)
+        total += value
+        for mean, each in zip(sums, found, strict=True):
+            mean += each
+    torch.testing.assert_close(total / len(choices), expected, rtol=1e-10, atol=0)
+    for mean, want in zip(sums, wanted, strict=True):
+        torch.testing.assert_close(mean / len(choices), want, rtol=1e-8, atol=1e-12)
+
+
+def test_of_data_wise_losses_the_sum_inside_is_unbiased_and_the_loss_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    full, sampled = (NormalizedSoftmaxLoss(CLASSES, DIM, sample_rate=rate).double() for rate in (1.0, 0.1))
+    sampled.load_state_dict(full.state_dict())
+    x, y = torch.randn(len(LABELS), DIM, dtype=torch.float64), torch.tensor(LABELS)
+    values, sums = [], []
+    for others in combinations(OTHERS, 3):
+        choose(monkeypatch, others)
+        values.append(sampled(x, y))
+        classes = SampledClasses.of(y, CLASSES, 0.1, None, torch.float64)
+        rows = classes.rows(sampled.proxies)
+        _, negative, _ = streamed_scores(x, rows, classes.labels, sampled.scoring, among=classes.among)
+        sums.append(negative.exp())
+    _, negative, _ = streamed_scores(x, full.proxies, y, full.scoring)
+    torch.testing.assert_close(torch.stack(sums).mean(0), negative.exp(), rtol=1e-10, atol=0)
+    assert torch.stack(values).mean() < full(x, y)
+
+
+@given(
+    labels=st.lists(st.integers(-5, 45), min_size=1, max_size=20),
+    classes=st.integers(1, 40),
+    rate=st.floats(0.001, 0.999),
+    seed=st.integers(0, 99),
+)
+def test_the_classes_of_the_batch_are_always_among_those_chosen(
+    labels: list[int], classes: int, rate: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    chosen = choose_classes(torch.tensor(labels), classes, rate)
+    count = num_sampled(classes, len(labels), rate)
+    if count == classes:
+        assert chosen is None
+        return
+    assert chosen is not None
+    index = chosen.tolist()
+    assert index == sorted(set(index))
+    assert len(index) == count >= math.ceil(rate * classes)
+    assert {label for label in labels if 0 <= label < classes} <= set(index) <= set(range(classes))
+
+
+@given(labels=st.lists(st.integers(0, 39), min_size=1, max_size=20), rate=st.floats(0.001, 0.999))
+def test_all_classes_are_stood_for(labels: list[int], rate: float) -> None:
+    y = torch.tensor(labels)
+    classes = SampledClasses.of(y, 40, rate, None, torch.float64)
+    weights = classes.among.weights
+    if classes.index is None:
+        assert weights is None
+        return
+    assert weights is not None
+    assert weights.sum().item() == pytest.approx(40)
+    assert torch.equal(classes.index[classes.labels], y)
+    assert (weights[classes.labels] == 1).all()
+    assert (weights >= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "rate", "combinations", "limit"),
+    [  # χ² of 9 and of 34 degrees of freedom, which one draw in a thousand exceeds
+        ([1, 4], 7, 0.4, math.comb(5, 2), 27.9),
+        ([-3, 1, 4, 12], 9, 0.1, math.comb(7, 3), 65.2),  # two are of other processes, whose rows are drawn as any
+    ],
+)
+def test_every_choice_is_as_likely(
+    labels: list[int], classes: int, rate: float, combinations: int, limit: float
+) -> None:
+    torch.manual_seed(0)
+    draws = 3000
+    drawn = [choose_classes(torch.tensor(labels), classes, rate) for _ in range(draws)]
+    counts = Counter(tuple(index.tolist()) for index in drawn if index is not None)
+    assert len(counts) == combinations
+    expected = draws / len(counts)
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < limit
+
+
+@each_case
+def test_gradients_are_of_the_rows_looked_at_and_add_up(case: str) -> None:
+    loss = make(case, 200, DIM, proxies=2, sample_rate=0.05)
+    x, y = torch.randn(3, DIM), torch.tensor([0, 7, 199])
+    found = []
+    for _ in range(2):
+        loss(x, y).backward()
+        for each in loss.parameters():
+            if len(each) == 200:
+                assert each.grad is not None
+                assert each.grad.is_sparse
+                assert each.grad.shape == each.shape
+        assert loss.proxies.grad is not None
+        found.append(loss.proxies.grad.coalesce())
+    first, both = (set(each.indices()[0].tolist()) for each in found)
+    assert len(first) == num_sampled(200, 3, 0.05) == 13
+    assert {0, 7, 199} <= first < both
+    assert len(both) <= 2 * 13
+
+
+def test_each_step_chooses_anew_by_torchs_generator() -> None:
+    loss = NormalizedSoftmaxLoss(100, DIM, sample_rate=0.1)
+    x, y = torch.randn(3, DIM), torch.tensor([0, 7, 99])
+    torch.manual_seed(1)
+    first, second = loss(x, y), loss(x, y)
+    assert first != second
+    torch.manual_seed(1)
+    assert loss(x, y) == first
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, math.nan])
+def test_a_rate_is_a_share(rate: float) -> None:
+    with pytest.raises(ValueError, match=f"sample_rate is {rate}"):
+        NormalizedSoftmaxLoss(5, DIM, sample_rate=rate)
+
+
+def test_a_regularizer_of_all_proxies_at_once_is_refused() -> None:
+    with pytest.raises(ValueError, match="sample_rate is below 1, but the regulariser Flatten takes all proxies"):
+        NormalizedSoftmaxLoss(5, DIM, sample_rate=0.5, regularizers=[nn.Flatten()])

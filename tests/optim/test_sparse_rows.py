@@ -1,0 +1,430 @@
+"""Optimiser steps of some rows, against dense steps after which the other rows are put back."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import (
+    ASGD,
+    LBFGS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from proxemic.losses import NormalizedSoftmaxLoss
+from proxemic.optim.sparse_rows import is_stepped_by_rows, step_rows
+
+ROWS, SHAPE = 9, (9, 2, 3)
+Make = Callable[[Any], Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "SGD": lambda it: SGD(it, lr=0.1),
+    "SGD, momentum": lambda it: SGD(it, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "SGD, Nesterov, each": lambda it: SGD(it, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1, foreach=True),
+    "SGD, dampened, ascending": lambda it: SGD(it, lr=0.1, momentum=0.9, dampening=0.3, maximize=True),
+    "SGD, fused": lambda it: SGD(it, lr=0.1, momentum=0.9, weight_decay=0.1, fused=True),
+    "Adadelta": lambda it: Adadelta(it, lr=0.1, weight_decay=0.1),
+    "Adadelta, each": lambda it: Adadelta(it, lr=0.1, foreach=True),
+    "Adagrad": lambda it: Adagrad(it, lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.3),
+    "Adagrad, each": lambda it: Adagrad(it, lr=0.1, foreach=True),
+    "Adagrad, fused": lambda it: Adagrad(it, lr=0.1, fused=True),
+    "Adam": lambda it: Adam(it, lr=0.1, weight_decay=0.1),
+    "Adam, largest": lambda it: Adam(it, lr=0.1, amsgrad=True, foreach=True),
+    "Adam, fused": lambda it: Adam(it, lr=0.1, amsgrad=True, fused=True),
+    "AdamW": lambda it: AdamW(it, lr=0.1, weight_decay=0.1),
+    "AdamW, each": lambda it: AdamW(it, lr=0.1, weight_decay=0.1, foreach=True),
+    "AdamW, fused": lambda it: AdamW(it, lr=0.1, weight_decay=0.1, fused=True),
+    "Adamax": lambda it: Adamax(it, lr=0.1, weight_decay=0.1),
+    "Adamax, each": lambda it: Adamax(it, lr=0.1, foreach=True),
+    "NAdam": lambda it: NAdam(it, lr=0.1, weight_decay=0.1),
+    "NAdam, each": lambda it: NAdam(it, lr=0.1, decoupled_weight_decay=True, weight_decay=0.1, foreach=True),
+    "RAdam": lambda it: RAdam(it, lr=0.1, weight_decay=0.1),
+    "RAdam, each": lambda it: RAdam(it, lr=0.1, foreach=True),
+    "RMSprop": lambda it: RMSprop(it, lr=0.1, momentum=0.9, centered=True, weight_decay=0.1),
+    "RMSprop, each": lambda it: RMSprop(it, lr=0.1, foreach=True),
+}
+STEPS = ([0, 2, 5], [1, 2], [], [2, 5, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8], [5])
+each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+def sparse(rows: list[int], values: Tensor) -> Tensor:
+    index = torch.tensor([rows], dtype=torch.int64)
+    return torch.sparse_coo_tensor(index, values, SHAPE, check_invariants=True)
+
+
+def tensors(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
+    """The parameter and all state that is of its rows."""
+    state = optimizer.state[parameter].items()
+    of_rows = {key: value.clone() for key, value in state if isinstance(value, Tensor) and value.ndim}
+    return {"itself": parameter.detach().clone(), **of_rows}
+
+
+def naive_step(optimizer: Optimizer, parameter: nn.Parameter, rows: list[int], values: Tensor) -> None:
+    """A dense step, after which the rows that were not used are as they were; state that is new is 0 there."""
+    before = tensors(optimizer, parameter)
+    parameter.grad = torch.zeros(SHAPE).index_copy(0, torch.tensor(rows, dtype=torch.int64), values)
+    optimizer.step()
+    unused = [row for row in range(ROWS) if row not in rows]
+    with torch.no_grad():
+        parameter[unused] = before["itself"][unused]
+        for key, value in optimizer.state[parameter].items():
+            if isinstance(value, Tensor) and value.ndim:
+                value[unused] = before[key][unused] if key in before else 0
+
+
+def compare(make: Make, steps: Any, seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    ours = step_rows(nn.Parameter(torch.randn(SHAPE)))
+    naive = nn.Parameter(ours.detach().clone())
+    optimizer, dense = make([ours]), make([naive])
+    for rows in steps:
+        before = tensors(optimizer, ours)
+        values = torch.randn(len(rows), *SHAPE[1:])
+        ours.grad = sparse(rows, values)
+        optimizer.step()
+        naive_step(dense, naive, rows, values)
+        after = tensors(optimizer, ours)
+        assert after.keys() == tensors(dense, naive).keys()
+        for key, want in tensors(dense, naive).items():
+            torch.testing.assert_close(after[key], want, rtol=1e-6, atol=1e-7)
+            unused = [row for row in range(ROWS) if row not in rows]
+            start = before[key][unused] if key in before else torch.zeros_like(want[unused])
+            assert torch.equal(after[key][unused], start)
+        assert torch.equal(ours.grad.to_dense(), sparse(rows, values).to_dense())
+        numbers = {key: value for key, value in optimizer.state[ours].items() if key not in after}
+        wanted = {key: value for key, value in dense.state[naive].items() if key not in after}
+        assert numbers == wanted  # the count of steps is of the whole run
+
+
+@each_optimizer
+def test_rows_used_are_stepped_as_dense_ones_and_others_not_at_all(name: str) -> None:
+    compare(OPTIMIZERS[name], STEPS)
+
+
+@given(
+    name=st.sampled_from(["SGD, momentum", "AdamW", "Adam, largest", "RMSprop"]),
+    steps=st.lists(st.lists(st.integers(0, ROWS - 1), unique=True).map(sorted), max_size=5),
+    seed=st.integers(0, 99),
+)
+def test_any_rows_in_any_order(name: str, steps: list[list[int]], seed: int) -> None:
+    compare(OPTIMIZERS[name], steps, seed)
+
+
+@each_optimizer
+def test_a_step_of_a_whole_gradient_is_torchs_own(name: str) -> None:
+    """As of a batch that leaves no class to choose from, between steps of rows."""
+    torch.manual_seed(0)
+    ours = step_rows(nn.Parameter(torch.randn(SHAPE)))
+    naive = nn.Parameter(ours.detach().clone())
+    optimizer, dense = OPTIMIZERS[name]([ours]), OPTIMIZERS[name]([naive])
+    for rows in ([1, 2], None, [2, 3]):
+        values = torch.randn(ROWS if rows is None else len(rows), *SHAPE[1:])
+        ours.grad = values if rows is None else sparse(rows, values)
+        optimizer.step()
+        naive_step(dense, naive, list(range(ROWS)) if rows is None else rows, values)
+    for key, want in tensors(dense, naive).items():
+        torch.testing.assert_close(tensors(optimizer, ours)[key], want, rtol=1e-6, atol=1e-7)
+
+
+def test_state_of_another_type_than_the_parameter_keeps_its_type() -> None:
+    ours = step_rows(nn.Parameter(torch.zeros(SHAPE)))
+    optimizer = Adagrad([ours], lr=0.1)
+    optimizer.state[ours]["sum"] = optimizer.state[ours]["sum"].double()
+    late = SGD([ours], lr=0.1, momentum=0.9)
+
+    def add(it: Optimizer, *_: Any) -> None:
+        (shown,) = it.param_groups[0]["params"]
+        it.state[shown]["extra"] = torch.ones(2, 2, 3, dtype=torch.float64)
+
+    late.register_step_pre_hook(add)
+    for each in (optimizer, late):
+        ours.grad = sparse([1, 4], torch.ones(2, 2, 3))
+        each.step()
+    assert optimizer.state[ours]["sum"].dtype == late.state[ours]["extra"].dtype == torch.float64
+    assert late.state[ours]["extra"].flatten(1).any(1).tolist() == [row in (1, 4) for row in range(ROWS)]
+
+
+def test_neighbours_that_are_the_same_row_are_added_up() -> None:
+    ours = step_rows(nn.Parameter(torch.zeros(SHAPE)))
+    ours.grad = sparse([1, 1, 3], torch.ones(3, 2, 3))
+    SGD([ours], lr=1.0).step()
+    assert ours.flatten(1).sum(1).tolist() == [0, -12, 0, -6, 0, 0, 0, 0, 0]
+
+
+def test_gradients_of_several_backward_passes_are_added_up_once() -> None:
+    ours, other = step_rows(nn.Parameter(torch.zeros(SHAPE))), step_rows(nn.Parameter(torch.zeros(SHAPE)))
+    first, second = torch.randn(2, 2, 3), torch.randn(2, 2, 3)
+    ours.grad = sparse([5, 1], first)
+    ours.grad = ours.grad + sparse([1, 7], second)
+    assert not ours.grad.is_coalesced()
+    other.grad = sparse([1, 5, 7], torch.stack([first[1] + second[0], first[0], second[1]]))
+    optimizers = [AdamW([each], lr=0.1) for each in (ours, other)]
+    for optimizer in optimizers:
+        optimizer.step()
+    torch.testing.assert_close(ours, other, rtol=0, atol=1e-7)
+
+
+def run_loss(loss: NormalizedSoftmaxLoss, optimizer: Optimizer, steps: range, form: str = "plain") -> list[float]:
+    values = []
+    for number in steps:
+        torch.manual_seed(number)
+        x, y = torch.randn(4, 3), torch.randint(50, (4,))
+
+        def closure(x: Tensor = x, y: Tensor = y) -> float:
+            optimizer.zero_grad()
+            value = loss(x, y)
+            value.backward()
+            return value.item()
+
+        match form:
+            case "plain":
+                values.append(closure())
+                optimizer.step()
+            case "positional":
+                values.append(optimizer.step(closure))
+            case "keyword":
+                values.append(optimizer.step(closure=closure))
+    return values
+
+
+def sampled(**keywords: Any) -> NormalizedSoftmaxLoss:
+    torch.manual_seed(0)
+    return NormalizedSoftmaxLoss(50, 3, sample_rate=0.1, **keywords)
+
+
+@pytest.mark.parametrize("form", ["positional", "keyword"])
+def test_a_closure_makes_the_gradients_first(form: str) -> None:
+    plain, closed = sampled(), sampled()
+    values = [
+        run_loss(each, SGD(each.parameters(), lr=1.0, momentum=0.9), range(4), how)
+        for each, how in ((plain, "plain"), (closed, form))
+    ]
+    assert values[0] == values[1]
+    assert torch.equal(plain.proxies, closed.proxies)
+
+
+def test_a_closure_that_fails_leaves_all_as_it_was() -> None:
+    loss = sampled()
+    optimizer = AdamW(loss.parameters(), lr=0.1)
+    run_loss(loss, optimizer, range(2))
+    before = tensors(optimizer, loss.proxies)
+
+    def closure() -> float:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step(closure)
+    for key, value in tensors(optimizer, loss.proxies).items():
+        assert torch.equal(value, before[key])
+
+
+def interrupt(optimizer: Optimizer, *_: Any) -> None:
+    (shown,) = optimizer.param_groups[0]["params"]
+    with torch.no_grad():
+        for each in (shown, *optimizer.state[shown].values()):  # it has done some of its work
+            each += 1
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["plain", "positional"])
+@pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
+def test_a_step_that_is_interrupted_is_as_if_not_begun(name: str, form: str) -> None:
+    loss, whole = sampled(), sampled()
+    optimizer, other = (OPTIMIZERS[name](each.parameters()) for each in (loss, whole))
+    for each, steps in ((loss, optimizer), (whole, other)):
+        run_loss(each, steps, range(2))
+    before = copy.deepcopy(loss.state_dict())
+    hook = optimizer.register_step_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_loss(loss, optimizer, range(2, 3))
+    hook.remove()
+    assert torch.equal(loss.proxies, before["proxies"])
+    run_loss(loss, optimizer, range(3, 5), form)
+    run_loss(whole, other, range(3, 5))
+    assert torch.equal(loss.proxies, whole.proxies)
+    optimizer.register_step_pre_hook(interrupt)
+    state = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(KeyboardInterrupt):
+        run_loss(loss, optimizer, range(5, 6))
+    (kept,), (expected,) = (each["state"].values() for each in (optimizer.state_dict(), state))
+    assert kept.keys() == expected.keys()
+    assert all(torch.equal(kept[key], value) for key, value in expected.items() if isinstance(value, Tensor))
+
+
+@pytest.mark.parametrize("form", ["plain", "positional"])
+def test_a_step_that_calls_torchs_own(form: str) -> None:
+    """Whose hooks come twice then."""
+
+    class Ours(AdamW):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    loss, whole = sampled(), sampled()
+    run_loss(whole, AdamW(whole.parameters(), lr=0.1), range(3))
+    run_loss(loss, Ours(loss.parameters(), lr=0.1), range(3), form)
+    assert torch.equal(loss.proxies, whole.proxies)
+
+
+def test_a_forward_pass_after_an_interrupted_step_gives_the_optimiser_its_parameter_back() -> None:
+    """What looks at its gradients before the next step, as a `GradScaler` does, is to find them."""
+    loss = sampled()
+    optimizer = AdamW(loss.parameters(), lr=0.1)
+    hook = optimizer.register_step_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_loss(loss, optimizer, range(1))
+    hook.remove()
+    assert optimizer.param_groups[0]["params"][0] is not loss.proxies
+    assert loss.proxies.grad is None  # as after zero_grad, which the optimiser would not do to it now
+    loss(torch.randn(4, 3), torch.arange(4)).backward()
+    assert optimizer.param_groups[0]["params"][0] is loss.proxies
+    assert loss.proxies.grad is not None
+
+
+def test_what_follows_a_step_finds_it_done() -> None:
+    """Hooks of the optimiser's own, made before its first step: an average of the weights, proxies of length 1."""
+    loss = sampled()
+    averaged = torch.optim.swa_utils.AveragedModel(loss, avg_fn=lambda _, new, __: new)
+    optimizer = SGD(loss.parameters(), lr=1.0)
+
+    def normalize(*_: Any) -> None:
+        with torch.no_grad():
+            loss.proxies.copy_(nn.functional.normalize(loss.proxies, dim=2))
+        averaged.update_parameters(loss)
+
+    optimizer.register_step_post_hook(normalize)
+    run_loss(loss, optimizer, range(3))
+    torch.testing.assert_close(loss.proxies.norm(dim=2), torch.ones(50, 1))
+    assert all(map(torch.equal, averaged.module.parameters(), loss.parameters()))
+
+
+def test_proxies_that_are_assigned_are_stepped_by_rows_too() -> None:
+    loss, whole = sampled(), sampled()
+    loss.load_state_dict(copy.deepcopy(loss.state_dict()), assign=True)
+    for each in (loss, whole):
+        run_loss(each, SGD(each.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1), range(4))
+    assert torch.equal(loss.proxies, whole.proxies)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_groups_and_dense_parameters_are_stepped_beside_it(foreach: bool) -> None:
+    torch.manual_seed(0)
+    starts = [torch.randn(SHAPE), torch.randn(SHAPE), torch.randn(4)]
+    together = [step_rows(nn.Parameter(starts[0])), step_rows(nn.Parameter(starts[1])), nn.Parameter(starts[2].clone())]
+    alone = [copy.deepcopy(each) for each in together]
+    assert not any(map(is_stepped_by_rows, alone))  # a loss says it again of its copies
+    for each in alone[:2]:
+        step_rows(each)
+    options = {"momentum": 0.9, "weight_decay": 0.1, "foreach": foreach}
+    first = SGD([{"params": [together[0], together[2]], "lr": 0.1}, {"params": [together[1]], "lr": 3.0}], **options)  # type: ignore[arg-type]
+    separate = [SGD([each], lr=lr, **options) for each, lr in zip(alone, (0.1, 3.0, 0.1), strict=True)]  # type: ignore[arg-type]
+    for rows in ([0, 4], [4, 5], [8]):
+        grads = [sparse(rows, torch.randn(len(rows), 2, 3)), sparse([1], torch.randn(1, 2, 3)), torch.randn(4)]
+        for parameters in (together, alone):
+            for each, grad in zip(parameters, grads, strict=True):
+                each.grad = grad.clone()
+        for optimizer in (first, *separate):
+            optimizer.step()
+    assert all(map(torch.equal, together, alone))
+
+
+@pytest.mark.parametrize("name", ["SGD, momentum", "AdamW", "Adagrad"])
+def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(name: str) -> None:
+    whole, loss = sampled(), sampled()
+    optimizer, first = OPTIMIZERS[name](whole.parameters()), OPTIMIZERS[name](loss.parameters())
+    run_loss(whole, optimizer, range(6))
+    run_loss(loss, first, range(3))
+    states = copy.deepcopy((loss.state_dict(), first.state_dict()))
+    resumed = sampled()
+    second = OPTIMIZERS[name](resumed.parameters())
+    resumed.load_state_dict(states[0])
+    second.load_state_dict(states[1])
+    run_loss(resumed, second, range(3, 6))
+    assert torch.equal(resumed.proxies, whole.proxies)
+    for key, value in tensors(second, resumed.proxies).items():
+        assert torch.equal(value, tensors(optimizer, whole.proxies)[key])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_copies_are_stepped_by_rows_too(copied: Callable[[Any], Any]) -> None:
+    loss = copied(sampled())
+    start = loss.proxies.detach().clone()
+    run_loss(loss, AdamW(loss.parameters(), lr=0.1), range(1))
+    assert int((loss.proxies != start).flatten(1).any(1).sum()) == 9  # of 4 samples, and ⌈0.1 · 46⌉ others
+
+
+@pytest.mark.parametrize("make", [Rprop, ASGD, LBFGS, torch.optim.SparseAdam, torch.optim.Adafactor])
+def test_an_optimizer_whose_state_is_not_of_rows_is_refused(make: Any) -> None:
+    loss = sampled()
+    optimizer = make(loss.parameters())
+    before = loss.proxies.detach().clone()
+    loss(torch.randn(2, 3), torch.tensor([0, 1])).backward()
+    with pytest.raises(ValueError, match=f"the optimiser is {make.__name__}, but") as error:
+        optimizer.step(lambda: 1.0)
+    assert "AdamW can: take one of them, or sample_rate 1." in str(error.value)
+    assert torch.equal(loss.proxies, before)
+
+
+class Whole(TorchDispatchMode):
+    """The names of operations that touch a dense tensor of a number of rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows, self.found = rows, set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        touched = [*args, *(result if isinstance(result, tuple | list) else [result])]
+        dense = [each for each in touched if isinstance(each, Tensor) and each.layout == torch.strided]
+        if any(each.shape[:1] == (self.rows,) for each in dense):
+            self.found.add(func.overloadpacket.__name__)
+        return result
+
+
+@each_optimizer
+def test_a_step_reads_and_writes_the_rows_alone(name: str) -> None:
+    """After the first, in which the state is made: nothing grows with the classes."""
+    ours = step_rows(nn.Parameter(torch.randn(SHAPE)))
+    optimizer = OPTIMIZERS[name]([ours])
+    with Whole(ROWS) as whole:
+        for _ in range(2):
+            whole.found.clear()
+            ours.grad = sparse([0, 2], torch.randn(2, *SHAPE[1:]))
+            optimizer.step()
+    assert whole.found <= {"index_select", "index_copy_"}
+
+
+@pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
+def test_a_whole_step_of_a_loss_makes_nothing_of_all_classes_but_the_draw(name: str) -> None:
+    loss = NormalizedSoftmaxLoss(500, 3, sample_rate=0.1)
+    optimizer = OPTIMIZERS[name](loss.parameters())
+    run_loss(loss, optimizer, range(1))
+    with Whole(500) as whole:
+        run_loss(loss, optimizer, range(1))
+    assert whole.found == {"index_select", "index_copy_", "rand", "scatter_reduce_", "topk"}
+
+
+def test_other_optimisers_are_left_as_they_are() -> None:
+    class Odd(torch.optim.Optimizer):
+        def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+            super().__init__(parameters, {})
+
+        def step(self, scale: float) -> float:  # type: ignore[override]
+            return scale
+
+    assert Odd([torch.nn.Parameter(torch.zeros(2))]).step(0.5) == 0.5

@@ -1,0 +1,278 @@
+"""A comparison that is trained, killed and gone on with; and what is refused before anything is written."""
+
+import csv
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import command_line
+import warm
+from command_line import start
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.locks import exclusive_lock
+from proxemic.protocols.comparison.directory import Comparison
+from proxemic.protocols.comparison.entries import read_entry
+from proxemic.protocols.comparison.run import finish_comparison, plan_comparison, run_comparison
+from proxemic.protocols.runs.jobs import Job, Workers, run_job
+from proxemic.recipes.reader import read_recipe
+
+FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two, on one folder of images."""
+    folder = tmp_path_factory.mktemp("compare")
+    first = write_recipe(folder / "first.yaml", write_folder(folder / "images"))
+    text = first.read_text()
+    assert "AllPairMultiProxyAnchorLoss" in text
+    (folder / "second.yaml").write_text(text.replace("AllPairMultiProxyAnchorLoss", "MultiProxyAnchorLoss"))
+    return [str(first), str(folder / "second.yaml")]
+
+
+def values(path: Path) -> dict[tuple[str, ...], str]:
+    """All results to the last digit, but for the time that they took."""
+    with (path / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {tuple(row[key] for key in ("recipe", "seed", "split", "metric", "epoch")): row["value"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def run_here(workers, jobs, *, on_result, on_failure):
+    """As `Workers.run`, without processes, which take seconds to start."""
+    for job in jobs:
+        try:
+            found = run_job(job, report=str)
+        except UserError as error:
+            on_failure(job, error)
+        else:
+            on_result(job, found)
+
+
+EARLY = """
+import os, signal, torch
+from proxemic.protocols.runs import jobs
+
+os.setpgid = lambda *_: None  # this process leads a group already
+torch.set_num_threads = lambda count: signal.raise_signal(signal.SIGINT)  # as soon as there is torch
+jobs._begin_worker()
+"""
+
+
+def test_a_worker_that_begins_leaves_ctrl_c_to_its_parent() -> None:
+    done = warm.run("-c", EARLY)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupted_comparison_goes_on_where_it_was(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "killed"
+    # Neither the workers nor what the machine computes with otherwise change a digit.
+    monkeypatch.setitem(command_line.ENVIRONMENT, "OMP_NUM_THREADS", "2")
+    process = start("compare", *recipes, "--seeds", "2", "--workers", "2", "--out", out, *FLAGS)
+    for line in process.stdout or ():
+        if line.startswith("[1/4]"):
+            break
+    # As a terminal does: to the whole group.
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 2
+    assert f"go on with proxemic compare --resume {out}" in error.splitlines()[-1]
+    assert "Traceback" not in error
+    begun = Comparison.read(out)
+    finished = [cell for cell in begun.cells() if cell.state == "finished"]
+    assert 1 <= len(finished) < 4
+    assert f"**{4 - len(finished)} of 4 cells" in (out / "table.md").read_text()
+    kept = {cell: (cell.path / "metrics.json").stat().st_mtime_ns for cell in finished}
+
+    monkeypatch.setattr(Workers, "run", run_here)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        lines: list[str] = []
+        again = run_comparison(recipes, (0, 1), out, FLAGS, report=lines.append)
+        whole = tmp_path / "whole"
+        run_comparison(recipes, (0, 1), whole, FLAGS, report=str)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    environments = [json.loads((cell.path / "environment.json").read_text()) for cell in again.cells()]
+    assert [each["threads"] for each in environments] == [1] * 4
+    for cell in again.cells():
+        other = whole / cell.path.relative_to(out)
+        assert (cell.path / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert lines[0].endswith(f"2 recipes × 2 seeds, 4 cells, {len(finished)} finished before")
+    assert re.match(r"\[1/\d\] (first|second)\.yaml, seed \d: recall@1 \d+\.\d\d, epoch 1, ", lines[1])
+    assert {cell: (cell.path / "metrics.json").stat().st_mtime_ns for cell in finished} == kept
+    assert values(out) == values(whole)
+    assert len({value for key, value in values(out).items() if key[2:4] == ("test", "map@r")}) == 4
+    for name in ("points.png", "points.svg", "curves.png", "summary.csv", "differences.csv", "comparison.json"):
+        assert (out / name).stat().st_size > 0
+    assert "not finished" not in (out / "table.md").read_text()
+
+    monkeypatch.setattr(Workers, "run", lambda _, jobs, **__: pytest.fail("nothing is left") if jobs else None)
+    before = time.time_ns()
+    run_comparison(recipes, None, out, FLAGS, report=str)
+    assert all((cell.path / "metrics.json").stat().st_mtime_ns < before for cell in again.cells())
+
+
+def test_a_run_has_the_threads_that_its_recipe_names(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    monkeypatch.setattr("proxemic.training.train", lambda recipe, *_, **__: found.append(recipe.training.threads) or {})
+    for flags in ((), ("--training.threads", "2")):
+        run_job(Job(Path(recipes[0]), flags, tmp_path / "run"))
+    assert found == [1, 2]
+    with pytest.raises(ValueError, match=r"training\.threads is 0, but must be at least 1"):
+        run_job(Job(Path(recipes[0]), ("--training.threads", "0"), tmp_path / "run"))
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed = []
+    monkeypatch.setattr("proxemic.training.train", lambda *_, resume, **__: resumed.append(resume) or {})
+    job = Job(Path(recipes[0]), FLAGS, tmp_path / "run")
+    text = read_recipe(job.recipe, job.flags).yaml
+    assert "  threads: null\n" in text
+    job.out.mkdir()
+    (job.out / "recipe.yaml").write_text(text.replace("  threads: null\n", ""))
+    run_job(job)
+    assert resumed == [True]
+    with pytest.raises(UserError, match="begun with another recipe"):
+        run_job(replace(job, flags=(*FLAGS, "--training.threads", "2")))
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(
+    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Job] = []
+
+    def run_some(workers, jobs, *, on_result, on_failure):
+        tries.extend(jobs)
+        for job in jobs:
+            on_failure(job, UserError("The loss is nan at step 3, with the learning rate 1."))
+
+    monkeypatch.setattr(Workers, "run", run_some)
+    lines: list[str] = []
+    made = run_comparison(recipes, [7], tmp_path, report=lines.append)
+    assert lines[1] == (
+        "[1/2] first.yaml, seed 7 FAILED: The loss is nan at step 3, with the learning rate 1.; 1 left, about 0 s"
+    )
+    text = (tmp_path / "table.md").read_text()
+    assert "0 of 1, 1 failed" in text
+    assert "- second.yaml, seed 7: The loss is nan at step 3, with the learning rate 1." in text
+    assert [cell.state for cell in made.cells()] == ["failed", "failed"]
+    assert [job.flags for job in tries] == [("--seed", "7"), ("--seed", "7")]
+    run_comparison(recipes[:1], [7], tmp_path, report=lines.append)
+    assert len(tries) == 4
+
+
+def test_more_recipes_and_seeds_are_added(recipes: list[str], tmp_path: Path) -> None:
+    first = plan_comparison(recipes[:1], [3], tmp_path, ("--batches.size", "4"), metrics=["map@r"])
+    assert first.entries[0].recipe["batches"]["size"] == 4
+    first.write()
+    more = plan_comparison(recipes[::-1], [1, 3], tmp_path, ("--batches.size", "4"), baseline=recipes[1])
+    assert [entry.slug for entry in more.entries] == ["first", "second"]
+    assert more.seeds == (3, 1)
+    assert more.metrics == ("map@r",)
+    assert more.baseline_of(more.entries).slug == "second"
+    assert plan_comparison(recipes[:1], None, tmp_path, ("--batches.size", "4")).seeds == (3,)
+    assert plan_comparison(recipes[:1], None, tmp_path / "new").seeds == (0, 1, 2, 3, 4)
+
+
+def test_a_recipe_that_changed_is_refused(recipes: list[str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(Path(recipes[0]).read_text())
+    plan_comparison([str(mine)], [0], tmp_path / "out").write()
+    mine.write_text(mine.read_text().replace("lr: 0.002", "lr: 0.003"))
+    with pytest.raises(UserError, match=r"mine\.yaml is no longer the one that .* was begun with"):
+        plan_comparison([str(mine)], [0], tmp_path / "out")
+
+
+def test_recipes_stand_with_those_of_the_same_test_images(recipes: list[str], tmp_path: Path) -> None:
+    text = Path(recipes[0]).read_text()
+    for name, fraction, held_out in (("a", 0.34, 0.34), ("b", 0.34, 0.5), ("c", 0.5, 0.34)):
+        (tmp_path / name).mkdir()
+        changed = text.replace("test_fraction: 0.34", f"test_fraction: {fraction}")
+        (tmp_path / name / "mine.yaml").write_text(
+            changed.replace("validation_fraction: 0.34", f"validation_fraction: {held_out}")
+        )
+    names = ["glyphs-small", "glyphs-small/softmax", *(f"{tmp_path}/{name}/mine.yaml" for name in "abc")]
+    entries = plan_comparison(names, [0], tmp_path / "out").entries
+    assert [(entry.dataset, entry.slug, entry.title, entry.label) for entry in entries] == [
+        ("glyphs-small", "glyphs-small", "glyphs-small", "glyphs-small"),
+        ("glyphs-small", "glyphs-small-softmax", "glyphs-small/softmax", "softmax"),
+        ("own-images", "mine", "mine.yaml", "mine.yaml"),
+        ("own-images", "mine-2", "mine-2.yaml", "mine-2.yaml"),
+        ("own-images (2)", "mine-3", "mine-3.yaml", "mine-3.yaml"),
+    ]
+    assert [entry.loss for entry in entries][1:3] == ["NormalizedSoftmaxLoss", "AllPairMultiProxyAnchorLoss, K = 2"]
+
+
+def test_losses_are_told_apart() -> None:
+    flags = ["--loss.regularizers", '[{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 1}}]']
+    assert read_entry("glyphs-small/softmax", flags).loss == "NormalizedSoftmaxLoss + MeanProxyNorm"
+    assert read_entry("glyphs-small/contrastive", []).loss == "ContrastiveLoss"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"recipes": []}, "needs recipes"),
+        ({"recipes": ["glips/*"]}, "No recipe is called 'glips/\\*'"),
+        ({"flags": ("--optim.lrr", "1")}, "no flag --optim.lrr: did you mean --optim.lr"),
+        ({"flags": ("--seed", "1")}, "--seed is set for each run by --seeds"),
+        ({"baseline": "glyphs"}, "--baseline is glyphs, but must be one of .*: glyphs-small"),
+        ({"metrics": ["recall@3"]}, "--metrics has recall@3, but these are computed: recall@1"),
+        ({"seeds": [1, 1]}, "seeds are 1, 1, but must be 0 or more, each once"),
+        ({"workers": 0}, "--workers is 0"),
+    ],
+)
+def test_what_is_refused(given: dict[str, object], words: str, tmp_path: Path) -> None:
+    arguments = {"recipes": ["glyphs-small"], "seeds": [0], "out": tmp_path / "out", **given}
+    with pytest.raises((UserError, ValueError), match=words):
+        run_comparison(**arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_are_refused(recipes: list[str], tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("all of it")
+    for name, words in (("other", "holds something else"), ("other/thesis.txt", "is a file")):
+        with pytest.raises(UserError, match=words):
+            plan_comparison(["glyphs-small"], [0], tmp_path / name)
+    made = plan_comparison(["glyphs-small"], [0], tmp_path / "made", ("--training.epochs", "3"))
+    made.write()
+    with pytest.raises(UserError, match=r"begun with other flags \(--training.epochs 3\)"):
+        plan_comparison(["glyphs-small"], [0], tmp_path / "made")
+    # What a call leaves that was killed at once.
+    (tmp_path / "made" / "comparison.json").unlink()
+    assert plan_comparison(["glyphs-small"], [0], tmp_path / "made").flags == ()
+
+
+def test_what_another_process_added_is_not_forgotten(recipes: list[str], tmp_path: Path) -> None:
+    """Two are begun in one folder: the one that read it before the other wrote is refused, and changes nothing."""
+    out = tmp_path / "both"
+    slow = plan_comparison(recipes[:1], [0], out, FLAGS)
+    plan_comparison(recipes[1:], [0], out, FLAGS).write()
+    before = (out / "comparison.json").read_bytes()
+    with pytest.raises(UserError, match=r"Another process has added to .*both"):
+        finish_comparison(slow)
+    assert (out / "comparison.json").read_bytes() == before
+    joined = plan_comparison(recipes[:1], [0], out, FLAGS)
+    assert len(joined.entries) == 2
+    with exclusive_lock(out), pytest.raises(UserError, match="Another process works in"):
+        finish_comparison(joined)
+    assert (out / "comparison.json").read_bytes() == before

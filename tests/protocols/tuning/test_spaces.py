@@ -1,0 +1,344 @@
+"""The search spaces of the package fit their losses, the papers, and the recipes; others are refused in a sentence."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from images import write_folder, write_recipe
+from proxemic import losses
+from proxemic.errors import UserError
+from proxemic.losses import MeanProxyNorm, ProxyLoss
+from proxemic.protocols.tuning.dimensions import Choices, Factor, Range, read_dimension
+from proxemic.protocols.tuning.spaces import (
+    Stage,
+    as_flags,
+    default_space,
+    hold,
+    list_spaces,
+    load_space,
+    read_stages,
+    recipe_value,
+)
+from proxemic.protocols.tuning.stages import budgets, check_stages, stage_values
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
+
+PROXY_LOSSES = sorted(
+    name
+    for name in losses.__all__
+    if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and each is not ProxyLoss
+)
+INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
+TWO_PHASES = ["WarpedSoftmaxLoss-two-phases"]
+
+MPA = {
+    "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
+    "loss.alpha": [32],
+    "loss.margin": [0.1],
+    "loss.gamma": [0.1],
+    "loss.center_weight": [0.2],
+}
+PUBLISHED: dict[str, dict[str, list[Any]]] = {
+    "NormalizedSoftmaxLoss": {"loss.scale": [1, 20]},
+    "MeanProxyNorm": {"loss.regularizers.weight": [1.0, 0.01]},
+    "CenterRegularizer": {"loss.regularizers.weight": [0.2]},
+    "SphereFaceLoss": {"loss.margin": [4]},
+    "CosFaceLoss": {"loss.margin": [0.35], "loss.scale": [64]},
+    "ArcFaceLoss": {"loss.margin": [0.5], "loss.scale": [64]},
+    "MagFaceLoss": {
+        "loss.margin_range": ["[0.45, 0.8]"],
+        "loss.norm_range": ["[10.0, 110.0]"],
+        "loss.norm_weight": [35],
+        "loss.scale": [64],
+    },
+    "AdaFaceLoss": {"loss.margin": [0.4], "loss.concentration": [0.333], "loss.scale": [64]},
+    "CurricularFaceLoss": {"loss.margin": [0.5], "loss.scale": [64]},
+    "ElasticFaceLoss": {
+        "loss.margin": [0.5, 0.35],
+        "loss.deviation": [0.05, 0.0175, 0.025],
+        "loss.scale": [64],
+    },
+    "ProxyNCALoss": {"loss.scale": [1, 8, 14]},
+    "ProxyNCAPlusPlusLoss": {"loss.temperature": [1 / 9]},
+    "ProxyAnchorLoss": {"loss.alpha": [32], "loss.margin": [0.1]},
+    "SoftTripleLoss": {
+        "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
+        "loss.scale": [20],
+        "loss.gamma": [0.1],
+        "loss.margin": [0.01],
+        "loss.center_weight": [0.2],
+    },
+    "MultiProxyAnchorLoss": MPA,
+    "DataWiseMultiProxyAnchorLoss": MPA,
+    "AllPairMultiProxyAnchorLoss": MPA,
+    "EuclideanSoftmaxLoss": {"loss.temperature": [1, 4.525, 5, 3.7442, 3.15]},
+    "WarpedSoftmaxLoss": {
+        "loss.temperature": [4.525, 5, 3.7442, 3.15, 1],
+        "loss.alpha": [28.40, 24.68, 30.15, 23.25, 13.02, 5.84, 15.75, 12.25],
+        "loss.k1": [0.93, 0.95, 0.80, 0.50, 0.8563, 0.8024, 0.30, 0.20],
+        "loss.k2": [1.15, 1.20, 1.55, 1.1181, 1.6175, 1.075, 1.03],
+        "loss.delta_scale": [1.30, 1.50, 1.348],
+    },
+    "HISTLoss": {
+        "loss.tau": [32, 16],
+        "loss.alpha": [1.1, 0.9, 2],
+        "loss.hidden": [512],
+        "loss.graph_weight": [1],
+        "optim.graph_lr": [6e-4, 1e-3],
+    },
+    "PairwiseLoss": {},
+    "ContrastiveLoss": {"loss.loss.pos_margin": [0], "loss.loss.neg_margin": [1, 0.5]},
+    "MultiSimilarityLoss": {"loss.loss.alpha": [2], "loss.loss.beta": [50], "loss.loss.base": [0.5, 1]},
+    "MultiSimilarityMiner": {"loss.miner.epsilon": [0.1]},
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spaces")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images", classes=1, images=1))
+
+
+def stages_of(name: str) -> tuple[Stage, ...]:
+    return read_stages(load_space(name), name)
+
+
+def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
+    assert len(PROXY_LOSSES) == 18
+    assert list_spaces() == sorted([*PROXY_LOSSES, "PairwiseLoss", *INSIDE, *TWO_PHASES])
+    assert sorted([*PUBLISHED, *TWO_PHASES]) == list_spaces()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_space_includes_the_published_values(name: str) -> None:
+    search = {key: each for stage in stages_of(name) for key, each in stage.search.items()}
+    for key, values in PUBLISHED[name].items():
+        dimension = search[key]
+        assert isinstance(dimension, Range | Choices)
+        for value in values:
+            assert value in dimension, (key, value)
+
+
+def ends(stage: Stage) -> list[dict[str, Any]]:
+    """All lowest values, all highest ones, and every choice."""
+    own = {key: each for key, each in stage.search.items() if key.startswith("loss.") and not isinstance(each, Factor)}
+    values = [
+        each.choices if isinstance(each, Choices) else (float(each.low), float(each.high)) for each in own.values()
+    ]
+    count = max(map(len, values), default=0)
+    points = [
+        {key: value[n * len(value) // count] for key, value in zip(own, values, strict=True)} for n in range(count)
+    ]
+    whole = [key for key, each in own.items() if isinstance(each, Range) and each.integer]
+    return [{**stage.fixed, **point, **{key: int(point[key]) for key in whole}} for point in points]
+
+
+def make(name: str, point: Mapping[str, Any]) -> nn.Module:
+    # JSON, as a flag has it, for choices that are lists; a name for the identity.
+    given = {
+        key.rpartition(".")[2]: json.loads(v) if isinstance(v, str) and v[0] == "[" else v for key, v in point.items()
+    }
+    if given.get("f1") == "torch.positive":
+        given["f1"] = torch.positive
+    if name in INSIDE and hasattr(losses, name):
+        return getattr(losses, name)(**given)
+    if name in INSIDE:
+        from pytorch_metric_learning import losses as pml
+        from pytorch_metric_learning import miners
+
+        return getattr(miners if name.endswith("Miner") else pml, name)(**given)
+    return getattr(losses, name)(7, 4, **given)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "PairwiseLoss"])
+def test_a_loss_can_be_made_at_both_ends_of_its_ranges(name: str) -> None:
+    points = [point for stage in stages_of(name) for point in ends(stage)]
+    assert len(points) >= 2
+    x, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
+    for point in points:
+        module = make(name, point)
+        if isinstance(module, ProxyLoss):
+            assert module(x, labels).isfinite()
+
+
+def test_the_warp_is_off_in_the_first_stage_and_on_from_its_weights_in_the_second() -> None:
+    first, second = stages_of("WarpedSoftmaxLoss")
+    off = make("WarpedSoftmaxLoss", {**first.fixed, "loss.temperature": 2.0})
+    euclidean = losses.EuclideanSoftmaxLoss(7, 4, temperature=2.0)
+    off.load_state_dict(euclidean.state_dict())
+    x, labels = torch.randn(6, 4), torch.arange(6)
+    assert torch.equal(off(x, labels), euclidean(x, labels))
+    assert not any(key.startswith("loss.k") for key in first.search)
+    assert (first.from_best, second.from_best) == (False, True)
+    assert {"loss.alpha", "loss.k1", "loss.k2", "optim.lr"} <= set(second.search)
+    rate = second.search["optim.lr"]
+    assert isinstance(rate, Factor)
+    assert rate.high == 1  # smaller rates only
+
+
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_a_recipe_takes_a_trial_of_its_space(name: str, recipe: Path) -> None:
+    content = yaml.safe_load(read_recipe(recipe, ("--loss", name)).yaml)
+    space = default_space(content)
+    assert space == load_space(name)
+    carried: dict[str, Any] = {}
+    stages = read_stages(space, name)
+    for number, stage in enumerate(stages, 1):
+        values = stage_values(content, stages, number, carried)
+        carried |= {key: each.values()[-1] for key, each in stage.dimensions(content).items()}
+        read = read_recipe(recipe, ("--loss", name, *as_flags({**values, **carried})))
+        loss = read.recipe.loss(5, 8)
+        assert type(loss).__name__ == name
+        found = yaml.safe_load(read.yaml)
+        for key, value in carried.items():
+            told = recipe_value(found, key)
+            assert told == (json.loads(value) if isinstance(value, str) else value), key
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("glyphs-small/contrastive", "loss.loss.neg_margin"),
+        ("glyphs-small/multi-similarity", "loss.miner.epsilon"),
+    ],
+)
+def test_losses_on_pairs_have_the_space_of_what_is_inside(name: str, inside: str) -> None:
+    recipe = find_recipe(name)
+    space = default_space(yaml.safe_load(read_recipe(recipe).yaml))
+    assert {"optim.lr", inside} <= set(space[-1]["search"])
+    assert "optim.loss_lr" not in space[-1]["search"]
+    check_stages(recipe, (), read_stages(space, name), name)
+
+
+def test_the_mean_proxy_norm_is_searched_where_the_recipe_has_it(recipe: Path) -> None:
+    term = json.dumps([{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 0.5}}])
+    flags = ("--loss", "NormalizedSoftmaxLoss", f"--loss.regularizers={term}")
+    content = yaml.safe_load(read_recipe(recipe, flags).yaml)
+    space = default_space(content)
+    assert {"optim.lr", "loss.scale", "loss.regularizers.weight"} <= set(space[-1]["search"])
+    assert "loss.regularizers.weight" not in load_space("NormalizedSoftmaxLoss")[-1]["search"]
+    assert recipe_value(content, "loss.regularizers.weight") == 0.5
+    loss = read_recipe(recipe, (*flags, "--loss.regularizers.weight=0.25")).recipe.loss(5, 8)
+    assert isinstance(loss, ProxyLoss)
+    (regularizer,) = loss.regularizers
+    assert isinstance(regularizer, MeanProxyNorm)
+    assert regularizer.weight == 0.25
+
+
+def test_rates_are_relative_to_the_recipe() -> None:
+    assert Factor(0.1, 10, log=True).around("optim.lr", 0.002) == Range(0.0002, 0.02, log=True)
+    with pytest.raises(
+        UserError, match=r"varies optim.graph_lr by a factor of the recipe's own value, but that is None"
+    ):
+        Factor(0.1, 10).around("optim.graph_lr", None)
+
+
+def test_what_a_grid_takes() -> None:
+    assert Range(1, 8, step=2, integer=True, points=3).values() == (1, 5, 8)
+    assert Range(0.1, 0.9, grid=(0.1, 0.7)).values() == (0.1, 0.7)
+    low, high = Range(0.3, 0.3000000001, points=2).values()
+    assert low == high == 0.3
+
+
+def test_budgets_of_stages() -> None:
+    stages = (Stage({}, {}, share=0.4), Stage({}, {}, share=0.6))
+    assert [budgets(stages, trials) for trials in (50, 7, 2)] == [[20, 30], [3, 4], [1, 1]]
+    assert budgets((Stage({}, {}), Stage({}, {}), Stage({}, {})), 4) == [1, 1, 2]
+    assert budgets((Stage({}, {}, share=0.99), Stage({}, {})), 3) == [2, 1]
+    with pytest.raises(ValueError, match="--trials is 1, but must be at least 2"):
+        budgets(stages, 1)
+
+
+RATE = {"optim.lr": {"factor": 10}}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], "holds no stages"),
+        ([{"serach": {}}], "has no search"),
+        ([{"search": RATE, "trails": 1}], "no key trails; allowed are search, fixed, start_from, trials"),
+        ([{"search": RATE, "trials": 2}], "trials is 2, but must be the stage's part"),
+        ([{"search": RATE, "trials": 0.9}, {"search": RATE, "trials": 0.9}], "add up to more than 1"),
+        ([{"search": RATE, "start_from": "best"}], "only the last of several stages"),
+        ([{"search": RATE, "start_from": "best.yaml"}], "start_from is 'best.yaml', but must be best"),
+        ([{"search": RATE}, {"search": {"batches.size": {"choices": [8]}}, "start_from": "best"}], "batches.size, but"),
+        ([{"search": RATE, "fixed": ["loss.alpha"]}], "fixed is .* must map"),
+        ([{"search": {"optim.lr": 0.1}}], r"optim\.lr is 0\.1, but must give low and high, or factor, or choices"),
+        ([{"search": {"optim.lr": {"low": 1}}}], "'high'"),
+        ([{"search": {"optim.lr": {"low": 2, "high": 1}}}], "low is 2 and high is 1: swap them"),
+        ([{"search": {"optim.lr": {"low": 0, "high": 1, "log": True}}}], "log needs a low above 0"),
+        ([{"search": {"optim.lr": {"low": 0, "high": "big"}}}], "high is 'big', but must be a number"),
+        ([{"search": {"optim.lr": {"low": 1, "hgih": 2}}}], "no key hgih beside low; allowed are high, log"),
+        ([{"search": {"optim.lr": {"factor": 0}}}], "division"),
+        ([{"search": {"optim.lr": {"factor": [2, 1]}}}], "swap them"),
+        ([{"search": {"optim.lr": {"choices": []}}}], "choices is empty"),
+        ([{"search": {"k": {"low": 0.5, "high": 2, "int": True}}}], "not whole"),
+        ([{"search": {"k": {"low": 1, "high": 2, "grid": [3]}}}], "grid holds 3"),
+        ([{"search": {"k": {"low": 1, "high": 2, "points": 0}}}], "points is 0"),
+        ([{"search": {"k": {"low": 1, "high": 2, "step": 0}}}], "step is 0"),
+    ],
+)
+def test_a_space_that_is_wrong(content: list[Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        read_stages(content, "mine.yaml")
+    assert str(refusal.value).startswith("mine.yaml")
+
+
+def test_a_key_that_the_recipe_has_not(recipe: Path) -> None:
+    stages = (Stage({"loss.alhpa": read_dimension({"low": 1, "high": 2}, "")}, {}),)
+    with pytest.raises(UserError, match=r"search space mine.yaml, stage 1, does not fit .* did you mean --loss.alpha"):
+        check_stages(recipe, (), stages, "mine.yaml")
+
+
+def test_names_of_spaces(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'ProxyAncorLoss' \(did you mean ProxyAnchorLoss\?\)"):
+        load_space("ProxyAncorLoss")
+    with pytest.raises(UserError, match="not a readable YAML file"):
+        load_space(str(tmp_path / "mine.yaml"))
+    (tmp_path / "mine.yaml").write_text("search: {}\n")
+    with pytest.raises(UserError, match="must be a list of stages"):
+        load_space(str(tmp_path / "mine.yaml"))
+    with pytest.raises(
+        UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space FILE"
+    ):
+        default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
+
+
+def test_the_phases_of_a_recipe_become_the_stages() -> None:
+    base = {"training": {"epochs": 50}, "second_phase": {"epochs": 30}}
+    stages = stages_of("WarpedSoftmaxLoss")
+    first = stage_values(base, stages, 1, {})
+    second = stage_values(base, stages, 2, {"loss.temperature": 3.0})
+    assert (first["training.epochs"], second["training.epochs"]) == (20, 30)
+    assert first["second_phase"] is second["second_phase"] is None
+    assert second["loss.temperature"] == 3.0
+    assert (first["loss.f1"], second["loss.f1"]) == ("torch.positive", None)
+
+
+def test_what_flags_hold_is_found_however_they_spell_it() -> None:
+    content = load_space("MultiProxyAnchorLoss")
+    for flag in ("--loss.alpha", "--loss.init_args.alpha=16"):
+        left, held = hold(content, [flag, "16"])
+        assert held == ["loss.alpha"]
+        assert "loss.alpha" not in left[0]["search"]
+        assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]}
+    assert hold(content, ["--loss", "MultiProxyAnchorLoss", "--seed", "3"]) == (content, [])
+    with pytest.raises(UserError, match=r"Flags give loss\.f1, which the search space sets itself"):
+        hold(load_space("WarpedSoftmaxLoss"), ["--loss.f1", "torch.sqrt"])
+    left, held = hold(load_space("WarpedSoftmaxLoss"), ["--loss.alpha", "5"])
+    assert held == ["loss.alpha"]  # of the second stage, which searched it
+
+
+def test_the_second_stage_does_not_warm_up_again() -> None:
+    base = {"training": {"epochs": 50, "warmup_epochs": 5}, "second_phase": None}
+    stages = stages_of("WarpedSoftmaxLoss")
+    assert "training.warmup_epochs" not in stage_values(base, stages, 1, {})
+    assert stage_values(base, stages, 2, {})["training.warmup_epochs"] == 0
