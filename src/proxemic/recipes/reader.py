@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from proxemic.recipes.places import arms, elements, field_types, is_section
 from proxemic.recipes.second_phase import differences, merge, read_changes, split_overrides
 from proxemic.recipes.values import shown
 from proxemic.recipes.writing import as_content, remember
-from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
+from proxemic.recipes.yaml_files import parse_yaml, read_yaml, with_current_names, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
@@ -83,9 +82,7 @@ class Evaluation:
     batches: BatchConfig = field(default_factory=BatchConfig)
 
 
-def read_recipe(
-    path: Path, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False
-) -> ReadRecipe:
+def read_recipe(path: Path, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False) -> ReadRecipe:
     """Read and check a recipe; nothing that it names is made before `ReadRecipe.recipe` is asked for.
 
     Args:
@@ -250,9 +247,7 @@ def read_evaluation(
     return Evaluation(**_instantiate(parser, config))
 
 
-def read_evaluation_config(
-    path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()
-) -> EvaluationConfig:
+def read_evaluation_config(path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> EvaluationConfig:
     """Read how to judge, of a recipe or without one, where the images are given otherwise.
 
     Raises:
@@ -305,7 +300,7 @@ class _ModelAlone:
 
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What a file holds, laid over the recipe that it extends."""
-    content = read_yaml(path)
+    content = with_current_names(read_yaml(path))
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
     extended = content.pop("extends", None)
@@ -326,7 +321,12 @@ def _overrides(given: Sequence[str] | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parse(
-    parser: ArgumentParser, made: type, content: dict[str, Any], where: str, overrides: Mapping[str, Any], own_code: bool
+    parser: ArgumentParser,
+    made: type,
+    content: dict[str, Any],
+    where: str,
+    overrides: Mapping[str, Any],
+    own_code: bool,
 ) -> Namespace:
     content = _with_full_name(apply_overrides(content, overrides))
     flags = overrides if isinstance(overrides, Flags) else ()
