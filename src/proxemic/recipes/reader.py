@@ -141,9 +141,9 @@ def to_yaml(recipe: Recipe) -> str:
     parser = _recipe_parser()
     config = _parse(parser, Recipe, content, "The recipe", {}, False)
     if second is None:
-        return _spell_out(parser, config)[0]
+        return _spell_out(parser, config)
     changed = _parse(parser, Recipe, content | {key: second[key] for key in ("loss", "optim")}, "The recipe", {}, False)
-    return _spell_out(parser, config, (second["epochs"], changed))[0]
+    return _spell_out(parser, config, (second["epochs"], changed))
 
 
 def _type_at(key: str) -> Any:
@@ -164,15 +164,14 @@ def _read(
     kind = type(given) if isinstance(given, Flags) else dict
     second = read_changes(content.pop("second_phase", None), later)
     config = _parse(parser, Recipe, content, where, kind(first), own_code)
-    text, full = _spell_out(parser, config)
     if second is None:
-        return ReadRecipe(text, lambda: _make(parser, config))
+        return ReadRecipe(_spell_out(parser, config), lambda: _make(parser, config))
     epochs, changes, rest = second
     try:
-        changed = _parse(parser, Recipe, merge(full, changes), where, kind(rest), own_code)
+        changed = _parse(parser, Recipe, merge(_full(parser, config), changes), where, kind(rest), own_code)
     except UserError as error:
         raise UserError(f"second_phase: {str(error).replace('--', '--second_phase.')}") from error
-    text, _ = _spell_out(parser, config, (epochs, changed))
+    text = _spell_out(parser, config, (epochs, changed))
     return ReadRecipe(text, lambda: _make(parser, config, (epochs, changed)))
 
 
@@ -201,25 +200,21 @@ def _recipe_parser() -> ArgumentParser:
 _LINKS = {"images.channels": "model.in_channels", "images.size": "model.image_size"}
 
 
-def _spell_out(
-    parser: ArgumentParser, config: Namespace, second: tuple[int, Namespace] | None = None
-) -> tuple[str, dict[str, Any]]:
-    """Give the full text of a recipe, and what it holds but for the second phase.
+def _spell_out(parser: ArgumentParser, config: Namespace, second: tuple[int, Namespace] | None = None) -> str:
+    """Give the full text of a recipe.
 
     Raises:
         ValueError: If a value is out of its range.
     """
-    first = full = _full(parser, config)
-    ranges = {"second_phase": None if second is None else {"epochs": second[0]}}
+    full, epochs = _full(parser, config), None if second is None else {"epochs": second[0]}
     for each in (config, *(second or ())[1:]):
-        _check_ranges(Recipe, each.as_dict() | ranges)
+        _check_ranges(Recipe, each.as_dict() | {"second_phase": epochs})
     if second is None:
-        return write_yaml(full | {"second_phase": None}), full
+        return write_yaml(full | {"second_phase": None})
     # What differs and no more: a value that a flag gives to both phases later shall reach both.
     changed = _full(parser, second[1])
-    kept = {key: differences(first[key], changed[key]) for key in ("loss", "optim")}
-    full = full | {"second_phase": {"epochs": second[0]} | {key: value for key, value in kept.items() if value}}
-    return write_yaml(full), first
+    changes = {key: differences(full[key], changed[key]) for key in ("loss", "optim")}
+    return write_yaml(full | {"second_phase": epochs | {key: value for key, value in changes.items() if value}})
 
 
 def _full(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
