@@ -12,7 +12,6 @@ from PIL import Image
 
 from data.faces.pickles import EMPTY, IMAGES, U1, array, pack
 from proxemic.data import EmbeddingDataset, Preprocessing
-from proxemic.data.faces import packs as module
 from proxemic.data.faces import read_face_pack
 from proxemic.data.faces.packs import EncodedPixels
 from proxemic.data.pixels import UnreadableImageError

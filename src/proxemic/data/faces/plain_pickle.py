@@ -13,15 +13,19 @@ import pickletools
 import warnings
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any
 
 _MAX_INSTRUCTIONS = (
     2_000_000  # an image takes 2 to 30; each makes less than 100 bytes, beside what the file itself holds
 )
-_INSTRUCTIONS = frozenset(
-    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 BINUNICODE SHORT_BINUNICODE BINSTRING "
-    "SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_LIST APPEND APPENDS TUPLE TUPLE1 TUPLE2 TUPLE3 "
-    "BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD".split()
+# fmt: off
+_INSTRUCTIONS = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
+    "BINUNICODE", "SHORT_BINUNICODE", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES",
+    "BINBYTES8", "BYTEARRAY8", "EMPTY_LIST", "APPEND", "APPENDS", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
+}
+# fmt: on
 )
 
 
@@ -126,7 +130,7 @@ class _Unpickler(pickle.Unpickler):
                 if self._left < 0:
                     raise Refused("it encodes more text than it holds")
                 return text.encode("latin1")
-        _refuse_call("_codecs.encode")
+        raise _refused_call("_codecs.encode")
 
 
 _NDARRAY = object()
@@ -138,12 +142,12 @@ def _dtype(kind: object, align: object, copy: object) -> Kind:
             return Kind.UINT8
         case ("b1" | b"b1", 0, 1):
             return Kind.BOOL
-    _refuse_call("numpy.dtype")
+    raise _refused_call("numpy.dtype")
 
 
 def _reconstruct(kind: object, shape: object, code: object) -> Array:
     if kind is not _NDARRAY or shape != (0,) or code != b"b":
-        _refuse_call("numpy._reconstruct")
+        raise _refused_call("numpy._reconstruct")
     return Array()
 
 
@@ -151,14 +155,14 @@ def _from_buffer(content: object, kind: object, shape: object, order: object) ->
     match content, kind, shape, order:
         case bytes() | bytearray(), Kind(), (size,), "C" if size == len(content):
             return Array(kind, content)
-    _refuse_call("numpy._frombuffer")
+    raise _refused_call("numpy._frombuffer")
 
 
 def _scalar(kind: object, content: object) -> bool:
     if kind is not Kind.BOOL or content not in (b"\0", b"\1"):
-        _refuse_call("numpy.scalar")
+        raise _refused_call("numpy.scalar")
     return content == b"\1"
 
 
-def _refuse_call(name: str) -> NoReturn:
-    raise Refused(f"it calls {name} with what no bytes, uint8 or bool needs")
+def _refused_call(name: str) -> Refused:
+    return Refused(f"it calls {name} with what no bytes, uint8 or bool needs")
