@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-_MAX_INSTRUCTIONS = (
-    2_000_000  # an image takes 2 to 30; each makes less than 100 bytes, beside what the file itself holds
-)
+# An image takes 2 to 30; each makes less than 100 bytes beside what the file itself holds.
+_MAX_INSTRUCTIONS = 2_000_000
 # fmt: off
 _INSTRUCTIONS = {
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
@@ -26,7 +25,6 @@ _INSTRUCTIONS = {
     "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }
 # fmt: on
-)
 
 
 class Refused(Exception):
