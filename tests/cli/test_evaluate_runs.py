@@ -12,7 +12,7 @@ import torch
 
 from command_line import Here, assert_refused
 from proxemic.cli.evaluate import targets
-from proxemic.data import read_embeddings
+from proxemic.data.embeddings import read_embeddings
 from proxemic.training import RunDirectory
 from proxemic.training.embed import embed_images
 

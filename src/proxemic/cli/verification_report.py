@@ -8,7 +8,8 @@ from typing import Any
 from proxemic.cli.evaluate.checks import FORMATS
 from proxemic.cli.evaluate.report import csv_text, markdown_table
 from proxemic.cli.show import format_table
-from proxemic.data import FacePairs, Preprocessing
+from proxemic.data import Preprocessing
+from proxemic.data.faces import FacePairs
 from proxemic.data.faces.verification_sets import VERIFICATION_SETS
 from proxemic.errors import UserError
 from proxemic.files import write_text

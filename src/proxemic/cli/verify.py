@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.data import FacePairs
+    from proxemic.data.faces import FacePairs
     from proxemic.training import EvaluationConfig
 
 __all__ = ["add_parser", "run"]

@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     from proxemic.cli.evaluate import report
     from proxemic.cli.evaluate.targets import judge
-    from proxemic.data import check_embedding_name
+    from proxemic.data.embeddings import check_embedding_name
     from proxemic.metrics import MOST_RESAMPLES
 
     if arguments.resamples > MOST_RESAMPLES:

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from proxemic.cli.evaluate.judged import Judged, judge_rows
-from proxemic.data import LabelledEmbeddings, OwnImages, Splits
+from proxemic.data import OwnImages, Splits
+from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.sources.listing import list_images
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.run_directory import fingerprint

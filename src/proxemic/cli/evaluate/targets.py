@@ -12,20 +12,16 @@ import torch
 from proxemic.cli.evaluate.checks import is_run
 from proxemic.cli.evaluate.judged import Judged, judge_by_category, judge_rows
 from proxemic.cli.evaluate.seen import find_moved, judge_apart, trained_classes
-from proxemic.data import (
-    ImageSet,
-    ImageSource,
+from proxemic.data import ImageSet, ImageSource, OwnImages, RowGroups
+from proxemic.data.embeddings import (
     LabelledEmbeddings,
-    OwnImages,
-    RowGroups,
     RowLabels,
     check_embedding_name,
-    join_query_gallery,
-    load_query_gallery,
     read_embeddings,
     write_embeddings,
 )
-from proxemic.data.sources.tables import NOTE_COLUMNS, SplitName, unused_columns
+from proxemic.data.sources import join_query_gallery, load_query_gallery
+from proxemic.data.tables import NOTE_COLUMNS, SplitName, unused_columns
 from proxemic.errors import UserError
 from proxemic.models import is_model
 from proxemic.recipes.reader import own_backbone, read_evaluation, read_evaluation_config
