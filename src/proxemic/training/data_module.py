@@ -64,8 +64,8 @@ class TrainingData(LightningDataModule):
         # All processes go through the network equally often.
         if size // world < batches.micro_batches:
             raise UserError(
-                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has {size // world}: "
-                "lower it, or raise batches.size."
+                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "
+                f"{size // world}: lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
         self.even = size % world == 0 and batches.sampler is None

@@ -215,7 +215,7 @@ def _unheard(line: str) -> None:
 
 
 def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times) -> _Parts:
-    with processes.main_process_first("images"), times.of("data"):
+    with processes.main_process_first(), times.of("data"):
         splits = recipe.load()
     with times.of("network"):
         model, loss = _networks(recipe, splits)
