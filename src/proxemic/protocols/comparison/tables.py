@@ -6,7 +6,8 @@ from proxemic.files import write_csv, write_text
 from proxemic.metrics import FEWEST_CLASSES
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import Estimate, difference, mean, seed_variation
+from proxemic.protocols.comparison.statistics import difference, mean, seed_variation
+from proxemic.protocols.statistics import Estimate, format_estimate
 from proxemic.tables import MISSING, Table
 
 __all__ = ["UNMEASURED", "format_estimate", "format_rows", "markdown", "write_tables"]
@@ -188,17 +189,6 @@ def _seeds(comparison: Comparison, entry: Entry) -> str:
     finished, failed = states.count("finished"), states.count("failed")
     text = str(finished) if finished == len(states) else f"{finished} of {len(states)}"
     return f"{text}, {failed} failed" if failed else text
-
-
-def format_estimate(found: Estimate | None, factor: float = 100) -> str:
-    """In percent, or times another factor; without an interval where there is one value.
-
-    >>> format_estimate(Estimate(0.92614, 0.00112, 5)), format_estimate(Estimate(0.5, None, 1)), format_estimate(None)
-    ('92.61 ± 0.11', '50.00', '–')
-    """
-    if found is None:
-        return UNMEASURED
-    return f"{factor * found.mean:.2f}" + ("" if found.half_width is None else f" ± {factor * found.half_width:.2f}")
 
 
 def _difference(found: Estimate | None) -> str:
