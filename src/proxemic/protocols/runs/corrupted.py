@@ -13,7 +13,7 @@ from tqdm import tqdm
 from proxemic.data import CorruptedPixels, Corruption
 from proxemic.errors import UserError
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
-from proxemic.protocols.comparison.directory import metric_names
+from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.published import PublishedFigure
