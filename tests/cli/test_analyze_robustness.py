@@ -16,7 +16,7 @@ from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
 from proxemic.analysis.robustness import Robustness
 from proxemic.cli.analyze.robustness import _print_differences
-from proxemic.data import CORRUPTIONS, CorruptedPixels, Corruption
+from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings
 

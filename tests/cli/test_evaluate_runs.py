@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.data import OwnImages, read_embeddings
+from proxemic.data import OwnImages
+from proxemic.data.embeddings import read_embeddings
 from proxemic.protocols.runs.evaluation import models
 from proxemic.training import RunDirectory
 from proxemic.training.embed import embed_images

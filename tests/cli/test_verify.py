@@ -17,7 +17,8 @@ from PIL import Image
 
 from command_line import Here, assert_refused, warm_proxemic
 from data.record_writer import draw_people, encode, header, write_faces, write_pack, write_records
-from proxemic.data import Preprocessing, read_face_pack
+from proxemic.data import Preprocessing
+from proxemic.data.faces import read_face_pack
 from proxemic.errors import UserError
 from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
 from proxemic.models import load_model

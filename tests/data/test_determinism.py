@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
-from proxemic.data import ClassBalancedBatches, Glyphs, RandomBatches, SeededBatches, split_classes
+from proxemic.data import ClassBalancedBatches, Glyphs, RandomBatches
+from proxemic.data.samplers import SeededBatches
+from proxemic.data.splits import split_classes
 
 
 def draw(cache: Path) -> str:

@@ -13,8 +13,8 @@ from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception
 from proxemic.models.bn_inception_weights import bn_inception_backbone
 from proxemic.models.config import ModelConfig
+from proxemic.models.custom_backbone import OwnBackbone
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
-from proxemic.models.own_backbone import OwnBackbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file

@@ -9,7 +9,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches, SeededBatches
+from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches
+from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
 

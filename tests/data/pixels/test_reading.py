@@ -13,17 +13,8 @@ import torch
 from filelock import FileLock, Timeout
 from PIL import Image
 
-from proxemic.data import (
-    Augmentation,
-    EmbeddingDataset,
-    FilePixels,
-    ImageSet,
-    OwnImages,
-    Preprocessing,
-    UnreadableImageError,
-    read_image,
-)
-from proxemic.data.pixels import reading
+from proxemic.data import Augmentation, EmbeddingDataset, FilePixels, ImageSet, OwnImages, Preprocessing, read_image
+from proxemic.data.pixels import UnreadableImageError, reading
 from proxemic.data.pixels.reading import _Budget, examine
 
 PREPROCESSING = Preprocessing(size=16, resize=18)
@@ -210,10 +201,10 @@ def test_threads_share_the_pixels_that_are_decoded_at_once() -> None:
 
 def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the check before training, by the cache and by who reads one picture, in whatever thread."""
-    from proxemic.data import cache_images
+    from proxemic.data.image_cache import cache_images
     from proxemic.data.pixels import reading
     from proxemic.data.sources.listing import unreadable
-    from proxemic.data.sources.tables import Row
+    from proxemic.data.tables import Row
 
     paths = [tmp_path / f"{number}.png" for number in range(6)]
     for path in paths:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from proxemic.analysis.robustness import Robustness
-    from proxemic.data import Corruption
+    from proxemic.data.corruptions import Corruption
     from proxemic.protocols.comparison.statistics import Estimate
     from proxemic.protocols.runs.finished import FinishedRun
 
@@ -102,7 +102,7 @@ def _read_severities(text: str) -> list[int]:
 
 
 def _read_names(text: str | None) -> list[str]:
-    from proxemic.data import CORRUPTIONS
+    from proxemic.data.corruptions import CORRUPTIONS
     from proxemic.errors import UserError
 
     names = list(CORRUPTIONS if text is None else dict.fromkeys(text.split(",")))
@@ -129,7 +129,7 @@ def _make(names: list[str], severities: list[int], seed: int, runs: "list[Finish
     """All of them, once tried: a library that is missing or an image that is too small is said before the work."""
     import torch
 
-    from proxemic.data import Corruption
+    from proxemic.data.corruptions import Corruption
 
     corruptions = [Corruption(name, severity, seed) for name in names for severity in severities]
     size = min(run.recipe.images.size for run in runs)

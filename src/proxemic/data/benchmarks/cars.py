@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torchvision.datasets.utils import check_integrity
+
 from proxemic.data.benchmarks.annotations import Listed, official_sets
-from proxemic.data.benchmarks.archives import md5_of
 from proxemic.data.benchmarks.benchmark import Benchmark, Official
 from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.extras import optional_dependency
@@ -84,7 +85,7 @@ class Cars196(Benchmark):
             )
         rows = [Listed(path, label, test=label > len(names) // 2) for path, label in pairs]
         published = next(file.md5 for file in self.files if file.name == listing.name)
-        flaws = [] if md5_of(listing) == published else [f"{listing.name} is not the published one, by its MD5"]
+        flaws = [] if check_integrity(listing, published) else [f"{listing.name} is not the published one, by its MD5"]
         return official_sets(folder, rows, names, listing, flaws)
 
 

@@ -3,7 +3,9 @@
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from proxemic.data.benchmarks.archives import md5_of, unpack
+from torchvision.datasets.utils import check_integrity
+
+from proxemic.data.benchmarks.archives import unpack
 from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.benchmarks.facts import OriginalFile
@@ -43,7 +45,7 @@ def _unpack(source: Benchmark) -> None:
         archive = source.locate(file)
         if archive is None or file.tree is None or (archive.parent / file.tree).exists():
             continue
-        if file.md5 is not None and md5_of(archive) != file.md5:
+        if not check_integrity(archive, file.md5):
             raise ValueError(
                 f"{archive} is damaged, cut short or not the original, by its MD5: delete it and run {source.command}."
             )

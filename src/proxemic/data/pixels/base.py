@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from proxemic.data.pixels.reading import UnreadableImageError, read_image
-from proxemic.data.sources.tables import Box
+from proxemic.data.tables import Box
 from proxemic.files import readable
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from PIL import Image
 
 from proxemic.data.pixels.base import FilePixels
-from proxemic.data.sources.tables import Box
+from proxemic.data.tables import Box
 from proxemic.files import write_atomically
 
 # Header, raw pixels of all pictures, and a table of height, width and channels, by which each picture is found. The

@@ -9,7 +9,7 @@ from typing import Any
 
 from proxemic.data.pixels.reading import examine
 from proxemic.data.sources.listing import check_row_box, list_images, look_at
-from proxemic.data.sources.tables import Box, Row
+from proxemic.data.tables import Box, Row
 from proxemic.files import readable
 
 

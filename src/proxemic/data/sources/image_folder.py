@@ -12,9 +12,9 @@ import torch
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import FilePixels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.listing import Listing, list_images, unreadable
-from proxemic.data.sources.tables import IMAGE_COLUMNS, Row, SplitName
+from proxemic.data.sources.listing import Listing, find_unreadable, list_images
 from proxemic.data.splits import hold_out, hold_out_images
+from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
 
 _NAMED = 3  # examples a message gives before it only counts
@@ -185,7 +185,7 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
         ValueError: none can be, or `strict` and one cannot.
     """
     listing = list_images(root, used)
-    failures = unreadable(listing.rows)
+    failures = find_unreadable(listing.rows)
     if strict and failures:
         raise ValueError(
             f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."

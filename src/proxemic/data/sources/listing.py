@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from proxemic.data.pixels.base import check_box
 from proxemic.data.pixels.reading import UnreadableImageError, examine
-from proxemic.data.sources.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
+from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
 Found = TypeVar("Found")
@@ -54,7 +54,7 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     return listing
 
 
-def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
+def find_unreadable(rows: Sequence[Row]) -> dict[Path, str]:
     """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
 
     Raises:

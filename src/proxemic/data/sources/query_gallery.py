@@ -14,7 +14,7 @@ from proxemic.data.embeddings.labels import RowLabels, number_labels
 from proxemic.data.images import ImageSet
 from proxemic.data.row_groups import RowGroups
 from proxemic.data.sources.image_folder import anything_to_find, image_set, read_images
-from proxemic.data.sources.tables import IMAGE_COLUMNS, Row
+from proxemic.data.tables import IMAGE_COLUMNS, Row
 
 __all__ = ["join_query_gallery", "load_query_gallery"]
 

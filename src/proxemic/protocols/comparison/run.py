@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from proxemic.protocols.comparison.against_paper import against_paper
 from proxemic.protocols.comparison.directory import Cell, Comparison, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
-from proxemic.protocols.directories import is_begun
+from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.runs.same_recipe import same_recipe
@@ -73,7 +72,7 @@ def compare(
             )
         comparison = _with_view(Comparison.read(resume), baseline, metrics)
     else:
-        out = out or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
+        out = out or new_directory("compare")
         names = [str(recipe) for recipe in recipes]
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
     if dry_run:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from proxemic.data import CorruptedPixels, Corruption
+from proxemic.data.corruptions import CorruptedPixels, Corruption
 from proxemic.errors import UserError
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
 from proxemic.protocols.recipe_content import metric_names

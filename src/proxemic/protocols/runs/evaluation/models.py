@@ -7,17 +7,11 @@ from typing import Literal
 
 import torch
 
-from proxemic.data import (
-    ImageSet,
-    ImageSource,
-    LabelledEmbeddings,
-    OwnImages,
-    Splits,
-    load_query_gallery,
-    write_embeddings,
-)
+from proxemic.data import ImageSet, ImageSource, OwnImages, Splits
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.sources import load_query_gallery
 from proxemic.data.sources.listing import list_images
-from proxemic.data.sources.tables import SplitName
+from proxemic.data.tables import SplitName
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.overrides import as_flags

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data import LabelledEmbeddings, RowLabels
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
 from proxemic.training import EvaluationConfig

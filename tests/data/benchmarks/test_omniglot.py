@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 from data.benchmarks.site import Site, serve
-from proxemic.data import Omniglot, UnreadableImageError
+from proxemic.data import Omniglot
 from proxemic.data.benchmarks import OriginalFile
-from proxemic.data.sources.omniglot import ARCHIVES
+from proxemic.data.benchmarks.omniglot import ARCHIVES
+from proxemic.data.pixels import UnreadableImageError
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "omniglot"
 FIRST, SECOND = "images_background_small1", "images_background_small2"

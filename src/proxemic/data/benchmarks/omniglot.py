@@ -6,23 +6,25 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from PIL import Image
 
+from proxemic.data.benchmarks.benchmark import Benchmark, Official
 from proxemic.data.benchmarks.downloads import download
-from proxemic.data.benchmarks.facts import OriginalFile
+from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import ArrayPixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe
 from proxemic.data.splits import hold_out
 
-BASE_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+_PAGE = "https://github.com/brendenlake/omniglot"
+_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 
 
 def _archive(name: str, md5: str) -> OriginalFile:
-    return OriginalFile(f"{name}.zip", md5, f"{BASE_URL}/{name}.zip")
+    return OriginalFile(f"{name}.zip", md5, f"{_URL}/{name}.zip")
 
 
 ARCHIVES = {
@@ -164,3 +166,38 @@ def _decode(path: Path, content: bytes) -> np.ndarray:
             return 255 - np.asarray(image.convert("L"))
     except Exception as error:  # as in `read_image`
         raise UnreadableImageError(path, describe(error)) from error
+
+
+@dataclass(frozen=True)
+class OmniglotSmall(Benchmark):
+    """The small sets of Omniglot as a data set to fetch and count."""
+
+    subset: ClassVar[Literal["small", "full"]] = "small"
+    facts: ClassVar[Facts] = Facts(
+        key="omniglot",
+        title="Omniglot, small sets",
+        counts={"train classes": 136, "train images": 2720, "test classes": 106, "test images": 2120},
+        files=ARCHIVES["small"],
+        page=_PAGE,
+    )
+
+    def read(self) -> Official:
+        for file in self.facts.files:
+            names = (file.name, file.name.removesuffix(".zip"))
+            self.find(*names, *(f"omniglot-py/{name}" for name in names))
+        splits = Omniglot(self.folder, self.subset, validation_fraction=0.0).load()
+        return Official(splits.train, splits.test_images)
+
+
+@dataclass(frozen=True)
+class OmniglotFull(OmniglotSmall):
+    """All of Omniglot as a data set to fetch and count."""
+
+    subset: ClassVar[Literal["small", "full"]] = "full"
+    facts: ClassVar[Facts] = Facts(
+        key="omniglot-full",
+        title="Omniglot",
+        counts={"train classes": 964, "train images": 19280, "test classes": 659, "test images": 13180},
+        files=ARCHIVES["full"],
+        page=_PAGE,
+    )

@@ -17,17 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 import warm
-from proxemic.data import (
-    CORRUPTIONS,
-    SEVERITIES,
-    ArrayPixels,
-    CorruptedPixels,
-    Corruption,
-    EmbeddingDataset,
-    ImageSet,
-    Preprocessing,
-)
-from proxemic.data.pixels.corruption_kinds import KINDS, _disk
+from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
+from proxemic.data.corruptions.kinds import KINDS, _disk
 
 GREY = Preprocessing(size=24, resize=30, channels=1, mean=(0.4,), std=(0.3,))
 HUE = "hue-and-saturation"

@@ -11,18 +11,11 @@ import torch
 import yaml
 from PIL import Image
 
-from proxemic.data import (
-    CachedPixels,
-    FilePixels,
-    ImageSet,
-    OwnImages,
-    Splits,
-    cache_splits,
-    check,
-    load_query_gallery,
-    read_image,
-)
-from proxemic.data.sources.tables import IMAGE_COLUMNS
+from proxemic.data import FilePixels, ImageSet, OwnImages, Splits, read_image
+from proxemic.data.image_cache import cache_splits
+from proxemic.data.pixels import CachedPixels
+from proxemic.data.sources import check, load_query_gallery
+from proxemic.data.tables import IMAGE_COLUMNS
 from proxemic.training.run_directory import fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")

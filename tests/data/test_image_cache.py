@@ -14,23 +14,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from proxemic.data import (
-    ArrayPixels,
-    CacheConfig,
-    CachedPixels,
-    EmbeddingDataset,
-    FilePixels,
-    ImageSet,
-    Pixels,
-    Preprocessing,
-    Splits,
-    UnreadableImageError,
-    cache_images,
-    cache_splits,
-)
+from proxemic.data import ArrayPixels, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
+from proxemic.data.image_cache import cache_images, cache_splits
+from proxemic.data.pixels import CachedPixels, Pixels, UnreadableImageError
 from proxemic.data.pixels import cache as module
 from proxemic.data.pixels.mapped import PixelFile, write_pixels
-from proxemic.data.sources.tables import Box
+from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
 SIDE = 32

@@ -20,7 +20,7 @@ from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels.base import FilePixels, crop
 from proxemic.data.pixels.mapped import CachedPixels, PixelFile, write_pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, open_image, prepare
-from proxemic.data.sources.tables import Box
+from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
 Cut = tuple[Path, Box | None]
