@@ -89,7 +89,7 @@ def _runs(arguments: argparse.Namespace, out: Path) -> None:
     from proxemic.plots import write_figure
     from proxemic.protocols.comparison.statistics import t_interval
     from proxemic.protocols.runs.finished import find_runs
-    from proxemic.protocols.runs.groups import paired_differences, repetitions
+    from proxemic.protocols.runs.groups import differences_from_first, repetitions
 
     runs = find_runs(arguments.run_directories)
     for each in runs:
@@ -122,7 +122,7 @@ def _runs(arguments: argparse.Namespace, out: Path) -> None:
         ]
         print(format_table(["", *STATES], lines))
     trained = {name: found[name, "trained"] for name in groups}
-    for title, estimates in paired_differences(groups, trained).items():
+    for title, estimates in differences_from_first(groups, trained).items():
         print(title)
         lines = [[label, _number(estimates[key])] for key, label in MEASURES.items() if key in estimates]
         print(format_table(["", "difference"], lines))

@@ -155,13 +155,13 @@ def _print_differences(
 ) -> None:
     """Beside the first group, which takes away what differs between seeds."""
     from proxemic.cli.show import format_table
-    from proxemic.protocols.runs.groups import paired_differences
+    from proxemic.protocols.runs.groups import differences_from_first
 
     values = {
         name: [dict(zip(_labels(names), row.tolist(), strict=True)) for row in _columns(each)]
         for name, each in found.items()
     }
-    for title, estimates in paired_differences(groups, values).items():
+    for title, estimates in differences_from_first(groups, values).items():
         rows = [[label, _signed(each)] for label, each in estimates.items()]
         print(f"{title}, in percent")
         print(format_table(["corruption", "difference"], rows))

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
     metric = arguments.metric
     comparison, files = plan_sweep(arguments.recipe, sweeps, seeds, arguments.out, flags, metric)
-    found = run_sweep(comparison, files, metric, workers=arguments.workers)
+    found = run_sweep(comparison, files, workers=arguments.workers, report=print)
     for sweep, results in found.items():
         first, *second = sweep.axes
         cells = [_cell(mean(each, metric)) for each in results]

@@ -114,7 +114,7 @@ def _print_means(groups: "dict[str, list[FinishedRun]]", found: dict[Path, dict[
     """Over seeds, where there are several, and paired by them."""
     from proxemic.cli.show import format_table
     from proxemic.protocols.comparison.statistics import t_interval
-    from proxemic.protocols.runs.groups import paired_differences
+    from proxemic.protocols.runs.groups import differences_from_first
 
     values = {name: [found[each.path] for each in group] for name, group in groups.items()}
     means = {
@@ -122,7 +122,7 @@ def _print_means(groups: "dict[str, list[FinishedRun]]", found: dict[Path, dict[
         for name, repeated in values.items()
         if len(repeated) > 1
     }
-    for title, table in {**means, **paired_differences(groups, values)}.items():
+    for title, table in {**means, **differences_from_first(groups, values)}.items():
         print(title if title not in means else f"{title}: mean and 95% interval over {len(groups[title])} seeds")
         cells = [f"{each.mean:.3f} ± {each.half_width or 0.0:.3f}" for each in table.values()]
         print(format_table(list(table), [cells]))

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from proxemic.files import write_csv, write_text
-from proxemic.protocols.comparison.statistics import t_interval
-from proxemic.protocols.comparison.tables import format_estimate, format_rows
+from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.tables import Table
 
 __all__ = ["KINDS", "Repeats", "markdown", "write_results"]
 
@@ -43,7 +43,7 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
     if missing:
         note += f" Not all are done: {', '.join(missing)}."
-    table = format_rows(header, rows, "l" + "r" * (len(header) - 1))
+    table = Table(header, rows).text("markdown")
     return f"{table}\n\n{note}\n"
 
 

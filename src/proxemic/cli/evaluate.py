@@ -1,11 +1,12 @@
 """``proxemic evaluate``."""
 
 import argparse
-from collections.abc import Sequence
+import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-__all__ = ["add_parser", "check_places", "run"]
+__all__ = ["add_parser", "run"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -74,56 +75,45 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Embed, search, print."""
-    from proxemic.cli.evaluate.checks import check_names, check_target
+    """Evaluate, and print."""
     from proxemic.errors import UserError
+    from proxemic.protocols.runs.evaluate import evaluate
 
     # argparse leaves what comes after its own options to us: a second target, perhaps.
     words, flags = _more_words(flags)
-    targets = [Path(word) for word in (*arguments.targets, *words)]
-    if len(targets) > 2:
-        raise UserError(f"{len(targets)} runs or files are given, {targets[2]} the third: judge one, or compare two.")
-    # What can be refused is refused before the work, and before imports that take seconds.
-    for path in targets:
-        check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
-    if not 0 < arguments.level < 1:
-        raise UserError(f"--level is {arguments.level}, but must be between 0 and 1, as 0.95 is.")
-    for name in ("resamples", "worst"):
-        if getattr(arguments, name) < 0:
-            raise UserError(f"--{name} is {getattr(arguments, name)}, but must be 0 or more.")
-    for name in ("per_class", "per_query", "worst", "save_embeddings"):
-        if len(targets) > 1 and getattr(arguments, name):
-            raise UserError(f"--{name.replace('_', '-')} is for one model: leave it out, or judge the two one by one.")
+    targets = [*arguments.targets, *words]
+    if arguments.worst < 0:
+        raise UserError(f"--worst is {arguments.worst}, but must be 0 or more.")
+    if arguments.worst and len(targets) > 1:
+        raise UserError("--worst is for one model: leave it out, or judge the two one by one.")
     if arguments.worst and arguments.format != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
-    tables = (arguments.per_class, arguments.per_query)
-    check_names(arguments.out, *tables)
+    overrides: dict[str, object] = {}
+    if flags:
+        from proxemic.recipes.flags import read_flags  # imports torch
 
-    from proxemic.cli.evaluate import report
-    from proxemic.cli.evaluate.targets import judge
-    from proxemic.data.embeddings import check_embedding_name
-    from proxemic.metrics import MOST_RESAMPLES
-
-    if arguments.resamples > MOST_RESAMPLES:
-        raise UserError(
-            f"--resamples is {arguments.resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit."
-        )
-    if arguments.save_embeddings is not None:
-        check_embedding_name(arguments.save_embeddings)
-    sources = (arguments.labels, arguments.gallery_labels, arguments.query, arguments.gallery)
-    check_places([arguments.out, *tables, arguments.save_embeddings], [*targets, *sources])
-
-    judged = judge(targets, arguments, flags)
-    found = report.Report(judged, arguments.level, arguments.resamples)
-    if arguments.out is not None:
-        found.write(arguments.out)
-    if arguments.per_class is not None:
-        report.write_table(arguments.per_class, report.class_rows(judged[0]))
-    if arguments.per_query is not None:
-        report.write_table(arguments.per_query, report.query_rows(judged[0]))
-    print(found.text(arguments.format))
-    if arguments.worst:
-        report.print_worst(judged[0], arguments.worst)
+        overrides.update(read_flags(flags))
+    evaluation = evaluate(
+        targets,
+        split=arguments.split,
+        by=arguments.by,
+        query=arguments.query,
+        gallery=arguments.gallery,
+        labels=arguments.labels,
+        gallery_labels=arguments.gallery_labels,
+        strict=arguments.strict,
+        level=arguments.level,
+        resamples=arguments.resamples,
+        overrides=overrides,
+        out=arguments.out,
+        per_class=arguments.per_class,
+        per_query=arguments.per_query,
+        save_embeddings=arguments.save_embeddings,
+        report=partial(print, file=sys.stderr),
+    )
+    print(evaluation.text(arguments.format))
+    for table in evaluation.worst(arguments.worst) if arguments.worst else ():
+        print(table.text())
 
 
 def _more_words(flags: list[str]) -> tuple[list[str], list[str]]:
@@ -134,19 +124,3 @@ def _more_words(flags: list[str]) -> tuple[list[str], list[str]]:
         is_value = before.startswith("--") and "=" not in before
         (others if word.startswith("-") or is_value else words).append(word)
     return words, others
-
-
-def check_places(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
-    """Raise `UserError` where a file would be written over another one of this command, or over one of a run."""
-    from proxemic.errors import UserError
-    from proxemic.training import RunDirectory
-
-    taken = {path.resolve() for path in read if path is not None}
-    for path in read:
-        if path is not None and path.is_dir():
-            taken |= {file.resolve() for file in RunDirectory(path).files()}
-    for path in written:
-        if path is not None and path.resolve() in taken:
-            raise UserError(f"{path} is read by this command, or written by it twice: choose another name.")
-        if path is not None:
-            taken.add(path.resolve())

@@ -1,22 +1,11 @@
-"""What ``proxemic evaluate`` and ``proxemic verify`` refuse before they import anything that takes seconds."""
+"""The files that ``evaluate`` and ``verify`` read and write, checked before anything that takes seconds is imported."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from proxemic.errors import UserError
 
-__all__ = ["FORMATS", "check_names", "check_target", "is_run"]
-
-FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
-
-
-def check_names(out: Path | None, *tables: Path | None) -> None:
-    """Raise `UserError` where a file is not named by a format that it can have."""
-    if out is not None and out.suffix.lower() not in FORMATS:
-        raise UserError(f"--out is {out}, but must end in .json, .csv or .md, which says its format.")
-    for table in tables:
-        if table is not None and table.suffix.lower() != ".csv":
-            raise UserError(f"{table} is written as CSV: let its name end in .csv.")
+__all__ = ["check_outputs", "check_target", "is_run"]
 
 
 def check_target(path: Path, kinds: Sequence[str]) -> None:
@@ -41,3 +30,18 @@ def check_target(path: Path, kinds: Sequence[str]) -> None:
 def is_run(path: Path) -> bool:
     """Whether a target is a run directory."""
     return (path / "recipe.yaml").is_file()
+
+
+def check_outputs(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
+    """Raise `UserError` if a file would be written over another one of this call, or over one of a run."""
+    from proxemic.training import RunDirectory  # imports torch
+
+    taken = {path.resolve() for path in read if path is not None}
+    for path in read:
+        if path is not None and path.is_dir():
+            taken |= {file.resolve() for file in RunDirectory(path).files()}
+    for path in written:
+        if path is not None and path.resolve() in taken:
+            raise UserError(f"{path} is read by this command, or written by it twice: choose another name.")
+        if path is not None:
+            taken.add(path.resolve())
