@@ -27,29 +27,29 @@ class ModelConfig:
             a class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
             feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
             parameter `in_channels` of its constructor is filled in.
-        embedding_size: dimensions of the embedding, 1 to 1,048,576.
-        pooling: of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem` with the
+        embedding_size: Dimensions of the embedding, 1 to 1,048,576.
+        pooling: Of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem` with the
             power 3; `avg` for an IResNet, which leaves one place.
-        layer_norm: normalise the pooled features, without trained weights, before the last layer.
-        normalize: scale embeddings to unit length.
-        in_channels: of the images: 1 (grey) or 3 (colour).
-        pretrained: start from timm's pretrained weights, or BN-Inception's published ones.
-        weights: start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
+        layer_norm: Normalise the pooled features, without trained weights, before the last layer.
+        normalize: Scale embeddings to unit length.
+        in_channels: Of the images: 1 (grey) or 3 (colour).
+        pretrained: Start from timm's pretrained weights, or BN-Inception's published ones.
+        weights: Start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
             IResNet also `.pth`, `.pt` and `.pth.tar`. Of a file that `save_model` wrote, a run's `model.safetensors`,
             pooling and head are taken as well where they have the same shapes.
-        width: channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
-        head: after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
+        width: Channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
+        head: After pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
             embedding_size must be the backbone's number of features.
-        head_init: how the linear layer of the head starts; `None` is torch's own, uniform within ±1/√features, and
+        head_init: How the linear layer of the head starts; `None` is torch's own, uniform within ±1/√features, and
             `kaiming_normal` normal with variance 2/embedding_size, Kaiming's for the fan-out, without a bias. After
             `layer_norm` of 2048 features and with 512 dimensions, embeddings begin 13 or 64 from the origin.
-        freeze_batch_norm: keep the statistics and weights of the backbone's batch norm as they are, also in training.
-        backbone_args: arguments of the timm model, as `drop_path_rate`, or of your own class; plain values and lists.
-        image_size: side of the images in pixels; a recipe takes it from `images.size`. Of timm's networks, those that
+        freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm as they are, also in training.
+        backbone_args: Arguments of the timm model, as `drop_path_rate`, or of your own class; plain values and lists.
+        image_size: Side of the images in pixels; a recipe takes it from `images.size`. Of timm's networks, those that
             are made for one size, as vision transformers, are made for this one; `None` leaves them at theirs.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> ModelConfig(embedding_size=64, pooling="gem").pooling
     'gem'

@@ -17,11 +17,11 @@ class OwnBackbone(nn.Module):
     """Any network from images to features, whose output is always `[B, num_features, h, w]`.
 
     Args:
-        network: gives features `[B, F]`, which become a map of one place, or a feature map `[B, F, h, w]`.
+        network: Gives features `[B, F]`, which become a map of one place, or a feature map `[B, F, h, w]`.
         num_features: F.
 
     Raises:
-        ValueError: in `forward`, for features of another shape.
+        ValueError: If in `forward`, for features of another shape.
 
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     >>> OwnBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
@@ -38,7 +38,7 @@ class OwnBackbone(nn.Module):
         """Make a network of the class `kind` with the arguments and the weights that the configuration names.
 
         Raises:
-            ValueError: for arguments that the class does not take, features of another shape than those above, or
+            ValueError: For arguments that the class does not take, features of another shape than those above, or
                 weights that do not fit.
         """
         parameters = inspect.signature(kind).parameters

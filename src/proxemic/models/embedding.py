@@ -29,11 +29,11 @@ class EmbeddingModel(nn.Module):
     are always new.
 
     Args:
-        config: what the parts were made from, kept for saving.
-        backbone: gives a feature map of `backbone.num_features` channels.
+        config: What the parts were made from, kept for saving.
+        backbone: Gives a feature map of `backbone.num_features` channels.
 
     Raises:
-        ValueError: without a head, for an embedding_size that is not the backbone's number of features; in `forward`,
+        ValueError: Without a head, for an embedding_size that is not the backbone's number of features; in `forward`,
             for images of another number of channels.
 
     >>> import torch
@@ -96,9 +96,9 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 
     Raises:
-        ValueError: for an unknown backbone, a weights file that does not fit, or an embedding_size that needs a head.
-        UserError: where pretrained weights cannot be had.
-        ImportError: for a timm backbone without timm.
+        ValueError: For an unknown backbone, a weights file that does not fit, or an embedding_size that needs a head.
+        UserError: If pretrained weights cannot be had.
+        ImportError: For a timm backbone without timm.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512

@@ -31,13 +31,13 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     weights, so that an interrupted save is noticed when loading.
 
     Args:
-        directory: made if it is not there; holds `model.safetensors` and `model.json`.
-        model: with float32 weights.
-        preprocessing: what images need before the model, as plain JSON data (tuples come back as lists).
+        directory: Made if it is not there; holds `model.safetensors` and `model.json`.
+        model: With float32 weights.
+        preprocessing: What images need before the model, as plain JSON data (tuples come back as lists).
 
     Raises:
-        ValueError: where preprocessing is not plain data, or weights are not float32.
-        UserError: where the files cannot be written.
+        ValueError: If preprocessing is not plain data, or weights are not float32.
+        UserError: If the files cannot be written.
 
     >>> from tempfile import mkdtemp
     >>> directory, model = mkdtemp(), build_model(ModelConfig(in_channels=1, embedding_size=4)).eval()
@@ -86,17 +86,17 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     """Load what `save_model` wrote, on the CPU and in evaluation mode, without the network.
 
     Args:
-        path: the directory, or its `model.safetensors`.
-        backbone: the class of the backbone, where it is none of this package or of timm; it is made with the arguments
+        path: The directory, or its `model.safetensors`.
+        backbone: The class of the backbone, where it is none of this package or of timm; it is made with the arguments
             that `model.json` holds. What only the file names is never imported.
 
     Returns:
-        the model and its preprocessing.
+        The model and its preprocessing.
 
     Raises:
-        ValueError: where a file is missing, malformed, or not of this model.
-        UserError: where the model needs the class of its backbone, or is given one that it does not need.
-        ImportError: for a timm backbone without timm.
+        ValueError: If a file is missing, malformed, or not of this model.
+        UserError: If the model needs the class of its backbone, or is given one that it does not need.
+        ImportError: For a timm backbone without timm.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)
