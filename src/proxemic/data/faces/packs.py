@@ -51,7 +51,7 @@ class EncodedPixels(Pixels):
 def read_face_pack(path: str | Path) -> FacePairs:
     """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
 
-    A pack is a pickle of `(images, same)`: two encoded images per pair and one bool per pair; its folds are ten blocks of
+    A pack is a pickle of `(images, same)`: two encoded images and one bool per pair; its folds are ten blocks of
     consecutive pairs. An image may also be a NumPy array of its bytes, the flags one of bools, and a flag one of its
     bools. Anything but these, lists, tuples, bytes, integers and bools is refused.
 
@@ -110,7 +110,8 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
             raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
     if not same or len(images) != 2 * len(same):
         raise ValueError(
-            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and at least one flag."
+            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and a flag "
+            "at least."
         )
     encoded: list[bytes | bytearray] = []
     for place, image in enumerate(images):
