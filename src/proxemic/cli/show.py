@@ -4,11 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from rich.console import Console
-    from rich.table import Table
+from proxemic.tables import Table, percent
 
 __all__ = ["few_classes", "format_table", "print_metrics", "print_table", "print_written"]
 
@@ -62,28 +58,13 @@ def few_classes(classes: int) -> str:
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, one row per metric; a column without a metric, as chance may be, is empty there."""
     metrics = next(iter(columns.values()))
-    rows = [[metric, *(_percent(column.get(metric)) for column in columns.values())] for metric in metrics]
-    print(title)
-    print(format_table(["metric", *columns], rows))
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f}"  # metrics of one's own have no chance level
+    rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in metrics]
+    print(Table(["metric", *columns], rows, title).text())
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay a table out for the terminal, numbers (all but the first column) to the right."""
-    table = Table()
-    table.add_column(header[0], overflow="fold")  # names are shown whole
-    for name in header[1:]:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    # What users call their classes is no markup.
-    console = Console(markup=False, emoji=False, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip("\n")
+    """`Table.text` of a header and rows."""
+    return Table(header, rows).text()
 
 
 def print_written(paths: Sequence[Path]) -> None:

@@ -22,7 +22,7 @@ from proxemic.recipes.pairs import make_inside
 from proxemic.recipes.places import arms, elements, parameters
 from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
 from proxemic.recipes.values import shown
-from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
+from proxemic.recipes.yaml_files import parse_yaml, read_yaml, with_current_names, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
@@ -219,7 +219,7 @@ class _ModelAlone:
 
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What a file holds, laid over the recipe that it extends."""
-    content = read_yaml(path)
+    content = with_current_names(read_yaml(path))
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
     extended = content.pop("extends", None)

@@ -62,9 +62,9 @@ class TrainingData(LightningDataModule):
                 "more, or start fewer processes."
             )
         # All processes go through the network equally often.
-        if size // world < batches.parts:
+        if size // world < batches.micro_batches:
             raise UserError(
-                f"batches.parts is {batches.parts}, but of a batch of {size} images a process has {size // world}: "
+                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has {size // world}: "
                 "lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)

@@ -91,8 +91,8 @@ def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
     where = f" in {run.recipe}" if run.recipe.exists() else ""
     said = f" ({message[:200].rstrip('.')})" if message else ""
     return (
-        f"The memory is not enough{said}: raise batches.parts, which is {batches.parts} (the same loss, in the memory "
-        f"of a part of the batch), or lower batches.size, which is {batches.size}, or evaluation.batch_size, which is "
+        f"The memory is not enough{said}: raise batches.micro_batches, which is {batches.micro_batches} (the same "
+        f"loss, in the memory of a part of the batch), or lower batches.size, which is {batches.size}, or evaluation.batch_size, which is "
         f"{recipe.evaluation.batch_size}{where}"
     )
 

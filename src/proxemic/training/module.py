@@ -19,7 +19,7 @@ from proxemic.losses.own import Loss
 from proxemic.models import EmbeddingModel
 from proxemic.optim.schedules import PolynomialDecay
 from proxemic.optim.sparse_rows import is_stepped_by_rows
-from proxemic.training.gradient_cache import embed_in_parts
+from proxemic.training.gradient_cache import embed_in_micro_batches
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
 from proxemic.training.parameter_groups import Optimization
@@ -46,7 +46,7 @@ class EmbeddingTask(LightningModule):
         warmup_epochs: In the first of these the backbone stands still: head and proxies are trained alone.
         second: What takes the place of ``loss`` and ``optim`` from an epoch on.
         until_plateau: The second phase may begin sooner, by `begin_second_at`.
-        parts: The network takes a batch in this many parts, see `embed_in_parts`.
+        micro_batches: How many the network takes a batch in, see `embed_in_micro_batches`.
         processes: The processes of the run.
         shards: Where sharded proxies are kept; None replicates them.
         even_batches: All processes always have batches of the same size.
@@ -66,7 +66,7 @@ class EmbeddingTask(LightningModule):
         warmup_epochs: int = 0,
         second: Phase | None = None,
         until_plateau: bool = False,
-        parts: int = 1,
+        micro_batches: int = 1,
         processes: Processes = Processes(),
         shards: ProxyShards | None = None,
         even_batches: bool = False,
@@ -81,7 +81,7 @@ class EmbeddingTask(LightningModule):
         self.second = second
         self.second_begins = None if second is None else second.begins
         self.until_plateau = until_plateau
-        self.parts = parts
+        self.micro_batches = micro_batches
         self.processes = processes
         self.shards = shards
         self.even_batches = even_batches
@@ -139,7 +139,7 @@ class EmbeddingTask(LightningModule):
         self, batch: tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]], batch_idx: int
     ) -> Float[Tensor, ""]:
         images, labels = batch
-        embeddings = embed_in_parts(self.model, images, self.parts)
+        embeddings = embed_in_micro_batches(self.model, images, self.micro_batches)
         if self.processes.world > 1 and self.shards is None:
             # What a loss draws, every process draws alike, where each computes the same.
             torch.manual_seed(derive_seed(self.seed, self.global_step))

@@ -244,7 +244,7 @@ def _build(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times
         warmup_epochs=recipe.training.warmup_epochs,
         second=second,
         until_plateau=recipe.training.until_plateau is not None,
-        parts=recipe.batches.parts,
+        micro_batches=recipe.batches.micro_batches,
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,
@@ -404,7 +404,7 @@ def _fit(
                 trainer.fit(parts.task, parts.data, ckpt_path=checkpoint, weights_only=True)
         except TrainingDiverged as error:
             kept = (
-                f"the last good checkpoint, of step {keeper.step}, is kept in {run.path}"
+                f"the last good checkpoint, of step {checkpointer.step}, is kept in {run.path}"
                 if run.checkpoint.exists()
                 else "there is no checkpoint yet"
             )

@@ -13,7 +13,7 @@ from comparisons import comparison, entry, finish
 from proxemic.errors import UserError
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.plots import draw_curves, draw_points
-from proxemic.protocols.comparison.statistics import spread, t_interval
+from proxemic.protocols.comparison.statistics import seed_variation, t_interval
 from proxemic.protocols.comparison.tables import format_estimate, write_tables
 
 # Student's t, 0.975, from a printed table.
@@ -128,7 +128,7 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
         }
         for each, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
     ]
-    found = spread(results, "map@r", "recall@1")
+    found = seed_variation(results, "map@r", "recall@1")
     assert found is not None
     assert found.ratio is not None
     logarithms = np.log([2, 4, 1])
@@ -136,7 +136,7 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
     expected = np.exp([logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half])
     assert found.ratio == pytest.approx(expected, rel=1e-3)
     assert found.separability == pytest.approx(np.std([0.15, 0.2, 0.15], ddof=1) / math.sqrt(0.03 / 3))
-    assert spread(results[:1], "map@r", "recall@1") is None
+    assert seed_variation(results[:1], "map@r", "recall@1") is None
 
 
 def test_markdown(three: Comparison) -> None:

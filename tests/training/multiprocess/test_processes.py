@@ -164,7 +164,7 @@ def test_parts_sampled_classes_averages_and_margins_resume_in_the_middle_of_an_e
         "0.3",
         "--batches.images_per_class",
         "2",
-        "--batches.parts",
+        "--batches.micro_batches",
         "2",
     ]
     whole, run = tmp_path / "whole", tmp_path / "stopped"
@@ -450,8 +450,8 @@ def test_what_is_wrong_is_said_once(recipe: Path, tmp_path: Path) -> None:
         "no recipe 'nonsense'": ["--recipe", "nonsense"],
         "no_such": ["--recipe", recipe, "--data.no_such", "1"],
         "unrecognized": ["--recipe", recipe, "--unrecognized"],
-        "batches.parts is 3, but of a batch of 5 images a process has 2": [
-            *["--recipe", recipe, "--out", tmp_path / "parts", "--batches.size", "5", "--batches.parts", "3"]
+        "batches.micro_batches is 3, but of a batch of 5 images a process has 2": [
+            *["--recipe", recipe, "--out", tmp_path / "parts", "--batches.size", "5", "--batches.micro_batches", "3"]
         ],
         "2 processes share each batch": ["--recipe", recipe, "--out", tmp_path / "small", "--batches.size", "1"],
         "holds another run": ["--recipe", recipe, "--out", recipe.parent / "taken"],

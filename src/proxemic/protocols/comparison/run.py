@@ -14,6 +14,7 @@ from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.directory import Cell, Comparison, computed_metrics
 from proxemic.protocols.comparison.entries import Entry, find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
+from proxemic.protocols.directories import is_begun
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.same_recipe import same_recipe
 
@@ -131,15 +132,8 @@ def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _begun(out: Path) -> Comparison | None:
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, but --out needs a folder: choose another name.")
-    if (out / "comparison.json").exists():
-        return Comparison.read(out)
-    # A call that was killed at once may have left recipes, and half a file.
-    begun = ("recipes", ".lock")
-    if out.exists() and any(path.name not in begun and path.suffix != ".tmp" for path in out.iterdir()):
-        raise UserError(f"{out} holds something else than a comparison: choose a new or an empty folder for --out.")
-    return None
+    # A call that was killed at once may have left recipes.
+    return Comparison.read(out) if is_begun(out, "comparison.json", "a comparison", ["recipes"]) else None
 
 
 def finish_comparison(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from proxemic.extras import optional_dependency
 from proxemic.protocols.comparison.directory import Result
 
-__all__ = ["Estimate", "Spread", "difference", "mean", "spread", "t_interval"]
+__all__ = ["Estimate", "SeedVariation", "difference", "mean", "seed_variation", "t_interval"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedVariation:
     """How far a metric spreads over seeds, and how far recipes are apart by it.
 
     Args:
@@ -83,7 +83,7 @@ def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], me
     return t_interval(differences) if differences else None
 
 
-def spread(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> Spread | None:
+def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
     """Of a metric of the test over the seeds of several recipes; None with fewer than two recipes of two seeds.
 
     Args:
@@ -104,7 +104,7 @@ def spread(results: Sequence[Mapping[int, Result]], metric: str, against: str) -
         low, high = found.mean - found.half_width, found.mean + found.half_width
         ratio = (math.exp(found.mean), math.exp(low), math.exp(high))
     over_recipes = statistics.stdev(statistics.fmean(values) for values, _ in pairs)
-    return Spread(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
+    return SeedVariation(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
 
 
 def _values(results: Mapping[int, Result], metric: str, split: str) -> dict[int, float]:

@@ -6,11 +6,12 @@ from proxemic.files import write_csv, write_text
 from proxemic.metrics import FEWEST_CLASSES
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import Estimate, difference, mean, spread
+from proxemic.protocols.comparison.statistics import Estimate, difference, mean, seed_variation
+from proxemic.tables import MISSING, Table
 
 __all__ = ["UNMEASURED", "format_estimate", "format_rows", "markdown", "write_tables"]
 
-UNMEASURED = "–"
+UNMEASURED = MISSING
 MARKS = {"validation": "", "test": " †", "last": " ‡"}
 FOOTNOTES = {
     "test": "† the epoch was chosen on the test classes: too good beside the others.",
@@ -74,7 +75,7 @@ def _spread_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[ob
         first = comparison.shown_metrics(entries)[0]
         own = [results[entry] for entry in entries]
         for split, metric in _measured(result for seeds in own for result in seeds.values()):
-            found = spread(own, metric, first) if split == "test" else None
+            found = seed_variation(own, metric, first) if split == "test" else None
             if found is not None:
                 ratio = found.ratio or (None, None, None)
                 yield (dataset, metric, found.seeds, found.recipes, first, *ratio, found.n)
@@ -154,13 +155,13 @@ def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Res
 
 
 def _spread(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
-    found = {metric: spread([results[entry] for entry in entries], metric, metrics[0]) for metric in metrics}
+    found = {metric: seed_variation([results[entry] for entry in entries], metric, metrics[0]) for metric in metrics}
     rows = [
         [
             metric,
             f"{100 * each.seeds:.2f}",
             f"{100 * each.recipes:.2f}",
-            f"{each.told_apart:.1f}",
+            f"{each.separability:.1f}",
             "{:.2f} ({:.2f} to {:.2f})".format(*each.ratio) if each.ratio else UNMEASURED,
         ]
         for metric, each in found.items()
@@ -208,14 +209,9 @@ def _difference(found: Estimate | None) -> str:
 
 
 def format_rows(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    """A Markdown table; ``align`` has an l (left) or r (right, for numbers) a column."""
-    lines = [header, [{"l": "---", "r": "--:"}[each] for each in align], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """A Markdown table; see `Table`."""
+    return Table(header, rows, align=align).text("markdown")
 
 
 def _name(entry: Entry) -> str:
-    return f"`{_escape(entry.title)}`{MARKS[entry.selected_on]}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|")
+    return f"`{entry.title}`{MARKS[entry.selected_on]}"

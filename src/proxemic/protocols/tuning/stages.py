@@ -98,6 +98,8 @@ def fingerprint(base: Mapping[str, Any]) -> str:
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)
     content["batches"].pop("workers", None)
+    # By the key's earlier name, so that studies begun with it go on.
+    content["batches"].setdefault("parts", content["batches"].pop("micro_batches", None))
     content["training"].pop("accelerator", None)
     content["training"].pop("threads", None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,7 @@
 """The search for a recipe's hyper-parameters on classes held out from training, by any number of processes."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,43 +9,52 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import remove_stale_temporaries
+from proxemic.protocols.directories import new_directory
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.protocols.tuning.planned_sampler import Sampler
+from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
-from proxemic.protocols.tuning.spaces import default_space, hold, load_space, read_stages
+from proxemic.protocols.tuning.spaces import as_flags, default_space, load_space, pin, read_stages
 from proxemic.protocols.tuning.stages import budgets, check_stages
 from proxemic.protocols.tuning.study import check_storage, masked, storage_at_work
-from proxemic.protocols.tuning.worker import TuningSearch
+from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.worker import TuningWorker
+from proxemic.recipes import find_recipe
+from proxemic.recipes.flags import read_flags
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.threads import cpu_threads
 
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["TuningResult", "resume_tuning", "tune"]
+__all__ = ["TuningResult", "tune"]
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What a search found.
+    """The result of a search.
 
     Args:
-        best_recipe: The YAML file, ready to be trained.
-        value: Of the metric at the best epoch of the best trial, on validation classes; the best of many, so too good.
-        parameters: Of the best trial, by the recipe's keys.
+        out: The directory of the search, with ``trials.csv`` and plots.
+        best_recipe: The YAML file of the best recipe, ready to be trained.
+        value: The metric at the best epoch of the best trial, on validation classes: the best of many, so too good.
+        parameters: Those of the best trial, by the recipe's keys.
+        trials: The finished trials of each stage, by number.
     """
 
+    out: Path
     best_recipe: Path
     value: float
     parameters: Mapping[str, Any]
+    trials: tuple[tuple[FinishedTrial, ...], ...]
 
 
 def tune(
-    recipe: Path,
-    flags: Sequence[str] = (),
+    recipe: str | Path | None = None,
     *,
-    out: Path,
+    out: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    metric: str | None = None,
     space: str | None = None,
     trials: int | None = None,
     sampler: Sampler = "tpe",
@@ -53,17 +63,20 @@ def tune(
     study: str | None = None,
     workers: int = 1,
     seed: int = 0,
-    report: Callable[[str], object] = print,
+    resume: bool = False,
+    report: Callable[[str], object] | None = None,
 ) -> TuningResult:
-    """Search for the hyper-parameters with the largest evaluation.metric on validation classes.
+    """Search for the hyper-parameters with the largest metric on validation classes.
 
     The test classes are never looked at. Calls with the same ``out``, or with the same ``storage`` and ``study``, share
     the trials, whatever process or machine they come from; each returns when all trials are made.
 
     Args:
-        recipe: The YAML file that is varied.
-        flags: Overrides of it, as on the command line; what they give a value to is not searched.
-        out: The search's directory; new, or that of the same search, which is gone on with.
+        recipe: The recipe that is varied: a name, or a YAML file.
+        out: The directory of the search: new, or that of the same search, which then goes on; None makes one under
+            ``runs``.
+        overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
+        metric: What is maximised; None takes the recipe's ``evaluation.metric``.
         space: Name of a search space of the package, or a YAML file; None takes that of the recipe's loss.
         trials: Of all stages and processes together; None makes 50, or all points of a grid.
         sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
@@ -72,18 +85,30 @@ def tune(
         study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
         seed: Of the sampler; that of the recipe is the trainings'.
-        report: Is given a line a trial.
+        resume: Go on with the search in ``out``, or read the result of a finished one. Everything but ``workers``, and
+            a ``storage`` with a password, which is not written to disk, is then taken from there.
+        report: Is called with one line per trial, in every worker process, so that several of them need a function that
+            can be pickled; None logs the lines.
 
     Raises:
         UserError: If the recipe, the space, the storage or the directory is refused, or no trial works; `Interrupted`
             after Ctrl-C.
         ValueError: If a number is out of its range.
     """
+    report = report or logging.getLogger("proxemic").info
+    if resume:
+        if out is None or recipe is not None:
+            raise ValueError("resume needs out, the directory of a search, and takes the recipe from there.")
+        return _make_trials(Path(out), workers, storage, report)
+    if recipe is None:
+        raise ValueError("There is no recipe: give a name that proxemic recipes list prints, or a YAML file.")
     if trials is not None and trials < 1:
         raise ValueError(f"--trials is {trials}, but must be at least 1.")
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
-    read = read_recipe(recipe, flags, own_code=True)
+    file = find_recipe(str(recipe))
+    flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
+    read = read_recipe(file, flags, own_code=True)
     select_on = read.recipe.evaluation.select_on
     if select_on != "validation":
         raise UserError(
@@ -91,41 +116,31 @@ def tune(
             "the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
         )
     content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
-    content, held = hold(content, flags)
+    content, pinned = pin(content, dict(read_flags(flags)))
     name = space or "of the loss"
     stages = read_stages(content, f"The search space {name}")
     if sampler != "grid" or trials is not None:
         budgets(stages, trials or 50)
-    check_stages(recipe, flags, stages, name)
+    check_stages(file, flags, stages, name)
     shown = None if storage is None else masked(storage)
+    out = new_directory(f"tune-{recipe}") if out is None else Path(out)
     named = study or out.resolve().name
-    options = TuningOptions(str(recipe), list(flags), content, name, trials, sampler, pruner, shown, named, seed)
+    options = TuningOptions(str(file), list(flags), content, name, trials, sampler, pruner, shown, named, seed)
     directory = TuningDirectory(out)
-    directory.check(options, read.yaml)
-    if not directory.options.exists():
-        read.recipe.load()  # a wrong folder is said before anything is written
+    if not directory.is_begun(options, read.yaml):
+        read.recipe.load()  # a folder that is missing is refused before anything is written
     if storage is not None:
         check_storage(storage)
     directory.create(options, read.yaml)
-    if held:
-        report(f"Not searched, as flags give {'it' if len(held) == 1 else 'them'}: {', '.join(held)}.")
-    return resume_tuning(out, workers=workers, storage=storage, report=report)
+    if pinned:
+        report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
+    return _make_trials(out, workers, storage, report)
 
 
-def resume_tuning(
-    out: Path, *, workers: int = 1, storage: str | None = None, report: Callable[[str], object] = print
+def _make_trials(
+    out: Path, workers: int, storage: str | None, report: Callable[[str], object]
 ) -> TuningResult:
-    """Go on with a search, or read what a finished one found.
-
-    Args:
-        out: Its directory.
-        workers: Processes to start here.
-        storage: As it was; None is enough unless it has a password, which is not written to disk.
-        report: Is given a line a trial.
-
-    Raises:
-        UserError: As `tune`.
-    """
+    """Make the trials that the search in a directory lacks."""
     directory = TuningDirectory(out)
     options = directory.read()
     storage = options.storage if storage is None else storage
@@ -138,21 +153,16 @@ def resume_tuning(
     with going_on_with(f"proxemic tune --resume {out}"), cpu_threads(RUN_THREADS):
         if workers > 1:
             with Workers(workers) as pool:
-                pool.share(_work, out, storage)
-        its = TuningSearch(directory, options, storage or directory.storage, report)
-        with storage_at_work(its.storage):
-            its.make_trials()
-            best = its.finish()
-        return TuningResult(directory.best_recipe, best.value or 0.0, best.parameters)
+                pool.share(_work, out, storage, report)
+        worker = _work(out, storage, report)
+        with storage_at_work(worker.storage):
+            best, finished = worker.finish()
+        return TuningResult(out, directory.best_recipe, best.value or 0.0, best.parameters, finished)
 
 
-def _work(out: Path, storage: str | None) -> None:
+def _work(out: Path, storage: str | None, report: Callable[[str], object]) -> TuningWorker:
     directory = TuningDirectory(out)
-    options = directory.read()
-    its = TuningSearch(directory, options, storage or directory.storage, _print_line)
-    with storage_at_work(its.storage):
-        its.make_trials()
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
+    worker = TuningWorker(directory, directory.read(), storage or directory.storage, report)
+    with storage_at_work(worker.storage):
+        worker.make_trials()
+    return worker

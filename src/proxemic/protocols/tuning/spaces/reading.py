@@ -1,30 +1,29 @@
-"""Search spaces: what is varied, between which bounds, in which order. Those of the package are one file a loss."""
+"""Reads search spaces: files of the package, or of the user's own, into stages."""
 
 import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.protocols.tuning.dimensions import Choices, Dimension, Factor, Range, read_dimension
+from proxemic.protocols.tuning.spaces.dimensions import Choices, Dimension, Factor, Range, read_dimension
 from proxemic.recipes.reader import read_yaml
 
 __all__ = [
     "Stage",
     "as_flags",
     "default_space",
-    "given_keys",
-    "hold",
     "list_spaces",
     "load_space",
+    "pin",
     "read_stages",
     "recipe_value",
 ]
 
-FOLDER = Path(__file__).parent / "spaces_yaml"
+FOLDER = Path(__file__).parent
 PACKAGES = ("proxemic.losses.", "pytorch_metric_learning.")
 
 
@@ -114,54 +113,41 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
     return stages
 
 
-def hold(content: Sequence[Any], flags: Sequence[str]) -> tuple[list[Any], list[str]]:
-    """Take out of a search space what flags give a value to, so that it keeps that value in every trial.
+def pin(content: Sequence[Any], given: Collection[str]) -> tuple[list[Any], list[str]]:
+    """Take out of a search space what overrides give a value to, so that it keeps that value in every trial.
 
     Args:
         content: A list of stages.
-        flags: Of the recipe, as on the command line.
+        given: Keys of the recipe that overrides give a value to.
 
     Returns:
         The stages with what is left to search, and the keys that were taken out.
 
     Raises:
-        UserError: If a stage has nothing left to search, or a flag gives what a stage sets itself.
+        UserError: If a stage has nothing left to search, or a key is one that a stage sets itself.
 
-    >>> hold([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["--loss.alpha=32"])
+    >>> pin([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["loss.alpha"])
     ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
     """
-    given = given_keys(flags)
-    if twice := sorted(given & _keys(content, "fixed") - _keys(content, "search")):
+    if twice := sorted(_keys(content, "fixed") & set(given) - _keys(content, "search")):
         raise UserError(
             f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave "
             f"{'it' if len(twice) == 1 else 'them'} out, or give another --space FILE."
         )
-    held: dict[str, None] = {}
+    pinned: dict[str, None] = {}
     left: list[Any] = []
     for stage in content:
         search = stage.get("search") if isinstance(stage, Mapping) else None
-        if not isinstance(search, Mapping) or given.isdisjoint(search):
-            left.append(stage)
-            continue
-        rest = {key: each for key, each in search.items() if key not in given}
-        if not rest:
-            raise UserError(
-                f"Flags give {', '.join(search)}, which is all that a stage of the search space varies: leave one of "
-                "them to be searched, or give --space FILE."
-            )
-        held |= dict.fromkeys(key for key in search if key in given)
-        left.append({**stage, "search": rest})
-    return left, list(held)
-
-
-def given_keys(flags: Sequence[str]) -> set[str]:
-    """The keys that flags give a value to.
-
-    >>> sorted(given_keys(["--optim.lr", "0.1", "--loss.init_args.alpha=3"]))
-    ['loss.alpha', 'optim.lr']
-    """
-    words = (word.removeprefix("--").partition("=")[0] for word in flags if word.startswith("--"))
-    return {word.replace(".init_args", "") for word in words}
+        if isinstance(search, Mapping) and (here := [key for key in search if key in given]):
+            if len(here) == len(search):
+                raise UserError(
+                    f"Flags give {', '.join(search)}, which is all that a stage of the search space varies: leave one "
+                    "of them to be searched, or give --space FILE."
+                )
+            pinned |= dict.fromkeys(here)
+            stage = {**stage, "search": {key: search[key] for key in search if key not in given}}
+        left.append(stage)
+    return left, list(pinned)
 
 
 def _keys(content: Sequence[Any], part: str) -> set[str]:

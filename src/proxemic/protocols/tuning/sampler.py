@@ -1,12 +1,11 @@
-"""Chooses a trial's parameters by its place in the search alone, and by what is known of the others."""
+"""Chooses a trial's parameters by the trial's number and by what is known of the others."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from proxemic.extras import optional_dependency
-from proxemic.protocols.tuning.study import slot_of
+from proxemic.protocols.tuning.trials import SLOT
 
 with optional_dependency("tune"):
     import optuna
@@ -14,33 +13,31 @@ with optional_dependency("tune"):
     from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
     from optuna.trial import FrozenTrial
 
-__all__ = ["PlannedSampler", "Sampler"]
+__all__ = ["Sampler", "SeededPerTrial"]
 
 Sampler = Literal["tpe", "gp", "random", "grid"]
 
 
-class PlannedSampler(BaseSampler):
-    """The planned points first, then those of an Optuna sampler that is made anew, with a seed of its own, each time.
+class SeededPerTrial(BaseSampler):
+    """One of Optuna's samplers, made anew for each trial with a seed of the trial's own.
 
-    So a search that was interrupted goes on as it would have gone on, and processes do not try the same.
+    Optuna's samplers are seeded once per process. With a seed per trial, an interrupted search goes on as it would have
+    gone on, and processes that share a study do not try the same parameters.
 
     Args:
-        plan: Parameters of the first trials; what a point leaves out is sampled.
-        sampler: Of the trials after them; a grid is all plan.
-        seed: Of all seeds.
-        trials: Of the whole search, of which a quarter, 10 at most, is sampled at random before ``tpe`` or ``gp``
+        sampler: What samples; the points of a grid are enqueued.
+        seed: From which the seeds of all trials are derived.
+        trials: Of the whole search. A quarter of them, from 3 to 10, is sampled at random before ``tpe`` or ``gp``
             learns from them.
     """
 
-    def __init__(self, plan: Sequence[Mapping[str, Any]], sampler: Sampler, seed: int, trials: int) -> None:
-        self.plan, self.sampler, self.seed = plan, sampler, seed
+    def __init__(self, sampler: Sampler, seed: int, trials: int) -> None:
+        self.sampler, self.seed = sampler, seed
         self.startup = min(10, max(3, trials // 4))
-        self.point: Mapping[str, Any] = {}
         self.inner: BaseSampler = RandomSampler(seed=seed)
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        slot = slot_of(study.get_trials(deepcopy=False), trial.number)
-        self.point = self.plan[slot] if slot < len(self.plan) else {}
+        slot = trial.user_attrs.get(SLOT, 0)  # without one, the trial is not made
         seed = int(np.random.SeedSequence([self.seed, slot]).generate_state(1)[0])
         if self.sampler == "tpe":
             self.inner = TPESampler(seed=seed, n_startup_trials=self.startup)
@@ -50,16 +47,14 @@ class PlannedSampler(BaseSampler):
             self.inner = RandomSampler(seed=seed)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {} if self.point else self.inner.infer_relative_search_space(study, trial)
+        return self.inner.infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        return {} if self.point else self.inner.sample_relative(study, trial, search_space)
+        return self.inner.sample_relative(study, trial, search_space)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        if param_name in self.point:
-            return self.point[param_name]
         return self.inner.sample_independent(study, trial, param_name, param_distribution)
