@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional
 from proxemic.data.pixels.reading import ImageInput, read_image
 
 Transform = Callable[[ImageInput], Tensor]
-OwnTransform = nn.Module | Callable[..., Any]
+CustomTransform = nn.Module | Callable[..., Any]
 
 _BILINEAR = v2.InterpolationMode.BILINEAR
 
@@ -168,9 +168,9 @@ class Augmentation:
     hue: float = 0.0
     grey: float = 0.0
     erase: float = 0.0
-    before_crop: list[OwnTransform] | None = None
-    after_crop: list[OwnTransform] | None = None
-    on_tensor: list[OwnTransform] | None = None
+    before_crop: list[CustomTransform] | None = None
+    after_crop: list[CustomTransform] | None = None
+    on_tensor: list[CustomTransform] | None = None
 
     def __post_init__(self) -> None:
         crop = self.random_resized_crop

@@ -108,12 +108,16 @@ class ModelConfig:
             )
         if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
             raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
-        if self.own is not None and self.pretrained:
+        if self.custom_backbone is not None and self.pretrained:
             raise ValueError(
                 f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "
                 "a file as weights"
             )
-        if self.backbone_args and self.own is None and self.backbone in ("convnet", "bn_inception", *IRESNETS):
+        if (
+            self.backbone_args
+            and self.custom_backbone is None
+            and self.backbone in ("convnet", "bn_inception", *IRESNETS)
+        ):
             raise ValueError(f"backbone_args are given but {self.backbone!r} takes none; leave them out")
         try:
             json.dumps({**self.backbone_args}, allow_nan=False)
@@ -123,11 +127,15 @@ class ModelConfig:
             ) from error
 
     @property
-    def own(self) -> type[nn.Module] | None:
+    def custom_backbone(self) -> type[nn.Module] | None:
         """The user's own class of backbone; `None` for a name."""
         return self.backbone if isinstance(self.backbone, type) else None
 
     @property
     def backbone_name(self) -> str:
         """The name of the backbone, or the import path of its class."""
-        return f"{self.own.__module__}.{self.own.__qualname__}" if self.own else str(self.backbone)
+        return (
+            f"{self.custom_backbone.__module__}.{self.custom_backbone.__qualname__}"
+            if self.custom_backbone
+            else str(self.backbone)
+        )

@@ -13,7 +13,7 @@ from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception
 from proxemic.models.bn_inception_weights import bn_inception_backbone
 from proxemic.models.config import ModelConfig
-from proxemic.models.custom_backbone import OwnBackbone
+from proxemic.models.custom_backbone import CustomBackbone
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
@@ -43,7 +43,7 @@ class EmbeddingModel(nn.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone | OwnBackbone
+        self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone | CustomBackbone
     ) -> None:
         super().__init__()
         self.config = config
@@ -109,8 +109,8 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         load_embedding_model(model, file, config.backbone_name)
         model.config = config
         return model
-    if config.own is not None:
-        backbone = OwnBackbone.build(config, config.own)
+    if config.custom_backbone is not None:
+        backbone = CustomBackbone.build(config, config.custom_backbone)
     elif config.backbone == "convnet":
         backbone = ConvNet(config.in_channels, config.width)
         if file is not None:

@@ -50,10 +50,10 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         if parameter.dtype != torch.float32:
             raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
     weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
-    own = {"backbone": {"class_path": model.config.backbone_name}} if model.config.own else {}
+    custom = {"backbone": {"class_path": model.config.backbone_name}} if model.config.custom_backbone else {}
     description = {
         "format": FORMAT,
-        "config": asdict(model.config) | own,
+        "config": asdict(model.config) | custom,
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "libraries": {name: found for name in ("proxemic", "torch", "timm") if (found := _version(name))},
@@ -142,7 +142,7 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, di
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
-        config: dict[str, Any] = {**found["config"]} | _own(found["config"].get("backbone"), backbone)
+        config: dict[str, Any] = {**found["config"]} | _custom_backbone(found["config"].get("backbone"), backbone)
         return ModelConfig(**config), dict(found["preprocessing"]), str(found["sha256"])
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
@@ -150,7 +150,7 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, di
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
 
-def _own(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:
+def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:
     if not isinstance(named, Mapping):
         if given is not None:
             raise UserError(f"backbone is {given.__name__} but the backbone of this model is {named}; leave it out")
