@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-
-from proxemic.errors import UserError
 from proxemic.protocols.tuning.dimensions import Range
 from proxemic.protocols.tuning.joint_space import CheckSpaces, PhaseSpace
+
+from proxemic.errors import UserError
 from proxemic.protocols.tuning.spaces import load_space, recipe_value
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import read_recipe

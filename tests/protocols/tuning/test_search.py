@@ -16,12 +16,12 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from proxemic.protocols.tuning.dimensions import Choices, Range
 
 import warm
 from proxemic.errors import Interrupted, UserError
 from proxemic.protocols.tuning import pulse
 from proxemic.protocols.tuning import study as study_module
-from proxemic.protocols.tuning.dimensions import Choices, Range
 from proxemic.protocols.tuning.search import Finished, Trial, TrialFailed, _make_one, search
 from proxemic.protocols.tuning.study import CONTINUES, PROCESS, SURPLUS, open_study, put_back, slot_of
 from proxemic.protocols.tuning.trials import finished_trials
