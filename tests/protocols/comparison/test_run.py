@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from proxemic.protocols.runs.overrides import as_flags
 
 import command_line
 import warm
@@ -22,7 +23,6 @@ from proxemic.protocols.comparison.directory import Comparison
 from proxemic.protocols.comparison.entries import read_entry
 from proxemic.protocols.comparison.run import compare, finish_comparison, plan_comparison
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.recipes.reader import read_recipe
 
 OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
