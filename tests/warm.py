@@ -22,6 +22,7 @@ IMPORTED = [
     "numpy",
     "proxemic.cli.evaluate.targets",
     "proxemic.cli.show",
+    "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
     "proxemic.training",
     "pytest",  # the main module of those who ask
