@@ -31,7 +31,7 @@ def read(recipe: Path) -> ReadRecipe:
 
 
 def run(read: ReadRecipe, out: Path, **options: object) -> None:
-    train(read.recipe, read.yaml, out, report=[].append, **options)  # type: ignore[arg-type]
+    train(read.recipe, out, report=[].append, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
