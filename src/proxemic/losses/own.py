@@ -33,12 +33,12 @@ class OwnLoss(nn.Module):
     def __init__(self, num_classes: int, embedding_size: int, loss: nn.Module) -> None:
         super().__init__()
         self.num_classes, self.embedding_size, self.loss = num_classes, embedding_size, loss
-        self._spread: ClassSharding | None = None
+        self._sharding: ClassSharding | None = None
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
         """From now on the loss is that of the joined batch of all processes; see `PairwiseLoss.distribute`."""
-        self._spread = make_class_sharding(self._spread, self.num_classes, False, group, even_batches)
-        share_first([*self.parameters(), *self.buffers()], self._spread.group)
+        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
 
     def forward(
         self,
@@ -56,13 +56,13 @@ class OwnLoss(nn.Module):
         """
         name = loss_name(self)
         refuse_samples(weights, reduction, f"the loss {name} is given embeddings and labels alone: weigh inside it.")
-        check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-            if self._spread is not None:
-                _, x, labels = self._spread.gather(x, labels)
+            if self._sharding is not None:
+                _, x, labels = self._sharding.gather(x, labels)
             value = self.loss(x, labels)
         if not isinstance(value, Tensor) or value.numel() != 1:
             came = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

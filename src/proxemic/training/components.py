@@ -55,7 +55,7 @@ def build_components(recipe: Recipe, run: RunDirectory, processes: Processes, ti
         UserError: If the images cannot be read, or parts of the recipe do not go together.
         ValueError: If a value of the recipe is not allowed.
     """
-    with processes.main_process_first("images"), times.of("data"):
+    with processes.main_process_first(), times.of("data"):
         splits = recipe.load()
     with times.of("network"):
         model, loss = build_networks(recipe, splits)

@@ -10,7 +10,8 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from torch.utils.data import DataLoader
 
 from proxemic.arguments import call_with_known
-from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches, SeededBatches
+from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches
+from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
 
@@ -65,8 +66,8 @@ class TrainingData(LightningDataModule):
         # All processes go through the network equally often.
         if size // world < batches.micro_batches:
             raise UserError(
-                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has {size // world}: "
-                "lower it, or raise batches.size."
+                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "
+                f"{size // world}: lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
         self.even = size % world == 0 and batches.sampler is None

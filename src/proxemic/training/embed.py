@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RowLabels
+from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.data.embeddings import RowLabels
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model

@@ -84,7 +84,7 @@ class _SideBySide(nn.ModuleList):
 
 
 def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, display: Display) -> dict[str, Any]:
-    networks = {"test": load_model(run.path, recipe.model.own)[0]}
+    networks = {"test": load_model(run.path, recipe.model.custom_backbone)[0]}
     if recipe.evaluation.untrained:
         networks["untrained"] = build_networks(recipe, splits)[0]
     with display.times.of("test"):
