@@ -188,10 +188,8 @@ def plan(
 ) -> MemoryPlan:
     """Plan what each process will hold for the loss of a training run.
 
-    Args:
-        classes, dim, batch, proxies, processes, sample_rate, optimizer, class_wise: See `Setting`.
-        layouts: The layouts of the proxies to compare; None takes both, and for one process ``replicated``.
-        memory: Bytes of each process, for `MemoryPlan.fitting`.
+    The arguments are those of `Setting`, with the layouts of the proxies to compare (None takes both, and ``replicated``
+    for one process) and the bytes of memory of each process, for `MemoryPlan.fitting`.
 
     Raises:
         ValueError: If an argument is not allowed.
