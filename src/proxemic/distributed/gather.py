@@ -144,10 +144,10 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, parts: Tensor | None, whole: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
         group, sizes = ctx.group, ctx.sizes
-        mine = [] if parts is None else [_reduce_scatter_rows(parts, group, sizes)]
+        grads = [] if parts is None else [_reduce_scatter_rows(parts, group, sizes)]
         if whole is not None:
-            mine.append(whole.split(sizes)[group.rank()])
-        return (sum(mine[1:], mine[0]) * group.size() if mine else None), None, None
+            grads.append(whole.split(sizes)[group.rank()])
+        return (sum(grads[1:], grads[0]) * group.size() if grads else None), None, None
 
 
 class _Sum(torch.autograd.Function):
@@ -236,9 +236,9 @@ def _reduce_scatter_rows(x: Tensor, group: Group, sizes: Sequence[int]) -> Tenso
     most, rank = max(sizes), group.rank()
     if min(sizes) < most:
         x = torch.cat([_padded(part, most) for part in x.split(list(sizes))])
-    mine = x.new_empty(most, *x.shape[1:])
-    dist.reduce_scatter_tensor(mine, x.contiguous(), group=group)
-    return mine[: sizes[rank]]
+    local = x.new_empty(most, *x.shape[1:])
+    dist.reduce_scatter_tensor(local, x.contiguous(), group=group)
+    return local[: sizes[rank]]
 
 
 def _padded(x: Tensor, rows: int) -> Tensor:

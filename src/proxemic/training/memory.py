@@ -188,7 +188,7 @@ def plan(
 ) -> MemoryPlan:
     """Plan what each process will hold for the loss of a training run.
 
-    The arguments are those of `Setting`, with the layouts of the proxies to compare (None takes both, and ``replicated``
+    The arguments are those of `Setting`, with the layouts of the proxies to compare (None takes both, or ``replicated``
     for one process) and the bytes of memory of each process, for `MemoryPlan.fitting`.
 
     Raises:
