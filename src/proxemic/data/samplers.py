@@ -28,11 +28,7 @@ def derive_seed(*parts: int) -> int:
 
 
 class Batches(Sampler[list[int]], ABC):
-    """Lists of image indices, a fresh draw each epoch.
-
-    Args:
-        seed: Which random order.
-    """
+    """Lists of image indices, a fresh draw each epoch."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

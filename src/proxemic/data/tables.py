@@ -82,10 +82,6 @@ def read_table(table: Path) -> Iterator[Row]:
 def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
     """Read what a .csv or .parquet file says of rows of embeddings: any of `NOTE_COLUMNS`.
 
-    Args:
-        table: The file; it may have other columns.
-        needed: Columns that must be there.
-
     Raises:
         ValueError: As `read_table`, where a column is there.
     """

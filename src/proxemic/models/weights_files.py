@@ -61,11 +61,6 @@ def holds_embedding_model(file: Path) -> bool:
 def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
     """Fill the backbone of an `EmbeddingModel` with that of another one, and its pooling and head where they fit.
 
-    Args:
-        model: To fill; unchanged where the backbone does not fit.
-        file: As `save_model` writes it.
-        name: Of the backbone, for messages.
-
     Raises:
         ValueError: For a file that is damaged, or of another backbone.
     """

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.embeddings.npy import read_npy
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.row_groups import RowGroups, number_names
 from proxemic.data.tables import Note, read_notes
 
 __all__ = ["RowLabels", "gather_notes", "number_labels", "read_labels"]
@@ -126,9 +126,7 @@ def read_labels(path: str | Path) -> RowLabels:
 
 def number_labels(names: Sequence[str]) -> RowLabels:
     """Number the class names given for each row in the sorted order of their text."""
-    class_names = tuple(sorted(set(names)))
-    number = {name: index for index, name in enumerate(class_names)}
-    return RowLabels(torch.tensor([number[name] for name in names], dtype=torch.int64), class_names)
+    return RowLabels(*number_names(names))
 
 
 def gather_notes(path: Path, notes: Iterable[Note]) -> RowLabels:

@@ -110,8 +110,8 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
             raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
     if not same or len(images) != 2 * len(same):
         raise ValueError(
-            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and a flag "
-            "at least."
+            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and at "
+            "least one flag."
         )
     encoded: list[bytes | bytearray] = []
     for place, image in enumerate(images):

@@ -12,8 +12,8 @@ from torch import Tensor
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
+from proxemic.data.sources.listing import first_few
 
-_NAMED = 3  # examples a message gives before it only counts
 _NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"
 _SAME = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NUMBER}")
 _DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
@@ -107,8 +107,8 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     if root is not None:
         missing = [name for name in names if not (root / name).is_file()]
         if missing:
-            named = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
-            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {named}.")
+            examples = first_few(missing)
+            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {examples}.")
     indices = torch.tensor(pairs)
     order = torch.arange(len(pairs))
     paths = [Path(name) if root is None else root / name for name in names]

@@ -15,7 +15,7 @@ from proxemic.data.pixels.base import FilePixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.image_folder import anything_to_find
 from proxemic.data.sources.listing import ENDINGS
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import check_fraction, hold_out
 from proxemic.files import readable
 
 _LARGEST = 2**24  # the whole numbers up to it are float32s
@@ -23,13 +23,7 @@ _LARGEST = 2**24  # the whole numbers up to it are float32s
 
 @dataclass(frozen=True)
 class _Faces(ImageSource):
-    """Identities, all of which are trained on but for those that validate.
-
-    Args:
-        root: The folder.
-        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1.
-        split_seed: Which identities are held out.
-    """
+    """Identities, all of which are trained on but for those that validate."""
 
     judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
@@ -38,10 +32,7 @@ class _Faces(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
-            )
+        check_fraction("validation_fraction", self.validation_fraction)
 
     @property
     def has_test(self) -> bool:

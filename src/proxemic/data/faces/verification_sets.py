@@ -12,12 +12,7 @@ PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
 
 @dataclass(frozen=True)
 class VerificationSet:
-    """A published set of pairs, in ten folds.
-
-    Args:
-        title: Its name in print.
-        pairs: How many it has, half of them of one person.
-    """
+    """A published set of pairs, in ten folds."""
 
     title: str
     pairs: int
@@ -40,9 +35,6 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
         name: One of `VERIFICATION_SETS`.
         folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
             .jpg, in .jpeg or in .png.
-
-    Returns:
-        The pairs, and notes for the user: whether there are not as many as were published.
 
     Raises:
         ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.

@@ -72,10 +72,6 @@ class PixelFile:
 def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
     """Write images of mode L or RGB, one at a time, to a file that is whole or not there.
 
-    Args:
-        path: The file; it replaces one of that name, which processes that have it open go on reading.
-        images: The images; none but the one being written is kept.
-
     Raises:
         UserError: If it cannot be written, above all because the disk is full.
 

@@ -89,9 +89,6 @@ class DatasetReport:
 def check(root: Path) -> DatasetReport:
     """Decode every image of a folder or table, in the layouts `OwnImages` reads, and report what is there.
 
-    Args:
-        root: The folder or the table.
-
     Raises:
         ValueError: If there is no such folder or table, its table is malformed, or it has no readable image.
 

@@ -54,6 +54,11 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     return listing
 
 
+def first_few(names: Sequence[str], most: int = 3) -> str:
+    """Name the first few, as examples in a message."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
 def find_unreadable(rows: Sequence[Row]) -> dict[Path, str]:
     """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
 
@@ -77,10 +82,6 @@ def check_row_box(row: Row, size: tuple[int, int]) -> None:
 
 def look_at(rows: Sequence[Row], look: Callable[[Path], Found]) -> tuple[list[tuple[Row, Found]], dict[Path, str]]:
     """Look at every file in threads, with a progress bar on terminals.
-
-    Args:
-        rows: The images.
-        look: Is given each path, once.
 
     Returns:
         What was found of each image that can be read, and why the others cannot.
