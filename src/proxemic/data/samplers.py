@@ -221,11 +221,11 @@ class CategoryBalancedBatches(Batches):
     def __iter__(self) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, self.epoch))
         categories = _Deck(sorted(self.images_of), generator)
-        classes = {category: _Deck(sorted(each), generator) for category, each in self.images_of.items()}
+        classes = {category: _Deck(sorted(members), generator) for category, members in self.images_of.items()}
         images = {
             (category, label): _Deck(indices, generator)
-            for category, each in self.images_of.items()
-            for label, indices in each.items()
+            for category, members in self.images_of.items()
+            for label, indices in members.items()
         }
         for _ in range(self.batches_per_epoch):
             yield [

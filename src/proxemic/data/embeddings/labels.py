@@ -111,17 +111,17 @@ def read_labels(path: str | Path) -> RowLabels:
     if not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
     if suffix != ".npy":
-        found = gather_notes(path, read_notes(path, needed=("label",)))
+        rows = gather_notes(path, read_notes(path, needed=("label",)))
     else:
         array = read_npy(path)
         if array.ndim != 1 or array.dtype.kind not in "iuU":
             raise ValueError(
                 f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
             )
-        found = number_labels([str(label) for label in array.tolist()])
-    if not found.count:
+        rows = number_labels([str(label) for label in array.tolist()])
+    if not rows.count:
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
-    return found
+    return rows
 
 
 def number_labels(names: Sequence[str]) -> RowLabels:

@@ -129,7 +129,7 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
         if not isinstance(flag, int) or flag not in (0, 1):
             raise ValueError(f"{path}: flag {place}, counted from 0, is {_name(flag)}, but it must be a bool.")
     # A bytearray is copied once, however often the file refers to it.
-    copies = {identity: bytes(content) for identity, content in {id(each): each for each in encoded}.items()}
+    copies = {identity: bytes(content) for identity, content in {id(content): content for content in encoded}.items()}
     return [copies[id(content)] for content in encoded], [bool(flag) for flag in same]
 
 

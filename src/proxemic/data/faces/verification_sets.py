@@ -52,7 +52,7 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     if pack.exists():
         source, pairs = pack, read_face_pack(pack)
     elif name == "lfw" and pairs_list.exists() and images.is_dir():
-        suffix = next((each for each in _SUFFIXES if any(images.glob(f"*/*_0001{each}"))), _SUFFIXES[0])
+        suffix = next((ending for ending in _SUFFIXES if any(images.glob(f"*/*_0001{ending}"))), _SUFFIXES[0])
         source, pairs = pairs_list, read_lfw_pairs(pairs_list, images, suffix=suffix)
     else:
         other = ", and no pairs.txt with a folder lfw of images" if name == "lfw" else ""

@@ -101,9 +101,9 @@ def _read_shapes(path: Path) -> Int64[np.ndarray, "images 3"]:
         if len(header) < _HEADER.size or not header.startswith(_FORMAT):
             raise ValueError(f"{path} is no file of decoded images.")
         _, count, length, checksum = _HEADER.unpack(header)
-        expected, found = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
-        if found != expected:
-            raise ValueError(f"{path} has {found:,} bytes, but by its header it must have {expected:,}.")
+        expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
+        if size != expected:
+            raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
         file.seek(_HEADER.size + length)
         table = file.read()
     shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)

@@ -117,8 +117,8 @@ class OwnImages(ImageSource):
             if shared and self.hold_out == "classes":
                 raise ValueError(
                     f"{root} has {len(shared)} classes in both {one} and {other} ({first_few(shared)}): move each to "
-                    "one side, give no splits and let split_seed choose, or set hold_out to images to judge on new images "
-                    "of classes that were trained on."
+                    "one side, give no splits and let split_seed choose, or set hold_out to images to judge on new "
+                    "images of classes that were trained on."
                 )
         if rows[0].split is None or parts["test"] or self.test_fraction == 0:
             return parts, ()
