@@ -22,6 +22,7 @@ IMPORTED = [
     "numpy",
     "proxemic.cli.show",
     "proxemic.protocols.runs.evaluation",
+    "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
     "proxemic.training",
     "pytest",  # the main module of those who ask

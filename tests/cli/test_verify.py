@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from proxemic.protocols.runs.verify import Verification
 
 from command_line import Here, assert_refused, warm_proxemic
 from data.record_writer import draw_people, encode, header, write_faces, write_pack, write_records
@@ -23,7 +24,6 @@ from proxemic.errors import UserError
 from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
 from proxemic.models import load_model
 from proxemic.protocols.runs.jobs import Job, run_job
-from proxemic.protocols.runs.verify import Verification
 from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe

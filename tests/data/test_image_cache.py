@@ -15,9 +15,9 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from proxemic.data import ArrayPixels, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
+from proxemic.data import image_cache as module
 from proxemic.data.image_cache import cache_images, cache_splits
 from proxemic.data.pixels import CachedPixels, Pixels, UnreadableImageError
-from proxemic.data.pixels import cache as module
 from proxemic.data.pixels.mapped import PixelFile, write_pixels
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
@@ -352,7 +352,7 @@ def test_a_pickle_and_a_selection_hold_no_pixels(tmp_path: Path) -> None:
 def test_places_that_do_not_fit(tmp_path: Path) -> None:
     write_pixels(tmp_path / "one.pixels", [Image.new("L", (8, 6))])
     file = PixelFile(tmp_path / "one.pixels")
-    with pytest.raises(ValueError, match=r"places go from 0 to 1, but .* has 1 pictures, from 0"):
+    with pytest.raises(ValueError, match=r"places go from 0 to 1, but .* has 1 images, from 0"):
         CachedPixels(file, np.array([0, 1]), [Path("a"), Path("b")])
     with pytest.raises(ValueError, match="places go from -1 to -1"):
         CachedPixels(file, np.array([-1]), [Path("a")])

@@ -79,8 +79,8 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("box", "words"),
     [
-        ((0, 0, 41, 10), r"line 3: its box \(0, 0, 41, 10\) leaves the upright picture, 40 x 30 pixels, of .*b.png"),
-        ((0, 0, 10, 31), "line 3: its box .* leaves the upright picture"),
+        ((0, 0, 41, 10), r"line 3: its box \(0, 0, 41, 10\) leaves the upright image, 40 x 30 pixels, of .*b.png"),
+        ((0, 0, 10, 31), "line 3: its box .* leaves the upright image"),
         ((5, 0, 5.9, 10), "line 3: its box has x_1 5, y_1 0, x_2 5.9, y_2 10, but 0 <= x_1 < x_2"),
         ((-1, 0, 10, 10), "line 3: its box has x_1 -1"),
         ((1, 20, 10, 10), "line 3: its box has x_1 1, y_1 20"),
@@ -175,7 +175,7 @@ def test_one_split_of_a_table_is_loaded_alone(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page_runs() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "own-tables.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "own-tables.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)

@@ -18,6 +18,7 @@ with optional_dependency("train"):
     from proxemic.data.row_groups import RowGroups
     from proxemic.data.samplers import Batches, CategoryBalancedBatches, ClassBalancedBatches, RandomBatches
     from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages
+    from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
 
 __all__ = [
@@ -48,4 +49,5 @@ __all__ = [
     "Splits",
     "StanfordOnlineProducts",
     "read_image",
+    "split_classes",
 ]

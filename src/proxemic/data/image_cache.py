@@ -1,4 +1,4 @@
-"""Image sets decoded and shrunk once, so that reading pictures does not hold back training."""
+"""Image sets decoded and shrunk once, so that reading images does not hold back training."""
 
 import hashlib
 import os
@@ -24,24 +24,24 @@ from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
 Cut = tuple[Path, Box | None]
-"""A file, and the part of it that is a picture."""
+"""A file, and the part of it that is an image."""
 
-_VERSION = 1  # of what is done to a picture before it is written
-_SAMPLE = 64  # pictures by which the size of all is estimated
+_VERSION = 1  # of what is done to an image before it is written
+_SAMPLE = 64  # images by which the size of all is estimated
 _DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """Whether image files are read from a cache of decoded pictures, and where it lies.
+    """Whether image files are read from a cache of decoded images, and where it lies.
 
     Args:
-        shorter_side: pixels to which the shorter side of a larger picture is shrunk, at least 1; None for no cache.
+        shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1; None for no cache.
             Give the `resize` of the preprocessing: evaluation is then the same to the bit. See `cache_images`.
-        folder: folder of the caches; None for the user's cache folder.
+        folder: Folder of the caches; None for the user's cache folder.
 
     Raises:
-        ValueError: the shorter side is out of range.
+        ValueError: If the shorter side is out of range.
 
     Example:
         >>> CacheConfig().shorter_side is None
@@ -72,15 +72,15 @@ def cache_images(
 ) -> tuple[ImageSet, tuple[str, ...]]:
     """Decode and shrink image files once, into one file of raw pixels, or find those that were written before.
 
-    A picture whose shorter side is longer than `shorter_side` is resized to it as `Preprocessing` does, with the
+    An image whose shorter side is longer than `shorter_side` is resized to it as `Preprocessing` does, with the
     aspect ratio kept; a smaller one is stored as it is. Evaluation that resizes to `shorter_side` therefore sees the
-    same tensors as from the files, to the bit, for grey pictures and for colour ones in colour; where the
+    same tensors as from the files, to the bit, for grey images and for colour ones in colour; where the
     preprocessing makes colour grey, it does so after the resizing instead of before, and rounds differently. Training
-    with `random_resized_crop` differs: it crops the shrunk pictures, which have less detail than the files, so what is
+    with `random_resized_crop` differs: it crops the shrunk images, which have less detail than the files, so what is
     compared with published figures should be trained without a cache. So does a preprocessing that does not resize to
-    `shorter_side`: a larger one enlarges the shrunk pictures, and one of height and width resizes them once more.
+    `shorter_side`: a larger one enlarges the shrunk images, and one of height and width resizes them once more.
 
-    A picture takes 3 · shorter_side² · (longer side / shorter side) bytes in colour, some 0.26 MB at 256. Reading is
+    An image takes 3 · shorter_side² · (longer side / shorter side) bytes in colour, some 0.26 MB at 256. Reading is
     fast while the file fits into free memory, and bound by the disk otherwise.
 
     Boxes are cut out before. The cache is found again by the paths, sizes and times of change of the files, by the
@@ -88,19 +88,19 @@ def cache_images(
     a new one is written, and the old one stays until somebody deletes it.
 
     Args:
-        images: the images; those that are not in files are left as they are.
-        shorter_side: pixels, at least 1.
-        folder: where the cache is written to, or was before.
-        workers: threads that decode; None for one a processor.
-        description: what the progress bar says; it shows on terminals only.
+        images: The images; those that are not in files are left as they are.
+        shorter_side: Pixels, at least 1.
+        folder: Where the cache is written to, or was before.
+        workers: Threads that decode; None for one per processor.
+        description: What the progress bar says; it shows on terminals only.
 
     Returns:
         The images, and notes as in `Splits`: where the cache lies, and whether a damaged one was replaced.
 
     Raises:
-        ValueError: a number is out of range.
-        UnreadableImageError: a file is missing or cannot be decoded; nothing is kept.
-        UserError: the disk has too little space, or the folder cannot be written to.
+        ValueError: If a number is out of range.
+        UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
+        UserError: If the disk has too little space, or the folder cannot be written to.
 
     Example:
         >>> import tempfile
@@ -140,7 +140,7 @@ def _cache(
 ) -> tuple[list[ImageSet | None], tuple[str, ...]]:
     _check_side(shorter_side)
     if workers is not None and workers < 1:
-        raise ValueError(f"workers is {workers}, but it must be at least 1, or None for one a processor.")
+        raise ValueError(f"workers is {workers}, but it must be at least 1, or None for one per processor.")
     # Sorted, so that the parts share one cache however the classes are split.
     cuts = sorted({cut for part in parts if part is not None for cut in _uncached(part)}, key=_order)
     if not cuts:
@@ -150,8 +150,8 @@ def _cache(
     if file is None:
         _remove_left_behind(path.parent)
         _check_space(cuts, shorter_side, path.parent)
-        with closing(_shrunk(cuts, shorter_side, workers or os.cpu_count() or 1, description)) as pictures:
-            write_pixels(path, pictures)
+        with closing(_shrunk(cuts, shorter_side, workers or os.cpu_count() or 1, description)) as images:
+            write_pixels(path, images)
         file = PixelFile(path)
     places = {cut: place for place, cut in enumerate(cuts)}
 
@@ -228,16 +228,16 @@ def _shrunk(
 def _shrink(path: Path, shorter_side: int, box: Box | None = None) -> Image.Image:
     # Without `Image.draft`: a JPEG decoded at half its size has other pixels than one resized to it.
     with open_image(path) as image:
-        picture = crop(prepare(image), box)
-        if min(picture.size) <= shorter_side:
-            return picture
-        return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(picture)
+        image = crop(prepare(image), box)
+        if min(image.size) <= shorter_side:
+            return image
+        return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(image)
 
 
 def _check_space(cuts: Sequence[Cut], shorter_side: int, folder: Path) -> None:
     sample = cuts[:: -(-len(cuts) // _SAMPLE)]
-    pictures = [_shrink(path, shorter_side, box) for path, box in sample]
-    needed = sum(len(picture.tobytes()) for picture in pictures) * len(cuts) // len(sample)
+    images = [_shrink(path, shorter_side, box) for path, box in sample]
+    needed = sum(len(image.tobytes()) for image in images) * len(cuts) // len(sample)
     with suppress(OSError):  # writing will say what is wrong with the folder
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
         if free < needed:

@@ -26,15 +26,15 @@ class Row:
     """One image: its file, the text of its label, and what else the user says of it (None: nothing).
 
     Args:
-        path: its file.
-        label: its class.
-        split: where it belongs.
-        is_query: whether it asks.
-        is_gallery: whether it answers.
-        sequence: the burst or video that it is of.
-        category: a group of classes that its own belongs to.
-        box: x_1, y_1, x_2 and y_2 of what is cut out of the upright picture, in pixels from its upper left corner.
-        place: of the row, for messages.
+        path: Its file.
+        label: Its class.
+        split: Where it belongs.
+        is_query: Whether it asks.
+        is_gallery: Whether it answers.
+        sequence: The burst or video that it is of.
+        category: A group of classes that its own belongs to.
+        box: x_1, y_1, x_2 and y_2 of what is cut out of the upright image, in pixels from its upper left corner.
+        place: Of the row, for messages.
     """
 
     path: Path
@@ -64,7 +64,7 @@ def read_table(table: Path) -> Iterator[Row]:
     """Read the images that a .csv or .parquet file names; every value is taken as text.
 
     Raises:
-        ValueError: it is no such table, lacks a column, or has a row with a value that is missing or not allowed.
+        ValueError: If it is no such table, lacks a column, or has a row with a value that is missing or not allowed.
     """
     for place, record in _read(table, IMAGE_COLUMNS, needed=("path", "label")):
         if not record["path"]:
@@ -83,11 +83,11 @@ def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
     """Read what a .csv or .parquet file says of rows of embeddings: any of `NOTE_COLUMNS`.
 
     Args:
-        table: the file; it may have other columns.
-        needed: columns that must be there.
+        table: The file; it may have other columns.
+        needed: Columns that must be there.
 
     Raises:
-        ValueError: as `read_table`, where a column is there.
+        ValueError: As `read_table`, where a column is there.
     """
     for place, record in _read(table, NOTE_COLUMNS, needed):
         for column in ("path", "label"):
@@ -102,7 +102,7 @@ def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:
     """The columns of a .csv or .parquet file that are none of `used`, in their order.
 
     Raises:
-        ValueError: it is no such table.
+        ValueError: If it is no such table.
     """
     return tuple(dict.fromkeys(name for name in _names(table) if name not in used))
 
@@ -140,7 +140,7 @@ def _text(record: dict[str, str], column: str) -> str | None:
 
 
 def _box(record: dict[str, str], place: str) -> Box | None:
-    """The whole pixels of the box, its fractions cut off as OML does; None for the whole picture."""
+    """The whole pixels of the box, its fractions cut off as OML does; None for the whole image."""
     texts = [_text(record, column) for column in _CORNERS]
     if texts == [None] * 4:
         return None

@@ -13,18 +13,18 @@ from proxemic.models.weights_files import load_weights_file
 _SIZE = 224  # of the trial images where a configuration names none
 
 
-class OwnBackbone(nn.Module):
+class CustomBackbone(nn.Module):
     """Any network from images to features, whose output is always `[B, num_features, h, w]`.
 
     Args:
-        network: gives features `[B, F]`, which become a map of one place, or a feature map `[B, F, h, w]`.
+        network: Gives features `[B, F]`, which become a map of one place, or a feature map `[B, F, h, w]`.
         num_features: F.
 
     Raises:
-        ValueError: in `forward`, for features of another shape.
+        ValueError: If in `forward`, for features of another shape.
 
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
-    >>> OwnBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
+    >>> CustomBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 5, 1, 1])
     """
 
@@ -34,11 +34,11 @@ class OwnBackbone(nn.Module):
         self.num_features = num_features
 
     @classmethod
-    def build(cls, config: ModelConfig, kind: type[nn.Module]) -> "OwnBackbone":
+    def build(cls, config: ModelConfig, kind: type[nn.Module]) -> "CustomBackbone":
         """Make a network of the class `kind` with the arguments and the weights that the configuration names.
 
         Raises:
-            ValueError: for arguments that the class does not take, features of another shape than those above, or
+            ValueError: For arguments that the class does not take, features of another shape than those above, or
                 weights that do not fit.
         """
         parameters = inspect.signature(kind).parameters

@@ -40,6 +40,8 @@ class PolynomialDecay(LRScheduler):
     [1.0]
     """
 
+    __module__ = "proxemic.training"  # the name that it has in recipes, also in those of earlier runs
+
     def __init__(self, optimizer: Optimizer, power: float = 1.0, warmup: float = 0.0) -> None:
         if not 0 < power < float("inf"):
             raise ValueError(f"power is {power}, but must be a number above 0, for example 2.")

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
+from proxemic.arguments import call_with_known
 from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches
 from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
@@ -35,7 +36,8 @@ class TrainingData(LightningDataModule):
         self.images, self.recipe = images, recipe
         batches, seed = recipe.batches, recipe.seed
         if batches.sampler is not None:
-            order = batches.sampler(
+            order = call_with_known(
+                batches.sampler,
                 labels=images.labels,
                 num_images=len(images),
                 batch_size=batches.size,
@@ -64,8 +66,8 @@ class TrainingData(LightningDataModule):
         # All processes go through the network equally often.
         if size // world < batches.micro_batches:
             raise UserError(
-                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has {size // world}: "
-                "lower it, or raise batches.size."
+                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "
+                f"{size // world}: lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
         self.even = size % world == 0 and batches.sampler is None

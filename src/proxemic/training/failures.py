@@ -89,11 +89,11 @@ def _is_no_memory(error: Exception) -> bool:
 def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
     batches = recipe.batches
     where = f" in {run.recipe}" if run.recipe.exists() else ""
-    said = f" ({message[:200].rstrip('.')})" if message else ""
+    reason = f" ({message[:200].rstrip('.')})" if message else ""
     return (
-        f"The memory is not enough{said}: raise batches.micro_batches, which is {batches.micro_batches} (the same "
-        f"loss, in the memory of a part of the batch), or lower batches.size, which is {batches.size}, or evaluation.batch_size, which is "
-        f"{recipe.evaluation.batch_size}{where}"
+        f"The memory is not enough{reason}: raise batches.micro_batches, which is {batches.micro_batches} (the same "
+        f"loss, in the memory of a part of the batch), or lower batches.size, which is {batches.size}, or "
+        f"evaluation.batch_size, which is {recipe.evaluation.batch_size}{where}"
     )
 
 

@@ -177,7 +177,7 @@ def _held(setting: Setting) -> dict[str, int]:
 
 def _scores(setting: Setting) -> int:
     """A chunk's similarities and what is made of them, and all where they are kept."""
-    scoring = Scoring(scale=1.0, push=abs if setting.class_wise else None)
+    scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
     plan = Plan.of(scoring, setting.batch, setting.own, setting.proxies, setting.dim)
     chunk = min(plan.chunk, setting.own) * setting.proxies * setting.batch
     # Similarities and the scaled scores, and of several proxies their gradient; ordinary autograd keeps more.

@@ -45,7 +45,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     same = run.has_images(fingerprint(splits))
     names = splits.train.class_names if same else _trained_classes(run)
     try:
-        model.load_state_dict(load_model(run.path, model.config.own)[0].state_dict())
+        model.load_state_dict(load_model(run.path, model.config.custom_backbone)[0].state_dict())
     except RuntimeError as error:
         raise UserError(
             f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-import warm
 from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
 from proxemic.data.corruptions.kinds import KINDS, _disk
@@ -327,8 +326,3 @@ def test_the_picture_has_the_channels_of_the_preprocessing() -> None:
     assert CorruptedPixels(pictures(), Corruption("shear", 5), GREY)[0].mode == "L"
     with pytest.raises(ValueError, match="grey"):
         CorruptedPixels(pictures(), Corruption(HUE, 5), GREY)[0]
-
-
-def test_kornia_is_not_imported_with_the_data() -> None:
-    code = "import sys, proxemic.data as data; print('kornia' in sys.modules); data.CorruptedPixels"
-    assert warm.run("-c", code).stdout == "False\n"

@@ -122,7 +122,7 @@ def test_pack_feeds_a_dataset_and_names_the_image_that_cannot_be_decoded(tmp_pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ((IMAGES, [True]), "has 4 images for 1 flags, but a pack has two images a flag"),
+        ((IMAGES, [True]), "has 4 images for 1 flags, but a pack has two images per flag"),
         (([], []), "has 0 images for 0 flags"),
         ((IMAGES, [True, 2]), "flag 1, counted from 0, is 2, but it must be a bool"),
         ((IMAGES, [b"t", True]), "flag 0, counted from 0, is of type bytes"),

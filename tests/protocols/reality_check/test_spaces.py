@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from proxemic.errors import UserError
-from proxemic.protocols.tuning.dimensions import Range
-from proxemic.protocols.tuning.joint_space import CheckSpaces, PhaseSpace
-from proxemic.protocols.tuning.spaces import load_space, recipe_value
+from proxemic.protocols.reality_check.spaces import CheckSpaces, PhaseSpace
+from proxemic.protocols.tuning.spaces import Range, load_space, recipe_value
 from proxemic.recipes import find_recipe, list_recipes
+from proxemic.recipes.flags import read_flags
 from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.second_phase import merge
 
@@ -29,7 +29,7 @@ def _read(recipe: Path, flags: tuple[str, ...]) -> str:
 
 
 def spaces_of(base: dict[str, Any], flags: tuple[str, ...] = (), space: str | None = None) -> CheckSpaces:
-    return CheckSpaces.of(base, flags, None if space is None else load_space(space), "mine.yaml")
+    return CheckSpaces.of(base, dict(read_flags(flags)), None if space is None else load_space(space), "mine.yaml")
 
 
 def after(recipe: Path, space: PhaseSpace) -> dict[str, Any]:

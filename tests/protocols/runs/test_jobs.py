@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,24 +11,27 @@ import warm
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.protocols.runs.jobs import Job, run_job
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.recipes.reader import read_recipe
-
-OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
-
-
-FLAGS = as_flags(OVERRIDES)
+from proxemic.training import Recipe
 
 
 @pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two, on one folder of images."""
-    folder = tmp_path_factory.mktemp("compare")
-    first = write_recipe(folder / "first.yaml", write_folder(folder / "images"))
-    text = first.read_text()
-    assert "AllPairMultiProxyAnchorLoss" in text
-    (folder / "second.yaml").write_text(text.replace("AllPairMultiProxyAnchorLoss", "MultiProxyAnchorLoss"))
-    return [str(first), str(folder / "second.yaml")]
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("jobs")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, dict[str, Any]]]:
+    """The recipes and keywords that `train` is called with, which trains nothing."""
+    calls: list[tuple[Recipe, dict[str, Any]]] = []
+
+    def train(recipe: Recipe, *_: Any, **options: Any) -> SimpleNamespace:
+        calls.append((recipe, options))
+        return SimpleNamespace(metrics={})
+
+    monkeypatch.setattr("proxemic.training.train", train)
+    return calls
 
 
 EARLY = """
@@ -45,28 +50,24 @@ def test_a_worker_that_begins_leaves_ctrl_c_to_its_parent() -> None:
 
 
 def test_a_run_has_the_threads_that_its_recipe_names(
-    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, trained: list[tuple[Recipe, dict[str, Any]]]
 ) -> None:
-    found = []
-    monkeypatch.setattr("proxemic.training.train", lambda recipe, *_, **__: found.append(recipe.training.threads) or {})
     for flags in ((), ("--training.threads", "2")):
-        run_job(Job(Path(recipes[0]), flags, tmp_path / "run"))
-    assert found == [1, 2]
+        run_job(Job(recipe, flags, tmp_path / "run"))
+    assert [(called.training.threads, options["threads"]) for called, options in trained] == [(None, 1), (2, 1)]
     with pytest.raises(ValueError, match=r"training\.threads is 0, but must be at least 1"):
-        run_job(Job(Path(recipes[0]), ("--training.threads", "0"), tmp_path / "run"))
+        run_job(Job(recipe, ("--training.threads", "0"), tmp_path / "run"))
 
 
 def test_a_run_that_an_earlier_version_began_goes_on(
-    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tmp_path: Path, trained: list[tuple[Recipe, dict[str, Any]]]
 ) -> None:
-    resumed = []
-    monkeypatch.setattr("proxemic.training.train", lambda *_, resume, **__: resumed.append(resume) or {})
-    job = Job(Path(recipes[0]), FLAGS, tmp_path / "run")
+    job = Job(recipe, ("--training.epochs", "1"), tmp_path / "run")
     text = read_recipe(job.recipe, job.flags).yaml
     assert "  threads: null\n" in text
     job.out.mkdir()
     (job.out / "recipe.yaml").write_text(text.replace("  threads: null\n", ""))
     run_job(job)
-    assert resumed == [True]
+    assert [options["resume"] for _, options in trained] == [True]
     with pytest.raises(UserError, match="begun with another recipe"):
-        run_job(replace(job, flags=(*FLAGS, "--training.threads", "2")))
+        run_job(replace(job, flags=(*job.flags, "--training.threads", "2")))

@@ -3,9 +3,7 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +12,16 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.storages import JournalStorage
+from optuna.storages._heartbeat import get_heartbeat_thread
 from optuna.storages.journal import JournalFileBackend
 
 import warm
 from proxemic.errors import Interrupted, UserError
-from proxemic.protocols.tuning import pulse
 from proxemic.protocols.tuning import study as study_module
-from proxemic.protocols.tuning.dimensions import Choices, Range
-from proxemic.protocols.tuning.search import Finished, Trial, TrialFailed, _make_one, search
-from proxemic.protocols.tuning.study import CONTINUES, PROCESS, SURPLUS, open_study, put_back, slot_of
-from proxemic.protocols.tuning.trials import finished_trials
+from proxemic.protocols.tuning.search import search
+from proxemic.protocols.tuning.spaces import Choices, Range
+from proxemic.protocols.tuning.study import BEATS, PROCESS, JournalWithHeartbeats, open_study
+from proxemic.protocols.tuning.trials import SLOT, FinishedTrial, Trial, TrialFailed, finished_trials
 
 DIMENSIONS = {"x": Range(0.01, 1, log=True), "kind": Choices(("flat", "steep")), "n": Range(1, 4, integer=True)}
 
@@ -42,7 +39,7 @@ def all_trials(folder: Path, name: str = "s") -> list[optuna.trial.FrozenTrial]:
     return open_study(url(folder), name).get_trials()
 
 
-def run(folder: Path, name: str = "s", objective: Any = height, **options: Any) -> list[Finished]:
+def run(folder: Path, name: str = "s", objective: Any = height, **options: Any) -> list[FinishedTrial]:
     search(objective, DIMENSIONS, storage=url(folder), study=name, **options)
     return finished_trials(open_study(url(folder), name))
 
@@ -183,38 +180,19 @@ def test_a_study_that_minimises_is_refused(tmp_path: Path) -> None:
         run(tmp_path, trials=1)
 
 
-def test_places_of_trials_are_each_taken_once(tmp_path: Path) -> None:
-    study = optuna.create_study(direction="maximize")
-    for number in range(3):
-        study.ask()
-        study.tell(number, state=optuna.trial.TrialState.FAIL)
-    put_back(study, study.get_trials()[1])
-    study.ask()
-    study.ask()
-    numbers = [each.number for each in study.get_trials()]
-    # 3 goes on with 1; 4 is new.
-    assert [slot_of(study.get_trials(), number) for number in numbers] == [0, 1, 2, 1, 3]
-
-
-def test_a_trial_beyond_the_number_is_not_made(tmp_path: Path) -> None:
-    run(tmp_path, trials=2)
+def test_a_trial_that_two_processes_enqueue_is_made_once(tmp_path: Path) -> None:
     study = open_study(url(tmp_path), "s")
-
-    def never(trial: Trial) -> float:
-        raise AssertionError(trial)
-
-    # As when two processes see at the same moment that one trial is left.
-    made = _make_one(study, never, DIMENSIONS, 2, learns_from_complete=False)
-    assert made is not None
-    assert SURPLUS in made.user_attrs
-    assert len(finished_trials(study)) == 2
-    assert len(run(tmp_path, trials=2)) == 2
+    for slot in (0, 0, 1):
+        study.enqueue_trial({}, {SLOT: slot})
+    study.enqueue_trial({})  # as Optuna has it for a process whose trial another one took from the queue
+    assert [each.number for each in run(tmp_path, trials=2)] == [0, 1]
+    assert [each.state.name for each in all_trials(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL"]
 
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from proxemic.protocols.tuning.dimensions import Range
+from proxemic.protocols.tuning.spaces import Range
 from proxemic.protocols.tuning.search import search
 
 folder, pause, hang = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
@@ -229,10 +207,8 @@ print("best", best.value)
 """
 
 
-def begin(folder: Path, pause: float = 0, hang: int = -1) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", PROGRAM, str(folder), str(pause), str(hang)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def begin(folder: Path, pause: float = 0, hang: int = -1) -> warm.Process:
+    return warm.Process("-c", PROGRAM, folder, str(pause), str(hang))
 
 
 def test_two_processes_share_one_sqlite_study_exactly(tmp_path: Path) -> None:
@@ -243,16 +219,16 @@ def test_two_processes_share_one_sqlite_study_exactly(tmp_path: Path) -> None:
     lines = [output.splitlines() for output, _ in outputs]
     assert lines[0][-1] == lines[1][-1]
     made = [line for each in lines for line in each if not line.startswith("best")]
-    assert sorted(int(line.split()[0]) for line in made) == sorted({int(line.split()[0]) for line in made})
-    assert len(made) == len({line.split()[1] for line in made}) == 12
-    kept = [each for each in all_trials(tmp_path) if SURPLUS not in each.user_attrs]
-    assert [each.state for each in kept] == [optuna.trial.TrialState.COMPLETE] * 12
+    assert sorted(int(line.split()[0]) for line in made) == list(range(12))
+    assert len({line.split()[1] for line in made}) == 12
+    kept = [each.user_attrs[SLOT] for each in all_trials(tmp_path) if each.state.name == "COMPLETE"]
+    assert sorted(kept) == list(range(12))
 
 
 FULL = """
 import resource, sys
 from proxemic.errors import UserError
-from proxemic.protocols.tuning.dimensions import Range
+from proxemic.protocols.tuning.spaces import Range
 from proxemic.protocols.tuning.search import search
 
 def limit(size):
@@ -293,29 +269,34 @@ def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(tmp_pat
 
 
 def test_a_killed_process_is_found_dead_and_its_trial_made_again(tmp_path: Path) -> None:
+    open_study(url(tmp_path), "s")
     doomed = begin(tmp_path, hang=4)
-    assert doomed.stdout is not None
-    lines = [doomed.stdout.readline() for _ in range(5)]
+    while not (len(trials := all_trials(tmp_path)) == 5 and trials[4].params):
+        assert doomed.poll() is None, doomed.communicate()
+        time.sleep(0.05)
     time.sleep(0.2)
-    doomed.send_signal(signal.SIGKILL)
+    doomed.kill()
     doomed.communicate()
-    assert all_trials(tmp_path)[4].state == optuna.trial.TrialState.RUNNING
+    killed = all_trials(tmp_path)[4]
+    assert killed.state == optuna.trial.TrialState.RUNNING
     other = begin(tmp_path)
     output, error = other.communicate(timeout=200)
     assert (other.returncode, error) == (0, "")
     made = output.splitlines()
-    assert made[0] == lines[4].strip()  # the same number and parameters
+    assert made[0] == f"4 {killed.params['x']}"
     assert [int(line.split()[0]) for line in made[:-1]] == [4, 5, 6, 7, 8, 9, 10, 11]
     trials = all_trials(tmp_path)
     assert [each.state.name for each in trials] == [*["COMPLETE"] * 4, "FAIL", *["COMPLETE"] * 8]
-    assert trials[5].user_attrs[CONTINUES] == 4
+    assert trials[5].system_attrs["retry_history"] == [4]
 
 
 def test_a_live_process_keeps_its_trial_and_is_waited_for(tmp_path: Path) -> None:
     stat = Path("/proc/self/stat")
     if not stat.exists():
         pytest.skip("the system does not say when a process began")
-    trial = optuna.create_study(storage=url(tmp_path), study_name="s", direction="maximize").ask()
+    study = optuna.create_study(storage=url(tmp_path), study_name="s", direction="maximize")
+    study.enqueue_trial({}, {SLOT: 0})
+    trial = study.ask()
     with subprocess.Popen(["sleep", "100"]) as other:
         began = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
         trial.set_user_attr(PROCESS, [os.uname().nodename, other.pid, began])
@@ -349,14 +330,15 @@ def test_without_heartbeats_of_the_storage_trials_give_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As redis has none: a file with the same journal, and another machine's trials, one alive and one dead."""
-    journal = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
+    journal = JournalWithHeartbeats(JournalFileBackend(str(tmp_path / "journal")))
     monkeypatch.setattr(study_module, "_open_storage", lambda _: journal)
-    monkeypatch.setattr(pulse, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(pulse, "GRACE", 2)
-    shared = optuna.create_study(storage=journal, study_name="s", direction="maximize")
-    alive = shared.ask()
-    alive.set_user_attr(PROCESS, ["elsewhere", 1, "1"])
-    with pulse.beating(shared, alive), pytest.raises(EnoughLooks), looks(12):  # for longer than silence is forgiven
+    monkeypatch.setattr(study_module, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(study_module, "GRACE", 2)
+    shared = open_study("journal", "s")
+    shared.enqueue_trial({}, {SLOT: 0, PROCESS: ["elsewhere", 1, "1"]})
+    trial_id = shared._pop_waiting_trial_id()
+    assert trial_id is not None
+    with get_heartbeat_thread(trial_id, journal), pytest.raises(EnoughLooks), looks(8):  # for longer than GRACE
         run(tmp_path, trials=1)
     assert [each.state.name for each in shared.trials] == ["RUNNING"]
     assert run(tmp_path, trials=1)[0].number == 0  # it no longer beats
@@ -364,7 +346,7 @@ def test_without_heartbeats_of_the_storage_trials_give_signs_of_life(
 
     def until_the_second_beat(trial: Trial) -> float:
         end = time.monotonic() + 300
-        while optuna.load_study(study_name="slow", storage=journal).trials[0].user_attrs.get(pulse.BEAT, 0) < 2:
+        while optuna.load_study(study_name="slow", storage=journal).trials[0].user_attrs.get(BEATS, 0) < 2:
             assert time.monotonic() < end
             time.sleep(0.02)
         return 1.0

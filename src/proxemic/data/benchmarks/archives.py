@@ -36,14 +36,14 @@ def unpack(archive: Path, tree: str) -> Path:
     the way. Links, and names that lead out of the folder, are refused; other folders of the archive are left out.
 
     Args:
-        archive: the file.
-        tree: a folder at the top of the archive.
+        archive: The file.
+        tree: A folder at the top of the archive.
 
     Returns:
-        the folder.
+        The folder.
 
     Raises:
-        ValueError: the archive is damaged, holds no such folder or something unsafe, or the disk is too small.
+        ValueError: If the archive is damaged, holds no such folder or something unsafe, or the disk is too small.
     """
     target = archive.parent / tree
     unfinished, lock = archive.with_name(f".{tree}.unpacking"), archive.with_name(f".{tree}.lock")

@@ -24,14 +24,14 @@ class Cars196(Benchmark):
     `cars_train`, `cars_test`, `devkit` and `cars_test_annos_withlabels.mat`, also within a folder `stanford_cars`.
 
     Args:
-        root: the folder of either layout.
-        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: which training classes validate.
-        check_counts: refuse a copy with missing images, other counts than the papers' or annotations of another
+        root: The folder of either layout.
+        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Which training classes validate.
+        check_counts: Refuse a copy with missing images, other counts than the papers' or annotations of another
             checksum than the published; otherwise a note says so.
 
     Raises:
-        ValueError: (on load) it is not there, not whole, or its annotations cannot be read.
+        ValueError: If (on load) it is not there, not whole, or its annotations cannot be read.
 
     Source: Krause et al., "3D Object Representations for Fine-Grained Categorization", 3dRR-13; split of Song et al.,
     "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.

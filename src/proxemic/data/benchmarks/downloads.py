@@ -41,11 +41,11 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
 
     Args:
         url: http:// or https:// address.
-        target: where to put it; its folder is made.
-        md5: its checksum, if there is one.
+        target: Where to put it; its folder is made.
+        md5: Its checksum, if there is one.
 
     Raises:
-        ValueError: it cannot be fetched or written, or has another checksum.
+        ValueError: If it cannot be fetched or written, or has another checksum.
 
     Example:
         >>> download("ftp://example.org/a.zip", Path("a.zip"))

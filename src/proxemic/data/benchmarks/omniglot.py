@@ -50,14 +50,14 @@ class Omniglot(ImageSource):
     held in memory, 11 kB each.
 
     Args:
-        root: folder with the two archives as zip files, or extracted; torchvision's `omniglot-py` within it will do.
+        root: Folder with the two archives as zip files, or extracted; torchvision's `omniglot-py` within it will do.
         subset: "small" (4,840 images) or "full" (32,460 images).
-        validation_fraction: part of the training characters held out for validation, 0 (none) to below 1.
-        split_seed: which training characters validate.
-        download: fetch the archives that are not there.
+        validation_fraction: Part of the training characters held out for validation, 0 (none) to below 1.
+        split_seed: Which training characters validate.
+        download: Fetch the archives that are not there.
 
     Raises:
-        ValueError: (on load) an archive is missing, damaged or not Omniglot, or cannot be fetched.
+        ValueError: If (on load) an archive is missing, damaged or not Omniglot, or cannot be fetched.
 
     Source: Lake, Salakhutdinov, Tenenbaum, "Human-level concept learning through probabilistic program induction",
     Science 2015.
@@ -126,20 +126,20 @@ def _find(root: Path, archive: OriginalFile) -> Path:
 
 
 def _read(archive: Path) -> ImageSet:
-    pictures: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     names: list[str] = []
     try:
         for path, content in _files(archive):
             # <archive>/<alphabet>/<character>/<drawing>.png
             names.append("/".join(path.split("/")[-3:-1]))
-            pictures.append(_decode(archive / path, content))
+            images.append(_decode(archive / path, content))
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ValueError(f"{archive} is damaged ({error}): delete it and fetch it again.") from error
-    if not pictures:
+    if not images:
         raise ValueError(f"{archive} holds no <alphabet>/<character>/<drawing>.png, so it is not an Omniglot archive.")
-    if len({picture.shape for picture in pictures}) > 1:
+    if len({image.shape for image in images}) > 1:
         raise ValueError(f"{archive} holds images of several sizes, so it is not an Omniglot archive.")
-    return ImageSet.from_names(ArrayPixels(np.stack(pictures)), names)
+    return ImageSet.from_names(ArrayPixels(np.stack(images)), names)
 
 
 def _files(archive: Path) -> Iterator[tuple[str, bytes]]:

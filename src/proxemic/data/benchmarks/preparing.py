@@ -15,14 +15,14 @@ def prepare(source: Benchmark, url: str | None = None) -> Official:
     """Unpack the original archives, fetching those that are not there, and check the whole of the data set.
 
     Args:
-        source: the data set, with the folder to make it in.
-        url: a mirror: the folder that holds the files under their original names, or the file itself if there is one.
+        source: The data set, with the folder to make it in.
+        url: A mirror: the folder that holds the files under their original names, or the file itself if there is one.
 
     Returns:
         The official splits.
 
     Raises:
-        ValueError: a file must be fetched by hand (it says where), cannot be fetched, or is damaged, or the data set
+        ValueError: If a file must be fetched by hand (it says where), cannot be fetched, or is damaged, or the data set
             is not whole.
     """
     _unpack(source)

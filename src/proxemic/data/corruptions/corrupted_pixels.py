@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from proxemic.data.corruptions.kinds import KINDS, Picture
+from proxemic.data.corruptions.kinds import KINDS, ImageTensor
 from proxemic.data.pixels.base import Pixels
 from proxemic.data.transforms import Preprocessing
 
@@ -20,17 +20,17 @@ SMALLEST = 8
 
 @dataclass(frozen=True)
 class Corruption:
-    """One of `CORRUPTIONS` with its severity; called with a picture, it gives the corrupted one.
+    """One of `CORRUPTIONS` with its severity; called with an image, it gives the corrupted one.
 
-    What is drawn depends on the name, the seed and the number of the picture alone; no generator is touched.
+    What is drawn depends on the name, the seed and the number of the image alone; no generator is touched.
 
     Args:
-        name: one of `CORRUPTIONS`.
+        name: One of `CORRUPTIONS`.
         severity: 1 (mild) to 5 (strong); the table of `proxemic.data.corruptions` says what it sets.
-        seed: of what is drawn, 0 or above.
+        seed: Of what is drawn, 0 or above.
 
     Raises:
-        ValueError: an argument is out of its range; on a call, where the picture cannot be corrupted so.
+        ValueError: If an argument is out of its range; on a call, where the image cannot be corrupted so.
 
     Source:
         Realigned Softmax Warping, section IV-F, Table IV.
@@ -54,15 +54,15 @@ class Corruption:
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}, but must be 0 or above.")
 
-    def __call__(self, image: Picture, index: int) -> Picture:
-        """Corrupt a picture.
+    def __call__(self, image: ImageTensor, index: int) -> ImageTensor:
+        """Corrupt an image.
 
         Args:
             image: 1 (grey) or 3 (red, green, blue) channels in [0, 1], at least 8 by 8 pixels; it is left as it is.
-            index: number of the picture, 0 or above: the same number draws the same.
+            index: Number of the image, 0 or above: the same number draws the same.
 
         Returns:
-            As many pixels in [0, 1]. Shear shows black where there was no picture; jigsaw leaves the edge alone, half
+            As many pixels in [0, 1]. Shear shows black where there was no image; jigsaw leaves the edge alone, half
             of what is left over when a side is divided by 6, and hue and saturation follow imgaug in giving grey
             pixels a hue, red turned, where saturation is added.
         """
@@ -79,15 +79,15 @@ class Corruption:
 
 
 class CorruptedPixels(Pixels):
-    """Pictures as the network would see them, but corrupted: squares of `preprocessing.size`, made when asked for.
+    """Images as the network would see them, but corrupted: squares of `preprocessing.size`, made when asked for.
 
     Embed them with `dataclasses.replace(preprocessing, resize=None)`, which leaves their pixels alone.
 
     Args:
-        pixels: the pictures.
-        corruption: what happens to each.
-        preprocessing: its size, crop and channels come first, so that noise is in pixels that the network sees.
-        numbers: by which each is corrupted; None counts from 0. `select` keeps them.
+        pixels: The images.
+        corruption: What happens to each.
+        preprocessing: Its size, crop and channels come first, so that noise is in pixels that the network sees.
+        numbers: By which each is corrupted; None counts from 0. `select` keeps them.
 
     Example:
         >>> from proxemic.data import ArrayPixels
@@ -117,6 +117,6 @@ class CorruptedPixels(Pixels):
         return functional.to_pil_image((255 * corrupted).round().to(torch.uint8))
 
     def select(self, indices: Sequence[int]) -> "CorruptedPixels":
-        """Keep the pictures at `indices`, in that order, each corrupted as before."""
+        """Keep the images at `indices`, in that order, each corrupted as before."""
         numbers = [self.numbers[index] for index in indices]
         return CorruptedPixels(self.pixels.select(indices), self.corruption, self.preprocessing, numbers)

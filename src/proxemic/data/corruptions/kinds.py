@@ -1,4 +1,4 @@
-"""How each corruption changes one picture, and its strength in the five severities."""
+"""How each corruption changes one image, and its strength in the five severities."""
 
 import math
 from collections.abc import Callable
@@ -11,33 +11,33 @@ from torch import Tensor
 
 from proxemic.extras import optional_dependency
 
-Picture = Float32[Tensor, "channels height width"]
+ImageTensor = Float32[Tensor, "channels height width"]
 
 TILES = 6
 
 
-def _gaussian_noise(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _gaussian_noise(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     return image + level * torch.from_numpy(draw.standard_normal(image.shape[1:], dtype=np.float32))
 
 
-def _uniform_noise(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _uniform_noise(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     return image + level * (2 * _uniform(image, draw) - 1)
 
 
-def _salt_and_pepper(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _salt_and_pepper(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     place = _uniform(image, draw)
     return image.masked_fill(place < level / 2, 0).masked_fill(place >= 1 - level / 2, 1)
 
 
-def _dropout(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _dropout(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     return image.masked_fill(_uniform(image, draw) < level, 0)
 
 
-def _uniform(image: Picture, draw: np.random.Generator) -> Float32[Tensor, "height width"]:
+def _uniform(image: ImageTensor, draw: np.random.Generator) -> Float32[Tensor, "height width"]:
     return torch.from_numpy(draw.random(image.shape[1:], dtype=np.float32))
 
 
-def _cutout(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _cutout(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     height, width = image.shape[1:]
     side = round(level * min(height, width))
     # The same draw at every severity: its place moves little as it grows.
@@ -48,7 +48,7 @@ def _cutout(image: Picture, level: float, draw: np.random.Generator) -> Picture:
     return cut
 
 
-def _shear(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _shear(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     with optional_dependency("analyze"):
         from kornia.geometry.transform import get_shear_matrix2d, warp_affine
     height, width = image.shape[1:]
@@ -57,7 +57,7 @@ def _shear(image: Picture, level: float, draw: np.random.Generator) -> Picture:
     return warp_affine(image.unsqueeze(0), matrix[:, :2], (height, width), align_corners=True).squeeze(0)
 
 
-def _jigsaw(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _jigsaw(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     height, width = image.shape[1:]
     rows, columns = height // TILES, width // TILES
     top, left = height % TILES // 2, width % TILES // 2
@@ -75,7 +75,7 @@ def _jigsaw(image: Picture, level: float, draw: np.random.Generator) -> Picture:
     return puzzle
 
 
-def _hue_and_saturation(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _hue_and_saturation(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     if len(image) == 1:
         raise ValueError("image is grey, but hue-and-saturation changes colours: give 3 channels, or leave it out.")
     with optional_dependency("analyze"):
@@ -85,7 +85,7 @@ def _hue_and_saturation(image: Picture, level: float, draw: np.random.Generator)
     return hsv_to_rgb(torch.stack([turned, (saturation + _sign(draw) * level).clamp(0, 1), value]))
 
 
-def _defocus_blur(image: Picture, level: float, draw: np.random.Generator) -> Picture:
+def _defocus_blur(image: ImageTensor, level: float, draw: np.random.Generator) -> ImageTensor:
     with optional_dependency("analyze"):
         from kornia.filters import filter2d
     disk = _disk(level / 224 * min(image.shape[1:]))
@@ -94,7 +94,7 @@ def _defocus_blur(image: Picture, level: float, draw: np.random.Generator) -> Pi
 
 @lru_cache
 def _disk(radius: float) -> Float32[Tensor, "side side"]:
-    """The mean over a disk, of `radius` pixels, of a picture that is interpolated bilinearly: also below one pixel."""
+    """The mean over a disk, of `radius` pixels, of an image that is interpolated bilinearly: also below one pixel."""
     line = radius * (2 * (torch.arange(256, dtype=torch.float64) + 0.5) / 256 - 1)
     x, y = torch.cartesian_prod(line, line)[(line.square().unsqueeze(1) + line.square() <= radius**2).flatten()].T
     reach = math.ceil(radius)
@@ -107,7 +107,7 @@ def _sign(draw: np.random.Generator) -> int:
     return 1 if draw.random() < 0.5 else -1
 
 
-KINDS: dict[str, tuple[Callable[[Picture, float, np.random.Generator], Picture], tuple[float, ...]]] = {
+KINDS: dict[str, tuple[Callable[[ImageTensor, float, np.random.Generator], ImageTensor], tuple[float, ...]]] = {
     "gaussian-noise": (_gaussian_noise, (0.02, 0.04, 0.06, 0.10, 0.15)),
     "uniform-noise": (_uniform_noise, (0.03, 0.05, 0.08, 0.13, 0.20)),
     "salt-and-pepper": (_salt_and_pepper, (0.01, 0.02, 0.03, 0.06, 0.10)),

@@ -16,14 +16,14 @@ _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
 
 class EncodedPixels(Pixels):
-    """Pictures held in memory as PNG or JPEG files are, decoded when asked for.
+    """Images held in memory as PNG or JPEG files are, decoded when asked for.
 
     Args:
-        encoded: one file's content a picture.
-        names: what to call each in an error.
+        encoded: One file's content an image.
+        names: What to call each in an error.
 
     Raises:
-        UnreadableImageError: on access, when a picture cannot be decoded.
+        UnreadableImageError: If, on access, an image cannot be decoded.
 
     Example:
         >>> len(EncodedPixels([b"not an image"], ["lfw.bin, image 0"]))
@@ -44,22 +44,22 @@ class EncodedPixels(Pixels):
             raise UnreadableImageError(self.names[index], error.reason) from error
 
     def select(self, indices: Sequence[int]) -> "EncodedPixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         return EncodedPixels([self.encoded[index] for index in indices], [self.names[index] for index in indices])
 
 
 def read_face_pack(path: str | Path) -> FacePairs:
     """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
 
-    A pack is a pickle of `(images, same)`: encoded images, two a pair, and a bool a pair; its folds are ten blocks of
+    A pack is a pickle of `(images, same)`: two encoded images and one bool per pair; its folds are ten blocks of
     consecutive pairs. An image may also be a NumPy array of its bytes, the flags one of bools, and a flag one of its
     bools. Anything but these, lists, tuples, bytes, integers and bools is refused.
 
     Args:
-        path: the pack, of pickle protocol 2 to 5, written by Python 2 or 3.
+        path: The pack, of pickle protocol 2 to 5, written by Python 2 or 3.
 
     Raises:
-        ValueError: the file is missing, damaged, no pack, or asks for more than a pack needs.
+        ValueError: If the file is missing, damaged, no pack, or asks for more than a pack needs.
 
     Example:
         >>> import pickle, tempfile
@@ -110,7 +110,8 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
             raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
     if not same or len(images) != 2 * len(same):
         raise ValueError(
-            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images a flag, and a flag."
+            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag and at "
+            "least one flag."
         )
     encoded: list[bytes | bytearray] = []
     for place, image in enumerate(images):

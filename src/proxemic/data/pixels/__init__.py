@@ -6,13 +6,13 @@ was decoded before. `read_image` prepares one image exactly as training and eval
 
 from proxemic.data.pixels.base import ArrayPixels, FilePixels, Pixels
 from proxemic.data.pixels.mapped import CachedPixels, PixelFile, write_pixels
-from proxemic.data.pixels.reading import Picture, UnreadableImageError, read_image
+from proxemic.data.pixels.reading import ImageInput, UnreadableImageError, read_image
 
 __all__ = [
     "ArrayPixels",
     "CachedPixels",
     "FilePixels",
-    "Picture",
+    "ImageInput",
     "PixelFile",
     "Pixels",
     "UnreadableImageError",

@@ -1,6 +1,6 @@
 """One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -176,18 +176,18 @@ def _try_losses(recipe: Recipe) -> None:
 
 def run_sweep(
     comparison: Comparison,
-    names: dict[Sweep, list[str]],
+    names: Mapping[Sweep, Sequence[str]],
     *,
     workers: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train what is not finished yet; the results of each point, by seed, are returned.
+    """Train what is not finished yet, and return the results of each point by seed.
 
     Args:
-        comparison: As `plan_sweep` gives it.
-        names: The same.
+        comparison: As `plan_sweep` returns it.
+        names: As `plan_sweep` returns them.
         workers: Processes that train.
-        report: Is given a line for each finished run. None logs them.
+        report: Is given lines on the way.
 
     Raises:
         UserError: If a run failed; another call tries it again.
@@ -196,7 +196,7 @@ def run_sweep(
     failed = comparison.failed()
     if failed:
         raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
-    results = {entry.name: found for entry, found in comparison.results().items()}
+    results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
 
 

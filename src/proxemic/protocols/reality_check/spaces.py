@@ -1,12 +1,20 @@
 """The search spaces of a reality check: all that one phase varies, in one piece."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.protocols.tuning.dimensions import Choices, Range
-from proxemic.protocols.tuning.spaces import Stage, as_flags, default_space, given_keys, hold, read_stages, recipe_value
+from proxemic.protocols.tuning.spaces import (
+    Choices,
+    Range,
+    Stage,
+    as_flags,
+    default_space,
+    pin,
+    read_stages,
+    recipe_value,
+)
 
 __all__ = ["CheckSpaces", "PhaseSpace"]
 
@@ -45,25 +53,25 @@ class CheckSpaces:
         first: What the first phase varies, or a training of one phase.
         later: The stage of the space that begins with the best of those before; None derives the second phase's ranges
             from the first's.
-        held: Keys that flags give a value to, which neither phase varies.
+        pinned: Keys that overrides give a value to, which neither phase varies.
     """
 
     first: PhaseSpace
     later: Stage | None
-    held: frozenset[str]
+    pinned: frozenset[str]
 
     @classmethod
     def of(
-        cls, base: Mapping[str, Any], flags: Sequence[str], content: Sequence[Any] | None, where: str
+        cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any] | None, where: str
     ) -> "CheckSpaces":
-        """Read a space for a recipe, without what flags give a value to.
+        """Read a space for a recipe, without what overrides give a value to.
 
         The stages that do not begin with the best of those before are searched at once: the first of them that searches
         a value gives its range, the last one what it fixes.
 
         Args:
             base: Content of the recipe, in full.
-            flags: Of the check.
+            given: Keys of the recipe that the overrides of the check give a value to.
             content: Of the space; None takes the package's for the loss.
             where: Its name, for messages.
 
@@ -71,8 +79,10 @@ class CheckSpaces:
             UserError: If there is none, it does not fit, or nothing is left to search.
         """
         two = base.get("second_phase") is not None
-        given = default_space(base, two_phases=True) if content is None else content
-        left, _ = hold(given if two or content is not None else [each for each in given if not _is_later(each)], flags)
+        if content is None:
+            content = default_space(base, two_phases=True)
+            content = content if two else [stage for stage in content if stage.get("start_from") is None]
+        left, _ = pin(content, given)
         stages = read_stages(left, where)
         if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
             raise UserError(
@@ -89,7 +99,7 @@ class CheckSpaces:
         ordered = (each.dimensions(base) for each in reversed(first))
         dimensions = {name: each for found in ordered for name, each in found.items()}
         own = {name: recipe_value(base, name) for name in dimensions}
-        return cls(PhaseSpace(dimensions, first[-1].fixed, own), later, frozenset(given_keys(flags)))
+        return cls(PhaseSpace(dimensions, first[-1].fixed, own), later, frozenset(given))
 
     def second(self, found: Mapping[str, Any]) -> PhaseSpace:
         """What the second phase varies.
@@ -102,7 +112,7 @@ class CheckSpaces:
         else:
             near = {name: _tighter(name, each, found) for name, each in self.first.dimensions.items()}
             dimensions = {name: each for name, each in near.items() if each is not None}
-        searched = {name: each for name, each in dimensions.items() if self.held.isdisjoint((name, SECOND + name))}
+        searched = {name: each for name, each in dimensions.items() if self.pinned.isdisjoint((name, SECOND + name))}
         second = found.get("second_phase") or {}
         before = {name: recipe_value(second, name) for name in searched}
         own = {name: recipe_value(found, name) if value is None else value for name, value in before.items()}
@@ -114,10 +124,6 @@ class CheckSpaces:
 
     def _fixed_later(self) -> dict[str, Any]:
         return {} if self.later is None else _of_second(self.later.fixed)
-
-
-def _is_later(stage: Any) -> bool:
-    return isinstance(stage, Mapping) and stage.get("start_from") is not None
 
 
 def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,9 @@ def evaluate(
     from proxemic.protocols.runs.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
 
     if resamples > MOST_RESAMPLES:
-        raise UserError(f"--resamples is {resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit.")
+        raise UserError(
+            f"--resamples is {resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit."
+        )
     if save_embeddings is not None:
         check_embedding_name(save_embeddings)
     check_outputs([out, per_class, per_query, save_embeddings], [*paths, labels, gallery_labels, query, gallery])
@@ -117,7 +119,10 @@ def evaluate(
         for path in paths:
             check_embedding_name(path)
         given = {"query": query, "split": split, "save-embeddings": save_embeddings, "strict": strict}
-        names = [*(name for name, value in given.items() if value), *(key for key in overrides if key.startswith("data"))]
+        names = [
+            *(name for name, value in given.items() if value),
+            *(key for key in overrides if key.startswith("data")),
+        ]
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
         found = evaluate_files(

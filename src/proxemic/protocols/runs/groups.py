@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from proxemic.errors import UserError
-from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.protocols.runs.finished import Run
+from proxemic.protocols.statistics import Estimate, t_interval
 
 __all__ = ["differences_from_first", "distinct_names", "repetitions"]
 

@@ -12,5 +12,7 @@ def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
     >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
     ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
     """
-    texts = {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in overrides.items()}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in overrides.items()
+    }
     return tuple(word for key, text in texts.items() for word in (f"--{key}", text))

@@ -1,9 +1,7 @@
 """The directory of a search for hyper-parameters: what is in it, and how it stays small."""
 
-import contextlib
 import json
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +120,7 @@ class TuningDirectory:
             ) from error
 
     def write_trials(self, stages: Sequence[Sequence[FinishedTrial]]) -> None:
-        """Write all trials, those of a stage after those of the stage before."""
+        """Write all trials, stage by stage."""
         names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
         rows = [
             [number, each.number, each.state, each.value, round(each.seconds, 1)]
@@ -134,21 +132,7 @@ class TuningDirectory:
         write_csv(self.trials, ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
 
     def drop_weights(self, stage: int, trials: Sequence[FinishedTrial], best: int | None) -> None:
-        """Remove what is large of the trials that are over, but for the best; recipe, history and metrics stay."""
-        for each in trials:
-            if each.number != best:
-                RunDirectory(self.run(stage, each.number)).drop_weights()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """One process at a time; one that is killed lets the next one in."""
-        with contextlib.closing(sqlite3.connect(self.path / ".lock.db", isolation_level=None)) as lock:
-            lock.execute("PRAGMA busy_timeout = 1000")
-            while True:
-                try:
-                    lock.execute("BEGIN EXCLUSIVE")
-                    break
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):
-                        raise
-            yield
+        """Remove what is large of all finished trials but the best; recipe, history and metrics stay."""
+        for trial in trials:
+            if trial.number != best:
+                RunDirectory(self.run(stage, trial.number)).drop_weights()

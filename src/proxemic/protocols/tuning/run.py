@@ -137,9 +137,7 @@ def tune(
     return _make_trials(out, workers, storage, report)
 
 
-def _make_trials(
-    out: Path, workers: int, storage: str | None, report: Callable[[str], object]
-) -> TuningResult:
+def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
     """Make the trials that the search in a directory lacks."""
     directory = TuningDirectory(out)
     options = directory.read()

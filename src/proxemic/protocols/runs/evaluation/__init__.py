@@ -1,4 +1,4 @@
-"""How models and files of embeddings are evaluated: which images they are, their metrics, and how these are reported."""
+"""How models and files of embeddings are evaluated: which images they are, their metrics, and their report."""
 
 from proxemic.protocols.runs.evaluation.files import evaluate_files
 from proxemic.protocols.runs.evaluation.models import choose_images, evaluate_models

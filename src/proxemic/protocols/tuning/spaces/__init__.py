@@ -1,7 +1,7 @@
 """Search spaces: which hyper-parameters are varied, between which bounds, and in which order.
 
-The package's own spaces are the YAML files here, one per loss or per part of a loss; `reading` turns a file into stages,
-and `dimensions` says what one hyper-parameter may be.
+The package's own spaces are the YAML files here, one per loss or per part of a loss. `reading` turns a file into
+stages; `dimensions` says what one hyper-parameter may be.
 """
 
 from proxemic.protocols.tuning.spaces.dimensions import Choices, Dimension, Factor, Range, grid_points, read_dimension

@@ -18,14 +18,14 @@ class ClassDistances:
     """Distances of pairs of rows of one class, and of two.
 
     Args:
-        edges: of the bins, evenly from the smallest distance to the largest.
-        within: ordered pairs of one class in each bin.
-        between: ordered pairs of two classes in each bin.
-        within_mean: of the distances themselves, not of the bins, as the next three.
-        within_std: standard deviation over the pairs.
-        between_mean: as `within_mean`.
-        between_std: as `within_std`.
-        anchors: rows that were compared with all: all of them, or a sample (`Pairs`).
+        edges: Of the bins, evenly from the smallest distance to the largest.
+        within: Ordered pairs of one class in each bin.
+        between: Ordered pairs of two classes in each bin.
+        within_mean: Of the distances themselves, not of the bins, as the next three.
+        within_std: Standard deviation over the pairs.
+        between_mean: As `within_mean`.
+        between_std: As `within_std`.
+        anchors: Rows that were compared with all: all of them, or a sample (`Pairs`).
     """
 
     edges: Float64[Tensor, "edges"]
@@ -54,13 +54,13 @@ class ClassDistances:
         return float(ties / self.within.sum() / self.between.sum() / 2)
 
     def coarser(self, bins: int) -> "ClassDistances":
-        """The same with fewer bins, for a picture.
+        """The same with fewer bins, for a plot.
 
         Args:
-            bins: how many, a divisor of those there are.
+            bins: How many, a divisor of those there are.
 
         Raises:
-            ValueError: it is not.
+            ValueError: If it does not divide them.
         """
         there = len(self.within)
         if bins < 1 or there % bins:
@@ -85,15 +85,15 @@ def class_distances(
     The pairs are walked over twice, for mean and range and then for the histograms and the deviation from the mean.
 
     Args:
-        embeddings: finite.
-        labels: class of each row, integers; some class has two rows, and there are two classes.
-        distance: between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
-        bins: of the histograms, at least 1.
-        max_pairs: as in `Pairs`.
-        seed: as in `Pairs`.
+        embeddings: Finite.
+        labels: Class of each row, integers; some class has two rows, and there are two classes.
+        distance: Between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
+        bins: Of the histograms, at least 1.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
 
     Raises:
-        ValueError: an argument is out of its range, or there are no pairs of one class, or of two.
+        ValueError: If an argument is out of its range, or there are no pairs of one class, or of two.
 
     >>> labels = torch.tensor([0, 0, 1, 1])
     >>> found = class_distances(torch.tensor([[0.0], [1.0], [5.0], [6.0]]), labels, distance="euclidean")
