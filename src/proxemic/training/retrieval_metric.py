@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.metrics.confidence import Average
+from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
 
@@ -86,7 +86,7 @@ class RetrievalMetric(Metric):
         map: bool = False,  # noqa: A002
         mrr: bool = False,
         nmi: bool = False,
-        average: Average = "queries",
+        average: AveragedOver = "queries",
         compute_on_cpu: bool = False,
         process_group: Any | None = None,
     ) -> None:
