@@ -18,9 +18,9 @@ def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[st
     """Values, gradients and running statistics after each of two batches, in float64."""
     from proxemic.training.data_module import TrainingData
     from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
-    from proxemic.training.train import _networks
+    from proxemic.training.components import build_networks
 
-    model, loss = _networks(recipe, splits)
+    model, loss = build_networks(recipe, splits)
     model.double()
     loss.double()
     network: torch.nn.Module = model
