@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import proxemic.analysis
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.analysis import Characteristics, characteristics, every_proxy_loss
+from proxemic.analysis import characteristics, every_proxy_loss
 from proxemic.cli.analyze import SUBCOMMANDS
-from proxemic.cli.analyze.characteristics import _print
 
 
 def test_alone_it_says_what_there_is(here: Here) -> None:
@@ -23,8 +21,8 @@ def test_alone_it_says_what_there_is(here: Here) -> None:
 
 
 def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A quarter of the samples gives the same answers: see tests/analysis/test_characteristics.py.
-    monkeypatch.setattr(proxemic.analysis, "characteristics", partial(characteristics, samples=256))
+    # A quarter of the samples gives the same answers: see tests/analysis/gradients/test_six_characteristics.py.
+    monkeypatch.setattr("proxemic.analyze._characteristics.measure", partial(characteristics, samples=256))
     table, data = tmp_path / "new" / "table.csv", tmp_path / "data.json"
     result = here("analyze", "characteristics", "--numbers", "--csv", table, "--json", data, "--proxies-per-class", "3")
     assert result.returncode == 0, result.stderr
@@ -33,6 +31,7 @@ def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, mon
     assert ["ProxyAnchorLoss", "no", "yes", "yes", "(yes)", "yes", "no"] in lines
     assert ["HISTLoss*", "yes", "yes", "no", "no", "yes", "yes"] in lines
     assert sum(line[:1] == ["ProxyNCALoss"] for line in lines) == 2
+    assert max(map(len, result.stdout.splitlines())) <= 80, "as wide as a terminal"
 
     found = json.loads(data.read_text())
     assert list(found) == list(every_proxy_loss())
@@ -43,13 +42,6 @@ def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, mon
     for name, values in found.items():
         assert rows[name] == {"loss": name, **{key: str(value) for key, value in values.items()}}
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["data.json", "table.csv"]
-
-
-def test_characteristics_fit_a_terminal(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    longest = max(every_proxy_loss(), key=len)
-    _print({longest: Characteristics(10, *[0.5] * 7)}, numbers=True)
-    assert "…" not in here.capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -69,13 +61,13 @@ def test_bad_flags(flags: list[str], words: list[str], here: Here) -> None:
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"ProxyAnchorLoss": every_proxy_loss()["ProxyAnchorLoss"]}  # all take seconds
-    monkeypatch.setattr("proxemic.analysis.every_proxy_loss", lambda *_, **__: few)
+    monkeypatch.setattr("proxemic.analyze._characteristics.every_proxy_loss", lambda *_, **__: few)
     assert_refused(here("analyze", "characteristics", "--csv", tmp_path), [str(tmp_path), "could not be written"])
 
 
 @pytest.fixture(scope="module")
 def centers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two short runs with two proxies a class."""
+    """Two short runs with two proxies per class."""
     runs = [tmp_path_factory.mktemp("centers") / f"seed-{seed}" for seed in (0, 1)]
     for seed, run in enumerate(runs):
         words = ["--recipe", "glyphs-small/mpa", "--training.epochs", "1", "--seed", str(seed), "--training.loggers=[]"]

@@ -83,4 +83,4 @@ def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
     fits = ["AllPairMultiProxyAnchorLoss", "NormalizedSoftmaxLoss", "ProxyNCAPlusPlusLoss"]
     assert_refused(here("analyze", "gap", run), [str(run), *fits])
     assert_refused(here("analyze", "gap", tmp_path / "none"), ["none holds no run"])
-    assert_refused(here("analyze", "gap", "--epsilon", "4"), ["--epsilon is 4"])
+    assert_refused(here("analyze", "gap", "--epsilon", "4"), ["epsilon is 4"])

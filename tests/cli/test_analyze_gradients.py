@@ -16,7 +16,7 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
         asked.append(seed)
         return score_dependence(*arguments, draws=24, seed=seed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("proxemic.analysis.gradients.dependence", quick)
+    monkeypatch.setattr("proxemic.analyze._gradients.score_dependence", quick)
     names = ["ProxyAnchorLoss", "AllPairMultiProxyAnchorLoss"]
     result = here("analyze", "gradients", "--losses", ", ".join(names), "--seed", "5", "--out", tmp_path / "g")
     assert result.returncode == 0, result.stderr
@@ -48,8 +48,8 @@ def test_two_losses(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--losses", "TripletLoss"], ["--losses has 'TripletLoss'", *every_proxy_loss()]),
-        (["--losses", ""], ["--losses has ''"]),
+        (["--losses", "TripletLoss"], ["losses has 'TripletLoss'", *every_proxy_loss()]),
+        (["--losses", ""], ["losses has ''"]),
         (["--seed", "-1"], ["seed is -1"]),
         (["--seed", "two"], ["--seed", "two"]),
         (["--out", "."], ["--out is the folder ."]),

@@ -88,8 +88,8 @@ def test_a_run(folder: Path, tmp_path: Path, here: Here) -> None:
     assert float(distance) <= 0.5
     assert "6 dimensions: drawn on the plane through the proxy of class 'class 0" in result.stdout
     assert len(rows(tmp_path / "l-class-1.csv")) == 101**2
-    assert_refused(here("analyze", "landscape", run, "--class", "90"), ["--class is 90", "classes 0 to"])
-    assert_refused(here("analyze", "landscape", run, "--k1", "0.5"), ["--k1 came with a RUN"])
+    assert_refused(here("analyze", "landscape", run, "--class", "90"), ["class is 90", "classes 0 to"])
+    assert_refused(here("analyze", "landscape", run, "--k1", "0.5"), ["k1 came with a run"])
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -117,14 +117,14 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
     [
         (["--functions", "cube"], ["functions is cube", "square-root"]),
         (["--functions", "power-0"], ["power is 0"]),
-        (["--functions", "square", "--alpha", "2"], ["--alpha came with --functions square"]),
+        (["--functions", "square", "--alpha", "2"], ["alpha came with the functions square"]),
         (["--alpha", "-1"], ["alpha is -1"]),
         (["--k1", "2"], ["k1 is 2"]),
         (["--k2", "half"], ["--k2", "half"]),
-        (["--classes", "1"], ["--classes is 1"]),
-        (["--distance", "-4"], ["--distance is -4"]),
-        (["--temperature", "nan"], ["--temperature is nan"]),
-        (["--class", "0"], ["--class 0 came without a RUN"]),
+        (["--classes", "1"], ["classes is 1"]),
+        (["--distance", "-4"], ["distance is -4"]),
+        (["--temperature", "nan"], ["temperature is nan"]),
+        (["--class", "0"], ["class 0 came without a run"]),
         (["--out", "."], ["--out is the folder ."]),
         (["--functions", "power-200"], ["f1 and f2 overflow"]),
         (["none"], ["none"]),

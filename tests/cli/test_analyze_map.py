@@ -129,9 +129,7 @@ def test_without_proxies_in_the_plane(flat: Path, here: Here) -> None:
     for row in rows:
         expected = embeddings[int(row["index"])].tolist()
         assert [float(row["x"]), float(row["y"])] == pytest.approx(expected, rel=1e-4)
-    assert_refused(
-        here("analyze", "map", flat, "--split", "validation"), ["holds out no validation classes", "--split"]
-    )
+    assert_refused(here("analyze", "map", flat, "--split", "validation"), ["holds out no validation classes", "split"])
 
 
 def test_no_proxies_where_they_are_not_wanted(run: Path, tmp_path: Path, here: Here) -> None:
@@ -146,7 +144,7 @@ def test_a_sample_is_said_to_be_one(run: Path, tmp_path: Path, here: Here, monke
     def few(*rows: torch.Tensor, **options: object) -> object:
         return class_distances(*rows, max_pairs=100, **options)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr("proxemic.analysis.geometry.neighbourhoods.class_distances", few)
+    monkeypatch.setattr("proxemic.analyze._embedding_map.class_distances", few)
     result = here("analyze", "map", run, "--method", "pca", "--no-thumbnails", "--out", tmp_path / "map")
     assert result.returncode == 0, result.stderr
     assert "4 random images, compared with all" in result.stdout
@@ -154,8 +152,8 @@ def test_a_sample_is_said_to_be_one(run: Path, tmp_path: Path, here: Here, monke
 
 def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "map", tmp_path / "none"), ["none holds no run"])
-    assert_refused(here("analyze", "map", run, "--classes", "0"), ["--classes is 0", "at least 1"])
-    assert_refused(here("analyze", "map", run, "--seed", "-1"), ["--seed is -1"])
+    assert_refused(here("analyze", "map", run, "--classes", "0"), ["classes is 0", "at least 1"])
+    assert_refused(here("analyze", "map", run, "--seed", "-1"), ["seed is -1"])
     assert_refused(here("analyze", "map", run, "--split", "all"), ["--split", "validation"])
     assert_refused(here("analyze", "map", run, "--colour"), ["--colour", "--help"])
     assert_refused(here("analyze", "map"), ["RUN"])
@@ -167,7 +165,7 @@ def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
     few = ImageSet(images.pixels.select([0, 1, 6]), torch.tensor([0, 0, 1]), images.class_names[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FinishedRun, "test", few)
-        assert_refused(here("analyze", "map", run), ["--classes 20 draws 3 images", "at least 4"])
+        assert_refused(here("analyze", "map", run), ["classes is 20", "draws 3 images", "at least 4"])
     trial = shutil.copytree(run, tmp_path / "trial")
     environment = json.loads((trial / "environment.json").read_text())
     (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))

@@ -6,17 +6,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.analysis.robustness import Robustness
-from proxemic.cli.analyze.robustness import _print_differences
-from proxemic.data import CORRUPTIONS, CorruptedPixels, Corruption
+from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings
 
@@ -130,7 +125,7 @@ def test_hue_of_grey_images_is_left_out_with_a_note(grey: Path, here: Here) -> N
     ("flags", "words"),
     [
         (["--corruptions", "shear,blurr"], ["'blurr'", "defocus-blur"]),
-        (["--corruptions", ""], ["--corruptions has ''"]),
+        (["--corruptions", ""], ["corruptions has ''"]),
         (["--severities", "0,3"], ["'0,3'", "1 (mild) to 5 (strong)"]),
         (["--severities", "strong"], ["'strong'", "1,3,5"]),
         (["--metric", "recall@100", *FEW], ["recall@100", "recall@1, recall@2"]),
@@ -189,20 +184,3 @@ def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path, here: Here, monk
 def test_a_metric_of_0_has_no_relative_drop(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
     assert cells(here("analyze", "robustness", run, *FEW).stdout)["relative drop"] == ["n/a"]
-
-
-def test_differences_are_paired_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    groups: Any = {name: [SimpleNamespace(seed=seed) for seed in (0, 1)] for name in ("one", "other")}
-
-    def group(*clean: float) -> Robustness:
-        start = torch.tensor(clean, dtype=torch.float64)
-        return Robustness(start, torch.stack([start / 2, start / 4], 1).unsqueeze(1))
-
-    _print_differences(groups, {"one": group(0.8, 0.4), "other": group(0.84, 0.52)}, ["shear"])
-    out = capsys.readouterr().out
-    assert "other less one, paired by 2 seeds" in out
-    mean, half = interval(4, 12)
-    found = {name: cell for name, (cell,) in cells(out).items()}
-    assert found["none"] == f"{mean:+.1f} ± {half:.1f}"
-    assert found["shear"] == f"{0.375 * mean:+.1f} ± {0.375 * half:.1f}"
-    assert found["relative drop"].startswith(("+0.0", "-0.0"))

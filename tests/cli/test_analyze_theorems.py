@@ -31,7 +31,7 @@ def test_bounds_and_what_is_observed(tmp_path: Path, here: Here) -> None:
 
 def test_a_run(run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     result = here("analyze", "theorems", run)
-    assert_refused(result, ["AllPairMultiProxyAnchorLoss", "cosines and one proxy a class"])
+    assert_refused(result, ["AllPairMultiProxyAnchorLoss", "cosines and one proxy per class"])
     labels = torch.arange(12) % 3
     trained = SimpleNamespace(
         path=tmp_path / "softmax",
@@ -43,4 +43,4 @@ def test_a_run(run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.Monkey
     result = here("analyze", "theorems", tmp_path / "softmax", "--out", tmp_path / "t")
     assert result.returncode == 0, result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-    assert rows(tmp_path / "t.csv")["Proposition 2, 4 embeddings a class, corrected"]["holds"] == "12"
+    assert rows(tmp_path / "t.csv")["Proposition 2, 4 embeddings per class, corrected"]["holds"] == "12"

@@ -3,18 +3,13 @@
 import csv
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
 from command_line import Here, assert_refused, warm_proxemic
-from comparisons import interval
-from proxemic.cli.analyze.toy import _print_means
 from proxemic.protocols.runs.finished import FinishedRun
-from proxemic.protocols.runs.groups import repetitions
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +58,7 @@ def test_forces_over_the_training(run: Path, runs: list[Path], tmp_path: Path, h
     with (tmp_path / "f-training.csv").open(newline="") as file:
         rows = [(row["training"], row["epoch"]) for row in csv.DictReader(file)]
     assert rows == [("data-wise", str(epoch)) for epoch in range(3)]
-    assert_refused(here("analyze", "forces", run), ["AllPairMultiProxyAnchorLoss", "one proxy a class"])
+    assert_refused(here("analyze", "forces", run), ["AllPairMultiProxyAnchorLoss", "one proxy per class"])
 
 
 def test_many_dimensions_are_projected_and_it_says_so(run: Path, tmp_path: Path, here: Here) -> None:
@@ -82,21 +77,3 @@ def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> Non
     assert copied.stdout == ""
     assert_refused(here("analyze", "toy", tmp_path / "none"), ["none holds no run"])
     assert_refused(here("analyze", "toy", run, "--diagram"), ["kept no snapshots", "proxemic.training.Snapshots"])
-
-
-def test_seeds_have_means_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
-    runs: Any = [
-        SimpleNamespace(path=Path(f"{name}/{seed}"), name=name, setting=name, seed=seed)
-        for name in ("plain", "warped")
-        for seed in (0, 1)
-    ]
-    ratios = dict(zip((run.path for run in runs), (3.0, 5.0, 4.0, 8.0), strict=True))
-    _print_means(repetitions(runs), {path: {"ratio": ratio} for path, ratio in ratios.items()})
-    out = capsys.readouterr().out
-    for title, pair in (("plain: mean", (3, 5)), ("warped: mean", (4, 8)), ("warped less plain, paired", (1, 3))):
-        mean, half = interval(*pair)
-        rest = out[out.index(title) :]
-        assert f"{mean:.3f} ± {half:.3f}" in rest
-    capsys.readouterr()
-    _print_means(repetitions(runs[::2]), {path: {"ratio": ratio} for path, ratio in ratios.items()})
-    assert capsys.readouterr().out == ""

@@ -1,12 +1,12 @@
 r"""Whether the K proxies of a class have found the local centres that it has, such as the typefaces of a character.
 
-Every picture is given to the nearest proxy of its own class. What this tells about a property of the picture, within
+Every image is given to the nearest proxy of its own class. What this tells about a property of the image, within
 classes (the number of a proxy means nothing across them), is the conditional mutual information in bits,
 
 $$I(\text{property}; \text{proxy} \mid \text{class}) = H(\text{property} \mid \text{class})
 - H(\text{property} \mid \text{proxy}, \text{class}).$$
 
-Few pictures make it larger than 0 by chance alone, so it stands beside its values for shuffled properties.
+Few images make it larger than 0 by chance alone, so it stands beside its values for shuffled properties.
 """
 
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class LocalCenters:
     """What the nearest proxy of the own class tells about a property.
 
     Args:
-        information: bits.
-        chance: mean of the same over shuffled properties, bits.
-        chance_range: the 2.5 and 97.5 per cent quantiles of these.
-        most: what a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
+        information: Bits.
+        chance: Mean of the same over shuffled properties, bits.
+        chance_range: The 2.5 and 97.5 per cent quantiles of these.
+        most: What a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
     """
 
     information: float
@@ -51,9 +51,9 @@ def nearest_own_proxy(
     """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity.
 
     Args:
-        loss: with K proxies a class.
-        embeddings: of pictures of training classes.
-        labels: their classes.
+        loss: With K proxies per class.
+        embeddings: Of images of training classes.
+        labels: Their classes.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -72,11 +72,11 @@ def nearest_own_proxy(
 
 
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
-    """How many proxies of its class are the nearest of some picture, the mean over classes; of K, from 1.
+    """How many proxies of its class are the nearest of some image, the mean over classes; of K, from 1.
 
     Args:
-        classes: of each row.
-        proxies: number of the nearest proxy, of each row.
+        classes: Of each row.
+        proxies: Number of the nearest proxy, of each row.
 
     >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
     1.5
@@ -89,7 +89,7 @@ def proxy_cosine(loss: ProxyLoss) -> float:
     """The mean cosine between two proxies of a class; where it is 1 they have merged, and K is 1 in effect.
 
     Args:
-        loss: with K ≥ 2 proxies a class.
+        loss: With K ≥ 2 proxies per class.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -129,16 +129,16 @@ def shuffled_information(
     """The information beside that of properties shuffled within each class.
 
     Args:
-        classes: of each row.
-        values: the property, of each row.
-        proxies: number of the nearest proxy, of each row.
-        units: what is shuffled as a whole, such as all draws of one picture; they have one value each within a class.
+        classes: Of each row.
+        values: The property, of each row.
+        proxies: Number of the nearest proxy, of each row.
+        units: What is shuffled as a whole, such as all draws of one image; they have one value each within a class.
             None shuffles row by row.
-        shuffles: how many, at least 1.
-        seed: of the shuffles.
+        shuffles: How many, at least 1.
+        seed: Of the shuffles.
 
     Raises:
-        ValueError: a unit has two values within a class, or there are no shuffles.
+        ValueError: If a unit has two values within a class, or there are no shuffles.
     """
     if shuffles < 1:
         raise ValueError(f"shuffles is {shuffles}, but must be at least 1.")

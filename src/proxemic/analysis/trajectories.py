@@ -2,13 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, integer_ticks, new_figure
 
 __all__ = ["Trajectory", "plot_trajectories"]
 
@@ -34,7 +30,7 @@ class Trajectory:
     expected: float | None = None
 
 
-def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Figure:
+def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Any:
     """Draw a measure against the epoch: a line a group, a band for its interval, a cross where it became unstable.
 
     Dotted lines in a group's colour say where it is expected to end.
@@ -50,10 +46,10 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     >>> [text.get_text() for text in plot_trajectories({"a": line}, "avg_dtp").axes[0].get_legend().get_texts()]
     ['a (unstable)']
     """
-    figure = Figure(figsize=(8.5, max(4.0, 0.24 * len(trajectories) + 1)), layout="constrained")
+    figure = new_figure(8.5, max(4.0, 0.24 * len(trajectories) + 1))
     axes = figure.subplots()
     for place, (name, each) in enumerate(trajectories.items()):
-        colour, dash = colormaps["tab10"](place % 10), DASHES[place // 10 % len(DASHES)]
+        colour, dash = class_colour(place), DASHES[place // 10 % len(DASHES)]
         text = name if each.state == "finished" else f"{name} ({each.state})"
         axes.plot(each.epochs, each.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", markersize=4)
         low, high = ([m + sign * w for m, w in zip(each.mean, each.half_width, strict=True)] for sign in (-1, 1))
@@ -66,16 +62,13 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
         axes.set_yscale("log")
     axes.set_xlabel("epoch")
     axes.set_ylabel(label, parse_math=False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(axes.xaxis)
     axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_spines(axes)
     # In the order in which the lines end.
     lines = sorted(
         (line for line in axes.get_lines() if not str(line.get_label()).startswith("_")),
-        key=lambda line: -float(list(line.get_ydata())[-1]),  # type: ignore[arg-type]
+        key=lambda line: -float(list(line.get_ydata())[-1]),
     )
-    for text in axes.legend(
-        handles=lines, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5)
-    ).get_texts():
-        text.set_parse_math(False)
+    add_legend(axes, handles=lines, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

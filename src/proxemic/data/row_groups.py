@@ -15,11 +15,11 @@ class RowGroups:
     """Which of some named groups each row is in.
 
     Args:
-        numbers: of the group of each row, from 0; -1 for none.
-        names: of the groups, as many as there are at least.
+        numbers: Of the group of each row, from 0; -1 for none.
+        names: Of the groups, as many as there are at least.
 
     Raises:
-        ValueError: a number has no name.
+        ValueError: If a number has no name.
 
     Example:
         >>> groups = RowGroups.from_names(["b", None, "a", "b"])

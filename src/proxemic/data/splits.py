@@ -20,16 +20,16 @@ def split_classes(
     A half class left over stays with the kept ones.
 
     Args:
-        num_classes: number of classes to split.
-        fraction: part to hold out, 0 (nothing) to below 1.
-        seed: which random split.
-        name: what the user calls `fraction`, for the message.
+        num_classes: Number of classes to split.
+        fraction: Part to hold out, 0 (nothing) to below 1.
+        seed: Which random split.
+        name: What the user calls `fraction`, for the message.
 
     Returns:
         Kept and held-out classes, each in ascending order.
 
     Raises:
-        ValueError: the fraction is out of range, or leaves fewer than two classes on a side.
+        ValueError: If the fraction is out of range, or leaves fewer than two classes on a side.
 
     Example:
         >>> kept, held_out = split_classes(6, 0.5, seed=0)
@@ -58,13 +58,13 @@ def hold_out_images(
     has too few for that gives none.
 
     Args:
-        images: what to split.
-        fraction: part of the images of each class to hold out, 0 to below 1; a half image left over stays.
-        seed: which random split.
-        name: what the user calls `fraction`, for the message.
+        images: What to split.
+        fraction: Part of the images of each class to hold out, 0 to below 1; a half image left over stays.
+        seed: Which random split.
+        name: What the user calls `fraction`, for the message.
 
     Raises:
-        ValueError: no class has enough images to hold one out.
+        ValueError: If no class has enough images to hold one out.
     """
     if fraction == 0:
         return images, None
@@ -92,13 +92,13 @@ def hold_out(
     """Split an image set by class into the kept and the held-out part, None where `fraction` is 0.
 
     Args:
-        images: what to split.
-        fraction: part of the classes to hold out, 0 to below 1.
-        seed: which random split.
-        name: what the user calls `fraction`, for the message.
+        images: What to split.
+        fraction: Part of the classes to hold out, 0 to below 1.
+        seed: Which random split.
+        name: What the user calls `fraction`, for the message.
 
     Raises:
-        ValueError: as in `split_classes`.
+        ValueError: As in `split_classes`.
     """
     if fraction == 0:
         return images, None

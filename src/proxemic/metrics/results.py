@@ -48,14 +48,14 @@ class RetrievalMetrics(dict[str, float]):
         self.expected = dict(expected)
 
     @property
-    def judged(self) -> Bool[Tensor, "queries"]:
+    def evaluated(self) -> Bool[Tensor, "queries"]:
         """Which queries have a relevant item, and so a value."""
         return ~next(iter(self.per_query.values())).isnan()
 
     @property
     def queries(self) -> int:
-        """Number of queries that were judged."""
-        return int(self.judged.sum())
+        """Number of queries that were evaluated."""
+        return int(self.evaluated.sum())
 
     @property
     def left_out(self) -> int:
@@ -63,7 +63,7 @@ class RetrievalMetrics(dict[str, float]):
         return len(self.labels) - self.queries
 
     def per_class(self) -> dict[int, dict[str, float]]:
-        """Means over the queries of each class that has any judged, by label in ascending order.
+        """Means over the queries of each class with an evaluated query, by label in ascending order.
 
         >>> from proxemic.metrics import retrieval_metrics
         >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
@@ -81,7 +81,7 @@ class RetrievalMetrics(dict[str, float]):
             groups: One integer a query, below 0 for none.
 
         Returns:
-            by group in ascending order, those with a query that was judged.
+            by group in ascending order, those with a query that was evaluated.
 
         Raises:
             ValueError: where there is not one integer a query.
@@ -97,7 +97,7 @@ class RetrievalMetrics(dict[str, float]):
                 f"[{len(self.labels)}], one a query"
             )
         groups, parts = groups.cpu(), {}
-        for group in groups[self.judged & (groups >= 0)].unique().tolist():
+        for group in groups[self.evaluated & (groups >= 0)].unique().tolist():
             chosen = groups == group
             labels = self.labels[chosen]
             values = {name: each[chosen] for name, each in self.per_query.items()}

@@ -19,15 +19,15 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
     """Fill a network with the tensors of a file.
 
     Args:
-        network: to fill; unchanged where the file does not fit.
+        network: To fill; unchanged where the file does not fit.
         file: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`. A checksum in its name (`bn_inception-52deb4733.pth`) is
             verified. The network may be a part of what was saved: a checkpoint's `state_dict_backbone` or `state_dict`,
             or a module of a larger one, as `module.` of DataParallel; the rest is left out.
-        name: of the network, for messages.
-        unused: what names begin with that the file may have besides, as those of a classifier.
+        name: Of the network, for messages.
+        unused: What names begin with that the file may have besides, as those of a classifier.
 
     Raises:
-        ValueError: for a file that is damaged, does not fit, or holds the network twice.
+        ValueError: For a file that is damaged, does not fit, or holds the network twice.
     """
     # Files older than this counter lack it.
     needed = {key: value for key, value in network.state_dict().items() if not key.endswith("num_batches_tracked")}
@@ -62,12 +62,12 @@ def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
     """Fill the backbone of an `EmbeddingModel` with that of another one, and its pooling and head where they fit.
 
     Args:
-        model: to fill; unchanged where the backbone does not fit.
-        file: as `save_model` writes it.
-        name: of the backbone, for messages.
+        model: To fill; unchanged where the backbone does not fit.
+        file: As `save_model` writes it.
+        name: Of the backbone, for messages.
 
     Raises:
-        ValueError: for a file that is damaged, or of another backbone.
+        ValueError: For a file that is damaged, or of another backbone.
     """
     load_weights_file(model.get_submodule("backbone"), file, name)
     found = load_file(file)
@@ -82,8 +82,8 @@ def read_shapes(file: Path) -> dict[str, list[int]]:
     """Give the shapes of the tensors in a safetensors file, without reading them.
 
     Raises:
-        OSError: where the file cannot be read.
-        SafetensorError: where it is malformed.
+        OSError: If the file cannot be read.
+        SafetensorError: If it is malformed.
     """
     with safe_open(file, framework="pt") as tensors:
         return {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from proxemic.analysis import forces
+from proxemic.analysis import two_class_forces
 from proxemic.analysis.forces.alignment import descend, training_forces
 from proxemic.analysis.toy.loss_diagrams import DIAGRAMS, EMBEDDINGS, LABELS, PROXIES, WARP, pair_forces
-from proxemic.analysis.toy.plots import Scene
+from proxemic.analysis.toy.scenes import Scene
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
 
@@ -29,7 +29,7 @@ def test_the_forces_are_f1_to_f4_of_two_classes() -> None:
     for label in (0, 1):
         mine = scene.labels == label
         own, other = scene.proxies[label, 0], scene.proxies[1 - label, 0]
-        four = forces(scene.embeddings[mine], own, other, lambda t: warp(t, alpha=3.0, k1=0.65, k2=1.5))
+        four = two_class_forces(scene.embeddings[mine], own, other, lambda t: warp(t, alpha=3.0, k1=0.65, k2=1.5))
         torch.testing.assert_close(found.on_embeddings[mine], four.coupled)
         on_proxies[label] += four.proxy_pull.sum(0)
         on_proxies[1 - label] += four.proxy_push.sum(0)
@@ -53,7 +53,7 @@ def test_no_force_has_no_direction_and_what_is_refused() -> None:
     scene = two_classes()
     on_its_proxy = Scene(torch.zeros(1, 3), torch.tensor([0]), torch.zeros(2, 1, 3))
     assert training_forces(EuclideanSoftmaxLoss(2, 3), on_its_proxy).alignment.isnan().all()
-    for proxies, words in ((None, "no proxies"), (torch.zeros(2, 4, 3), "4 proxies a class")):
+    for proxies, words in ((None, "no proxies"), (torch.zeros(2, 4, 3), "4 proxies per class")):
         with pytest.raises(ValueError, match=words):
             training_forces(warped(), Scene(scene.embeddings, scene.labels, proxies))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.analysis import WarpPotential, forces, plot_forces
+from proxemic.analysis import WarpPotential, plot_forces, two_class_forces
 from proxemic.analysis.forces.plots import draw_forces
 from proxemic.losses import WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
@@ -37,7 +37,7 @@ def test_the_forces_are_the_formula_and_the_loss_s(
     value = near + (delta_scale - 1) * 0.35 * near if near < 3 else 1.5 * near - 1.5
     weight = temperature / (1 + math.exp(temperature * (far - value)))
     e = torch.tensor([place], dtype=torch.float64)
-    found = forces(e, OWN, OTHER, trained(delta_scale), temperature=temperature)
+    found = two_class_forces(e, OWN, OTHER, trained(delta_scale), temperature=temperature)
     torch.testing.assert_close(found.pull, weight * slope * (OWN - e) / near)
     torch.testing.assert_close(found.push, weight * (e - OTHER) / far)
     torch.testing.assert_close(found.proxy_pull, -found.pull)
@@ -54,13 +54,13 @@ def test_the_forces_are_the_formula_and_the_loss_s(
 
 def test_beyond_the_own_proxy_a_warp_drives_to_alpha() -> None:
     line = torch.tensor([[-0.5, 0.0], [-2.9, 0.0], [-3.1, 0.0], [-8.0, 0.0]], dtype=torch.float64)
-    warped = forces(line, OWN, OTHER, WARP).coupled[:, 0]
+    warped = two_class_forces(line, OWN, OTHER, WARP).coupled[:, 0]
     assert torch.sign(warped).tolist() == [-1, -1, 1, 1]
-    assert forces(line, OWN, OTHER).coupled.abs().max() < 1e-15  # without a warp the two cancel
+    assert two_class_forces(line, OWN, OTHER).coupled.abs().max() < 1e-15  # without a warp the two cancel
 
 
 def test_on_a_proxy_a_root_has_no_force() -> None:
-    found = forces(torch.stack((OWN, OTHER)), OWN, OTHER, torch.sqrt, torch.sqrt)
+    found = two_class_forces(torch.stack((OWN, OTHER)), OWN, OTHER, torch.sqrt, torch.sqrt)
     assert found.pull[0].tolist() == [0, 0]
     assert found.push[1].tolist() == [0, 0]
     assert found.push[0, 0] == pytest.approx(-0.25 / (1 + math.exp(2)))
@@ -68,7 +68,7 @@ def test_on_a_proxy_a_root_has_no_force() -> None:
 
 def test_a_temperature_that_is_none() -> None:
     with pytest.raises(ValueError, match="temperature is 0"):
-        forces(OWN.unsqueeze(0), OWN, OTHER, temperature=0.0)
+        two_class_forces(OWN.unsqueeze(0), OWN, OTHER, temperature=0.0)
 
 
 def test_pictures(tmp_path: Path) -> None:

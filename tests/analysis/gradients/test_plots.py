@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from proxemic.analysis import every_proxy_loss, plot_gradient_picture, score_dependence
+from proxemic.analysis import every_proxy_loss, plot_gradients, score_dependence
 from proxemic.analysis.gradients.dependence import THRESHOLD
 from proxemic.analysis.gradients.plots import draw_gradients
 from proxemic.losses import (
@@ -173,7 +173,7 @@ def test_the_same_seed_is_the_same_and_nothing_is_left_behind() -> None:
 def test_pictures(tmp_path: Path) -> None:
     dependence = torch.zeros(6, 3, dtype=torch.float64)
     dependence[0, 1], dependence[1, 0], dependence[2, 0] = 0.5, 1.0, 0.2
-    axes = plot_gradient_picture(dependence, LABELS, 0, 1, title="$")
+    axes = plot_gradients(dependence, LABELS, 0, 1, title="$")
     lines = [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
     assert [(line.get_color(), line.get_linewidth()) for line in lines] == [
         ("#f0e442", 9),
@@ -182,7 +182,7 @@ def test_pictures(tmp_path: Path) -> None:
         ("#0072b2", pytest.approx(1.12)),
     ]
     assert lines[0].get_xydata().tolist() == lines[1].get_xydata().tolist()
-    several = plot_gradient_picture(dependence, LABELS, 0, 1, proxies_per_class=4)
+    several = plot_gradients(dependence, LABELS, 0, 1, proxies_per_class=4)
     assert len(several.lines) == len(axes.lines) + 6
     found = {"one": (1, torch.ones(6, 3, 6, 3, dtype=torch.float64))}
     written = [write_figure(draw_gradients(found, LABELS), tmp_path / name, [], []) for name in ("a", "b")]

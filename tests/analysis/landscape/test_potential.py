@@ -376,7 +376,7 @@ def test_what_is_refused() -> None:
         find_minimum(Landscape(own, others), radius=-1.0)
     with pytest.raises(ValueError, match="half_width is 0"):
         plot_landscape(Landscape(own, others), 0.0)
-    with pytest.raises(ValueError, match="2 proxies a class"):
+    with pytest.raises(ValueError, match="2 proxies per class"):
         landscape_of(EuclideanSoftmaxLoss(3, 2, proxies_per_class=2))
     with pytest.raises(ValueError, match="label is 3, but num_classes=3"):
         landscape_of(EuclideanSoftmaxLoss(3, 2), 3)

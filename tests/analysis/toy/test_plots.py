@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from proxemic.analysis.toy.plots import Scene, animate_scenes, plot_scenes, separation
+from proxemic.analysis.toy import Scene, animate_scenes, plot_scenes, separation
 
 
 def scene(seed: int = 0, dim: int = 2, classes: int = 3) -> Scene:

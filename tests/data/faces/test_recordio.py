@@ -17,9 +17,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from data.record_writer import MAGIC, encode, header, write_records
-from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RecordPixels, UnreadableImageError
+from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.faces import recordio as module
-from proxemic.data.faces.recordio import RecordIndex, read_record_index
+from proxemic.data.faces.recordio import RecordIndex, RecordPixels, read_record_index
+from proxemic.data.pixels import UnreadableImageError
 
 
 def contents(index: RecordIndex) -> list[bytes]:

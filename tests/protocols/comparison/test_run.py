@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from proxemic.protocols.runs.overrides import as_flags
 
 import command_line
 import warm
@@ -20,11 +21,12 @@ from proxemic.errors import UserError
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.directory import Comparison
 from proxemic.protocols.comparison.entries import read_entry
-from proxemic.protocols.comparison.run import finish_comparison, plan_comparison, run_comparison
+from proxemic.protocols.comparison.run import compare, finish_comparison, plan_comparison
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
 from proxemic.recipes.reader import read_recipe
 
-FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
+OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
+FLAGS = as_flags(OVERRIDES)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +102,9 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     torch.set_num_threads(3)
     try:
         lines: list[str] = []
-        again = run_comparison(recipes, (0, 1), out, FLAGS, report=lines.append)
+        again = compare(recipes, seeds=(0, 1), out=out, overrides=OVERRIDES, report=lines.append)
         whole = tmp_path / "whole"
-        run_comparison(recipes, (0, 1), whole, FLAGS, report=str)
+        compare(recipes, seeds=(0, 1), out=whole, overrides=OVERRIDES, report=str)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
@@ -122,7 +124,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
 
     monkeypatch.setattr(Workers, "run", lambda _, jobs, **__: pytest.fail("nothing is left") if jobs else None)
     before = time.time_ns()
-    run_comparison(recipes, None, out, FLAGS, report=str)
+    compare(resume=out, report=str)
     assert all((cell.path / "metrics.json").stat().st_mtime_ns < before for cell in again.cells())
 
 
@@ -166,7 +168,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 
     monkeypatch.setattr(Workers, "run", run_some)
     lines: list[str] = []
-    made = run_comparison(recipes, [7], tmp_path, report=lines.append)
+    made = compare(recipes, seeds=[7], out=tmp_path, report=lines.append)
     assert lines[1] == (
         "[1/2] first.yaml, seed 7 FAILED: The loss is nan at step 3, with the learning rate 1.; 1 left, about 0 s"
     )
@@ -175,7 +177,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
     assert "- second.yaml, seed 7: The loss is nan at step 3, with the learning rate 1." in text
     assert [cell.state for cell in made.cells()] == ["failed", "failed"]
     assert [job.flags for job in tries] == [("--seed", "7"), ("--seed", "7")]
-    run_comparison(recipes[:1], [7], tmp_path, report=lines.append)
+    compare(recipes[:1], seeds=[7], out=tmp_path, report=lines.append)
     assert len(tries) == 4
 
 
@@ -232,8 +234,8 @@ def test_losses_are_told_apart() -> None:
     [
         ({"recipes": []}, "needs recipes"),
         ({"recipes": ["glips/*"]}, "No recipe is called 'glips/\\*'"),
-        ({"flags": ("--optim.lrr", "1")}, "no flag --optim.lrr: did you mean --optim.lr"),
-        ({"flags": ("--seed", "1")}, "--seed is set for each run by --seeds"),
+        ({"overrides": {"optim.lrr": 1}}, "no flag --optim.lrr: did you mean --optim.lr"),
+        ({"overrides": {"seed": 1}}, "--seed is set for each run by --seeds"),
         ({"baseline": "glyphs"}, "--baseline is glyphs, but must be one of .*: glyphs-small"),
         ({"metrics": ["recall@3"]}, "--metrics has recall@3, but these are computed: recall@1"),
         ({"seeds": [1, 1]}, "seeds are 1, 1, but must be 0 or more, each once"),
@@ -243,7 +245,7 @@ def test_losses_are_told_apart() -> None:
 def test_what_is_refused(given: dict[str, object], words: str, tmp_path: Path) -> None:
     arguments = {"recipes": ["glyphs-small"], "seeds": [0], "out": tmp_path / "out", **given}
     with pytest.raises((UserError, ValueError), match=words):
-        run_comparison(**arguments)
+        compare(**arguments)
     assert list(tmp_path.iterdir()) == []
 
 

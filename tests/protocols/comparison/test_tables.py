@@ -13,8 +13,9 @@ from comparisons import comparison, entry, finish
 from proxemic.errors import UserError
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.plots import draw_curves, draw_points
-from proxemic.protocols.comparison.statistics import seed_variation, t_interval
-from proxemic.protocols.comparison.tables import format_estimate, write_tables
+from proxemic.protocols.comparison.statistics import seed_variation
+from proxemic.protocols.comparison.tables import write_tables
+from proxemic.protocols.statistics import format_estimate, t_interval
 
 # Student's t, 0.975, from a printed table.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
-from proxemic.analysis.toy.plots import Scene
+from proxemic.analysis.toy.scenes import Scene
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count, check_positive
 
@@ -40,11 +40,11 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
     """The forces of a loss at given places of embeddings and proxies.
 
     Args:
-        loss: With one proxy a class; its own proxies do not count.
+        loss: With one proxy per class; its own proxies do not count.
         scene: With proxies.
 
     Raises:
-        ValueError: If there are several proxies a class, or none.
+        ValueError: If there are several proxies per class, or none.
 
     Source: Warping paper, section III-A and figure 4.
 
@@ -55,8 +55,8 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
     tensor([0.2425, 0.2425])
     """
     if scene.proxies is None or scene.proxies.shape[1] != 1:
-        count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies a class"
-        raise ValueError(f"there are {count}, but forces align with those on one proxy a class: give such a loss.")
+        count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies per class"
+        raise ValueError(f"there are {count}, but forces align with those on one proxy per class: give such a loss.")
     loss = copy.deepcopy(loss).eval()
     x, w = (each.detach().clone().requires_grad_() for each in (scene.embeddings, scene.proxies))
     with torch.enable_grad():

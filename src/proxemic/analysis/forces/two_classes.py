@@ -10,7 +10,7 @@ from torch import Tensor
 from proxemic.analysis.landscape.potential import Function
 from proxemic.losses.checks import check_positive
 
-__all__ = ["Forces", "forces"]
+__all__ = ["Forces", "two_class_forces"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Forces:
         return self.push + self.pull
 
 
-def forces(
+def two_class_forces(
     embeddings: Float[Tensor, "embeddings dim"],
     own: Float[Tensor, " dim"],
     other: Float[Tensor, " dim"],
@@ -50,17 +50,17 @@ def forces(
         embeddings: e, all of one class.
         own: p_c.
         other: p_c'.
-        f1: elementwise on the distance to the own proxy; a warp with its Δ, which has no gradient, may be given as it
+        f1: Elementwise on the distance to the own proxy; a warp with its Δ, which has no gradient, may be given as it
             is trained.
-        f2: elementwise on the distance to the other.
+        f2: Elementwise on the distance to the other.
         temperature: T > 0.
 
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: If the temperature is not positive.
 
     Source: Warping paper, section III-A, F1 to F4, and equation 6.
 
-    >>> found = forces(torch.tensor([[0.0, 0.0]]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0]))
+    >>> found = two_class_forces(torch.tensor([[0.0, 0.0]]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0]))
     >>> found.push[:, 0], found.pull[:, 0]  # σ(1 − 3) each: on the line beyond the proxy they cancel
     (tensor([-0.1192]), tensor([0.1192]))
     """

@@ -33,8 +33,8 @@ def class_minimizers(
     rounding limits the gradient, and no more than it allows is asked.
 
     Args:
-        proxies: One a class, C ≥ 2; only their directions count.
-        scale: σ > 0.
+        proxies: One per class, C ≥ 2; only their directions count.
+        scale: Σ > 0.
         tolerance: Largest distance to the minimiser, as a part of the sphere's radius.
 
     Raises:
@@ -116,7 +116,7 @@ def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
     ``upper_always`` needs nothing.
 
     Args:
-        proxies: One a class, C ≥ 2; only their directions count.
+        proxies: One per class, C ≥ 2; only their directions count.
 
     Raises:
         ValueError: If a proxy is zero or not finite.
@@ -157,21 +157,21 @@ def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
 
 
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
-    """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy a class.
+    """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy per class.
 
     ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``; its scoring has that scale.
 
     Raises:
-        ValueError: If it is another loss, or has several proxies a class; the sentence says which losses fit.
+        ValueError: If it is another loss, or has several proxies per class; the sentence says which losses fit.
 
     >>> softmax_form(ProxyNCAPlusPlusLoss(3, 2, temperature=0.1))[1]
     20.0
     """
     fits = isinstance(loss, NormalizedSoftmaxLoss | ProxyNCAPlusPlusLoss)
     if not fits or loss.proxies_per_class > 1:
-        several = f" with {loss.proxies_per_class} proxies a class" if fits else ""
+        several = f" with {loss.proxies_per_class} proxies per class" if fits else ""
         raise ValueError(
-            f"the loss is {loss_name(loss)}{several}, but the gap is that of a softmax of cosines with one proxy a "
+            f"the loss is {loss_name(loss)}{several}, but the gap is that of a softmax of cosines with one proxy per "
             "class: NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
         )
     return loss.proxies.detach()[:, 0], loss.scoring.scale

@@ -1,4 +1,4 @@
-"""Pictures of `geometry`: distances within and between classes, and how often images are neighbours."""
+"""Plots of distances within and between classes, and how often images are neighbours."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.analysis.geometry.class_distances import ClassDistances
+from proxemic.analysis.drawing import add_legend, hide_spines, new_figure
+from proxemic.analysis.geometry.distances import ClassDistances
 from proxemic.analysis.geometry.neighbourhoods import Hubness
-from proxemic.extras import optional_dependency
 from proxemic.metrics.exact import Distance
 
 __all__ = ["chance_occurrences", "plot_class_distances", "plot_occurrences"]
@@ -20,17 +20,17 @@ def plot_class_distances(found: ClassDistances, *, distance: Distance, bins: int
     """Draw both histograms, each as shares of its own pairs, with the means.
 
     Args:
-        found: what `class_distances` returns.
-        distance: what was measured.
-        bins: to draw, see `ClassDistances.coarser`.
-        title: above.
+        found: What `class_distances` returns.
+        distance: What was measured.
+        bins: To draw, see `ClassDistances.coarser`.
+        title: Above.
 
     Returns:
         Matplotlib's figure.
 
     Raises:
-        ValueError: The bins do not divide those there are.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: If the bins do not divide those there are.
+        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> from proxemic.analysis.geometry.neighbourhoods import class_distances
     >>> found = class_distances(torch.eye(4), torch.tensor([0, 0, 1, 1]))
@@ -61,14 +61,14 @@ def plot_occurrences(found: Hubness, *, title: str = "") -> Any:
     """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance.
 
     Args:
-        found: what `hubness` returns.
-        title: above.
+        found: What `hubness` returns.
+        title: Above.
 
     Returns:
         Matplotlib's figure.
 
     Raises:
-        ModuleNotFoundError: matplotlib is not installed.
+        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> from proxemic.analysis.geometry.neighbourhoods import hubness
     >>> plot_occurrences(hubness(torch.eye(4), k=2)).axes[0].get_yscale()
@@ -107,20 +107,18 @@ def chance_occurrences(found: Hubness) -> Float64[Tensor, "numbers"]:
 
 
 def _axes(title: str) -> tuple[Any, Any]:
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     axes.set_title(title, fontsize=10, loc="left", parse_math=False)
     axes.tick_params(labelsize=8)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_spines(axes)
     return figure, axes
 
 
 def _legend(figure: Any, axes: Any, title: str, order: int = 1) -> None:
     # Below the axes, where no histogram can reach.
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[::order], labels[::order], title=title, title_fontsize=9, fontsize=8, frameon=False, ncols=2,
-                  loc="outside lower center")  # fmt: skip
+    add_legend(figure, handles=handles[::order], labels=labels[::order], title=title, title_fontsize=9, ncols=2,
+               loc="outside lower center")  # fmt: skip

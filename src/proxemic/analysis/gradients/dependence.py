@@ -28,13 +28,13 @@ def score_dependence(
     may hold values without gradient.
 
     Args:
-        loss: any proxy loss; it is left as it is. What it computes from embeddings beside the scores stays the same.
-        labels: class of each embedding, from 0; the classes are those up to the largest, at least two.
-        draws: of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
-        seed: of the draws.
+        loss: Any proxy loss; it is left as it is. What it computes from embeddings beside the scores stays the same.
+        labels: Class of each embedding, from 0; the classes are those up to the largest, at least two.
+        draws: Of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
+        seed: Of the draws.
 
     Raises:
-        ValueError: an argument is not allowed.
+        ValueError: If an argument is not allowed.
 
     Source: Saeki et al., Multi-Proxy Anchor Family Loss for Several Types of Gradients, figure 1 and equations 5 to 18.
 

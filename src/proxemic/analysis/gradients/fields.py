@@ -1,4 +1,4 @@
-"""Where a loss wants one embedding to go: its minus gradient at many places, and a picture of it in two dimensions."""
+"""Where a loss wants one embedding to go: its minus gradient at many places, and a plot of it in two dimensions."""
 
 import math
 from typing import Any
@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.gradients.scores import at_rest
-from proxemic.extras import optional_dependency
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.scores.similarity import unit
 
@@ -82,7 +82,7 @@ def plot_gradient_field(
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
 
     Returns:
-        The axes; ``axes.figure.savefig(path)`` writes the picture.
+        The axes; ``axes.figure.savefig(path)`` writes the plot.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -93,14 +93,11 @@ def plot_gradient_field(
     1.0
     """
     if loss.embedding_size != 2:
-        raise ValueError(f"loss has embedding_size {loss.embedding_size}, but a picture is flat: make one of size 2.")
+        raise ValueError(f"loss has embedding_size {loss.embedding_size}, but a plot is flat: make one of size 2.")
     for name, value in (("radius", radius), ("half_width", 1.0 if half_width is None else half_width)):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} is {value}, but must be a positive length.")
-    if axes is None:
-        with optional_dependency("train"):
-            from matplotlib.figure import Figure
-        axes = Figure(figsize=(4, 4), layout="constrained").subplots()
+    axes = new_figure(4, 4).subplots() if axes is None else axes
     if half_width is None:
         reach, turn = 1.4, torch.linspace(0, 2 * math.pi, 181)
         axes.plot(turn.cos(), turn.sin(), color="#bbbbbb", linewidth=1, zorder=0)

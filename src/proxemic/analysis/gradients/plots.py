@@ -1,4 +1,4 @@
-"""Pictures of the scores that the gradient of a score depends on, as figure 1 of the MPA paper."""
+"""Plots of the scores that the gradient of a score depends on, as figure 1 of the MPA paper."""
 
 import math
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend, new_figure
 from proxemic.analysis.gradients.dependence import THRESHOLD
-from proxemic.extras import optional_dependency
 
-__all__ = ["draw_gradients", "plot_gradient_picture"]
+__all__ = ["draw_gradients", "plot_gradients"]
 
 POSITIVE, NEGATIVE, ANCHOR = "#d55e00", "#0072b2", "#999999"
 ASKED = "#f0e442"
 SHAPES = "osDv^P"
 
 
-def plot_gradient_picture(
+def plot_gradients(
     dependence: Float[Tensor, "batch classes"],
     labels: Int[Tensor, " batch"],
     embedding: int,
@@ -35,28 +35,25 @@ def plot_gradient_picture(
     broad yellow band.
 
     Args:
-        dependence: of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
-        labels: class of each embedding.
+        dependence: Of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
+        labels: Class of each embedding.
         embedding: i of the score in question.
         label: c of the score in question.
-        proxies_per_class: several are drawn as three.
-        title: above the picture.
+        proxies_per_class: Several are drawn as three.
+        title: Above the plot.
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ModuleNotFoundError: matplotlib is not installed.
+        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> labels = torch.tensor([0, 0, 1, 1])
-    >>> plot_gradient_picture(torch.ones(4, 2), labels, 0, 1, title="all").get_title()
+    >>> plot_gradients(torch.ones(4, 2), labels, 0, 1, title="all").get_title()
     'all'
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-    if axes is None:
-        axes = Figure(figsize=(3, 3), layout="constrained").subplots()
+    axes = new_figure(3, 3).subplots() if axes is None else axes
     proxies, embeddings = _places(labels, dependence.shape[1])
     asked = (embeddings[embedding], proxies[label])
     axes.plot(*zip(*asked, strict=True), color=ASKED, linewidth=9, solid_capstyle="round", zorder=0)
@@ -84,11 +81,11 @@ def plot_gradient_picture(
 def draw_gradients(
     found: Mapping[str, tuple[int, Float[Tensor, "batch classes batch classes"]]], labels: Int[Tensor, " batch"]
 ) -> Any:
-    """A figure of `plot_gradient_picture`: a column a loss, above a positive score of embedding 0, below a negative.
+    """A figure of `plot_gradients`: a column a loss, above a positive score of embedding 0, below a negative.
 
     Args:
-        found: by title, K and the `score_dependence` of a loss.
-        labels: class of each embedding, the first of them 0.
+        found: By title, K and the `score_dependence` of a loss.
+        labels: Class of each embedding, the first of them 0.
 
     >>> from proxemic.analysis import score_dependence
     >>> from proxemic.losses import ProxyAnchorLoss
@@ -98,14 +95,13 @@ def draw_gradients(
     >>> [axes.get_title() for axes in figure.axes]
     ['ProxyAnchor', '']
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-    figure = Figure(figsize=(max(7.5, 2.5 * len(found)), 6), layout="constrained")
+    figure = new_figure(max(7.5, 2.5 * len(found)), 6)
+    from matplotlib.lines import Line2D
+
     panels = figure.subplots(2, len(found), squeeze=False)
     for column, (title, (proxies_per_class, dependence)) in enumerate(found.items()):
         for row, label in enumerate((0, 1)):
-            plot_gradient_picture(
+            plot_gradients(
                 dependence[0, label], labels, 0, label, proxies_per_class=proxies_per_class,
                 title="" if row else title, axes=panels[row, column],
             )  # fmt: skip
@@ -124,9 +120,7 @@ def draw_gradients(
     }
     handles = [Line2D([], [], color=colour, linewidth=width, label=name) for name, (colour, width) in lines.items()]
     handles += [Line2D([], [], linestyle="", marker="o", color=each, label=name) for name, each in dots.items()]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=4 if len(found) > 2 else 3, fontsize=9, frameon=False
-    )
+    add_legend(figure, handles=handles, loc="outside lower center", ncols=4 if len(found) > 2 else 3, fontsize=9)
     return figure
 
 

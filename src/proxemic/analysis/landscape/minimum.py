@@ -23,13 +23,13 @@ class Minimum:
     """The lowest place of a landscape; among equally low ones the nearest to the own proxy.
 
     Args:
-        place: its two coordinates.
-        value: the loss there.
-        distance: from the own proxy.
-        off_line: distance from the line through the own proxy and the only other; ``None``: there are several others.
-        runs_away: the loss still falls at the border of the largest window: the minimum is at infinity, and the place
+        place: Its two coordinates.
+        value: The loss there.
+        distance: From the own proxy.
+        off_line: Distance from the line through the own proxy and the only other; ``None``: there are several others.
+        runs_away: The loss still falls at the border of the largest window: the minimum is at infinity, and the place
             only where the search ended.
-        flat: places beside it are equally low.
+        flat: Places beside it are equally low.
     """
 
     place: tuple[float, float]
@@ -54,12 +54,12 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     less than k2.
 
     Args:
-        landscape: of places in two dimensions.
-        radius: of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α where
+        landscape: Of places in two dimensions.
+        radius: Of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α where
             that is larger.
 
     Raises:
-        ValueError: an argument is not allowed.
+        ValueError: If an argument is not allowed.
 
     >>> from proxemic.analysis.landscape.potential import WarpPotential
     >>> warped = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]), f1=WarpPotential(3.0, 0.65, 1.5))

@@ -1,4 +1,4 @@
-"""Pictures of landscapes: the loss of one embedding around the proxy of its class."""
+"""Plots of landscapes: the loss of one embedding around the proxy of its class."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.minimum import Minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
-from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_positive
 
 __all__ = ["draw_landscapes", "landscape_grid", "plot_landscape"]
@@ -26,9 +26,9 @@ def landscape_grid(
     """The loss on a square grid around the own proxy: the x, the y, and the values, one row a y.
 
     Args:
-        landscape: of places in two dimensions.
-        half_width: of the square.
-        points: along a side.
+        landscape: Of places in two dimensions.
+        half_width: Of the square.
+        points: Along a side.
 
     >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
     >>> x.tolist(), values[1, 2]
@@ -51,28 +51,26 @@ def plot_landscape(
     shows the way; around the own proxy of a `WarpPotential` a dashed circle has the radius α.
 
     Args:
-        landscape: of places in two dimensions.
-        half_width: of the square around the own proxy.
-        minimum: as `find_minimum` found it.
-        title: above the picture.
+        landscape: Of places in two dimensions.
+        half_width: Of the square around the own proxy.
+        minimum: As `find_minimum` found it.
+        title: Above the plot.
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: an argument is not allowed.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: If an argument is not allowed.
+        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> axes = plot_landscape(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 6.0, title="no warp")
     >>> axes.get_title(), axes.get_xlim() == (-6, 6)
     ('no warp', True)
     """
-    with optional_dependency("train"):
-        from matplotlib.colors import BoundaryNorm
-        from matplotlib.figure import Figure
-    if axes is None:
-        axes = Figure(figsize=(4.6, 4), layout="constrained").subplots()
+    axes = new_figure(4.6, 4).subplots() if axes is None else axes
+    from matplotlib.colors import BoundaryNorm
+
     x, y, values = (each.numpy() for each in landscape_grid(landscape, half_width))
     levels = _levels(values)
     norm = BoundaryNorm(levels, 256)
@@ -104,10 +102,10 @@ def draw_landscapes(
     """A figure of several landscapes by their titles, beside each other, with one legend.
 
     Args:
-        landscapes: at least one.
-        minima: of the same titles.
-        half_width: of the squares.
-        columns: panels in a row.
+        landscapes: At least one.
+        minima: Of the same titles.
+        half_width: Of the squares.
+        columns: Panels in a row.
 
     >>> from proxemic.analysis import find_minimum
     >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))
@@ -115,11 +113,9 @@ def draw_landscapes(
     >>> figure.axes[0].get_title()
     'no warp'
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
     columns = min(columns, len(landscapes))
     rows = math.ceil(len(landscapes) / columns)
-    figure = Figure(figsize=(max(5.4, 4.3 * columns), 3.5 * rows + 0.8), layout="constrained")
+    figure = new_figure(max(5.4, 4.3 * columns), 3.5 * rows + 0.8)
     panels = figure.subplots(rows, columns, squeeze=False)
     handles: dict[str, Any] = {}
     for axes in panels.flat[len(landscapes) :]:

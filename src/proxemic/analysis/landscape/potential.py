@@ -36,12 +36,12 @@ class WarpPotential:
     ``q = softmax_j(−T·f2(t_j))`` and z the `Landscape.logits`, and Δ enters z alone.
 
     Args:
-        alpha: α ≥ 0, a distance.
-        k1: slope below α, in (0, 1].
-        k2: slope from α on, ≥ 1.
+        alpha: Α ≥ 0, a distance.
+        k1: Slope below α, in (0, 1].
+        k2: Slope from α on, ≥ 1.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: If an argument is out of range.
 
     Source: Warping paper, equation 7 without Δ, lowered by ``(1 − k1)·α`` from α on.
 
@@ -73,14 +73,14 @@ class Landscape:
     Args:
         own: p_c, the proxy of the embedding's class.
         others: p_j, those of the other classes, at least one.
-        f1: elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
-        f2: elementwise on the distances to the others.
+        f1: Elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
+        f2: Elementwise on the distances to the others.
         temperature: T > 0.
-        heights: how far each of the others lies from the plane that is looked at, whose nearest point then stands in
+        heights: How far each of the others lies from the plane that is looked at, whose nearest point then stands in
             ``others``, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²`` is exact; ``None``: all lie in it.
 
     Raises:
-        ValueError: there is no other proxy, one lies on the own, or the temperature is not positive.
+        ValueError: If there is no other proxy, one lies on the own, or the temperature is not positive.
 
     Source: Warping paper, equations 5, 6 and 8.
 
@@ -142,11 +142,11 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     `WarpPotential`.
 
     Args:
-        loss: with one proxy a class; it is left as it is.
-        label: the class, in [0, num_classes).
+        loss: With one proxy per class; it is left as it is.
+        label: The class, in [0, num_classes).
 
     Raises:
-        ValueError: an argument is not allowed, or the embeddings have one dimension.
+        ValueError: If an argument is not allowed, or the embeddings have one dimension.
 
     >>> loss = EuclideanSoftmaxLoss(5, 16)
     >>> landscape = landscape_of(loss, 3)
@@ -159,7 +159,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
         )
     if loss.proxies_per_class > 1:
         raise ValueError(
-            f"loss has {loss.proxies_per_class} proxies a class, but landscapes are of one: make it with "
+            f"loss has {loss.proxies_per_class} proxies per class, but landscapes are of one: make it with "
             "proxies_per_class=1."
         )
     if loss.embedding_size == 1:
@@ -193,10 +193,10 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     is of two classes, whose push is always 1.
 
     Args:
-        loss: with one proxy a class; it is left as it is.
+        loss: With one proxy per class; it is left as it is.
 
     Raises:
-        ValueError: there are several proxies a class.
+        ValueError: If there are several proxies per class.
 
     >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0], [-4.0, 0.0]])
     >>> loss = EuclideanSoftmaxLoss(3, 2, init=lambda w: w.copy_(proxies.unsqueeze(1)))
@@ -204,7 +204,7 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     tensor([0., 1., 1.], dtype=torch.float64)
     """
     if loss.proxies_per_class > 1:
-        raise ValueError(f"loss has {loss.proxies_per_class} proxies a class, but this is of one: make it with one.")
+        raise ValueError(f"loss has {loss.proxies_per_class} proxies per class, but this is of one: make it with one.")
     proxies, transform, scale = loss.proxies.detach().squeeze(1).double(), loss.scoring.transform, loss.scoring.scale
     found = []
     for part in torch.arange(len(proxies), device=proxies.device).split(max(1, 2**22 // len(proxies))):

@@ -1,4 +1,4 @@
-"""The picture of a map: points and proxies in the colours of their classes, and thumbnails where there is room."""
+"""The plot of a map: points and proxies in the colours of their classes, and thumbnails where there is room."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,25 +33,25 @@ def plot_map(
 ) -> Any:
     """Draw embeddings in two dimensions, both axes in one scale.
 
-    Up to 24 classes have a colour and shape each and are named; of more, colours and shapes repeat, which the picture
+    Up to 24 classes have a colour and shape each and are named; of more, colours and shapes repeat, which the plot
     says, and no class is named.
 
     Args:
-        points: places of the embeddings, at least one.
-        labels: class of each point, from 0 to the number of names - 1.
-        class_names: of the classes; long ones are cut.
-        proxies: places of proxies, drawn as stars of the class's colour with its shape inside.
-        proxy_labels: class of each, or -1 for one of a class that is not drawn, whose star is grey.
-        thumbnails: from the number of a point to its PIL image; drawn where they hide nothing.
-        axis_names: with units; None draws no scale, where places mean nothing.
-        title: above the map.
+        points: Places of the embeddings, at least one.
+        labels: Class of each point, from 0 to the number of names - 1.
+        class_names: Of the classes; long ones are cut.
+        proxies: Places of proxies, drawn as stars of the class's colour with its shape inside.
+        proxy_labels: Class of each, or -1 for one of a class that is not drawn, whose star is grey.
+        thumbnails: From the number of a point to its PIL image; drawn where they hide nothing.
+        axis_names: With units; None draws no scale, where places mean nothing.
+        title: Above the map.
 
     Returns:
         Matplotlib's figure.
 
     Raises:
-        ValueError: The arguments do not fit together.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: If the arguments do not fit together.
+        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> from proxemic.analysis.map.projections import principal_components
     >>> embeddings = torch.eye(4)
@@ -151,7 +151,7 @@ def _check(
         )
     counts = [None if each is None else len(each) for each in (proxies, proxy_labels)]
     if counts[0] != counts[1]:
-        raise ValueError("proxies and proxy_labels do not fit together: give both, one label a proxy, or none.")
+        raise ValueError("proxies and proxy_labels do not fit together: give both, one label per proxy, or none.")
     everyone = labels if proxy_labels is None else torch.cat([labels, proxy_labels])
     if labels.min() < 0 or everyone.min() < -1 or everyone.max() >= len(class_names):
         raise ValueError(

@@ -74,7 +74,7 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
 
     >>> statements = check_theorems(5)
     >>> [each.name for each in statements if each.holds < each.cases]
-    ['Proposition 2, 3 embeddings a class', 'Equation 3.8']
+    ['Proposition 2, 3 embeddings per class', 'Equation 3.8']
     """
     check_count("draws", draws, 1, "a case is needed")
     check_count("seed", seed, 0, "it starts a generator")
@@ -107,7 +107,7 @@ def pair_bounds(
     """Propositions 1 and 2 for given embeddings: pair losses are dominated by proxy losses.
 
     Of 2¹⁸ triplets drawn at random for Proposition 1, and of as many anchors as have another image of their class for
-    Proposition 2, whose sum runs over all images of other classes. Where these are n a class at most, its bound needs
+    Proposition 2, whose sum runs over all images of other classes. Where there are at most n per class, its bound needs
     ``log n`` more than is printed.
 
     Args:
@@ -194,7 +194,7 @@ def _proposition_2(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, most: 
         proxies = (x[some] @ w.T).masked_fill(own, -torch.inf).logsumexp(1) - (x[some] * w[y[some]]).sum(1)
         exceeds.append(pairs - proxies)
     found = torch.cat(exceeds)
-    name = f"Proposition 2, {most} embeddings a class"
+    name = f"Proposition 2, {most} embeddings per class"
     yield name, "L_NCA − L_Proxy-NCA ≤ 2ε", found, 2 * epsilon
     yield f"{name}, corrected", f"L_NCA − L_Proxy-NCA ≤ 2ε + log {most}", found, 2 * epsilon + math.log(most)
 

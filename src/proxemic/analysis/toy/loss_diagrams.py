@@ -7,12 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.minimum import find_minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib.figure import Figure
 
 __all__ = ["DIAGRAMS", "pair_forces", "plot_loss_diagrams"]
 
@@ -95,7 +92,7 @@ def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
     return (by_pair + by_pair.T).triu(1), by_proxy
 
 
-def plot_loss_diagrams() -> tuple[Figure, list[tuple[str, str, int, int, float]]]:
+def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
     """Draw the pulls (red) and pushes (blue) of six losses in one batch, the wider the stronger.
 
     Shapes are classes, proxies are black, the anchor is outlined. Under the warped softmax the magenta arrows are the
@@ -106,7 +103,7 @@ def plot_loss_diagrams() -> tuple[Figure, list[tuple[str, str, int, int, float]]
 
     Source: Figure 2 of the warping paper, by its caption.
     """
-    figure = Figure(figsize=(11, 7.4), layout="constrained")
+    figure = new_figure(11, 7.4)
     rows = []
     for axes, name in zip(figure.subplots(2, 3).flat, DIAGRAMS, strict=True):
         for kind, ends, found in zip(("embedding", "proxy"), (EMBEDDINGS, PROXIES), pair_forces(name), strict=True):

@@ -30,13 +30,13 @@ def read_fields(path: Path, count: int, *, header: str | None = None, skip: int 
     """Read lines of a number of fields, the last of which may hold spaces.
 
     Args:
-        path: the file.
-        count: fields a line.
-        header: what the first line must say after the skipped ones, if it is a header.
-        skip: lines to leave out.
+        path: The file.
+        count: Fields a line.
+        header: What the first line must say after the skipped ones, if it is a header.
+        skip: Lines to leave out.
 
     Raises:
-        ValueError: a line has fewer, the header is another, or the file is not there or no text.
+        ValueError: If a line has fewer, the header is another, or the file is not there or no text.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()[skip:]
@@ -60,7 +60,7 @@ def whole_number(text: str, path: Path) -> int:
     """Read a number of an annotation file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: If it is none.
     """
     if not text.isdecimal():
         raise ValueError(f"{path} has {text!r} where a number belongs: it is damaged.")
@@ -71,7 +71,7 @@ def check_unique(values: Iterable[object], what: str, path: Path) -> None:
     """Refuse a file that lists something twice.
 
     Raises:
-        ValueError: it does.
+        ValueError: If it does.
     """
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
@@ -84,14 +84,14 @@ def official_sets(
     """Make the two splits of the images that are there, and list those that are not.
 
     Args:
-        folder: what the paths are relative to.
-        rows: the images.
-        class_names: name of every class that there should be, in official order.
-        listing: the file that lists them, for messages.
-        flaws: what else is wrong, half a sentence each.
+        folder: What the paths are relative to.
+        rows: The images.
+        class_names: Name of every class that there should be, in official order.
+        listing: The file that lists them, for messages.
+        flaws: What else is wrong, half a sentence each.
 
     Raises:
-        ValueError: an image is listed twice, or a class is on both sides, or a path leads out of the folder.
+        ValueError: If an image is listed twice, or a class is on both sides, or a path leads out of the folder.
     """
     check_unique((row.path for row in rows), "images", listing)
     shared = {row.label for row in rows if row.test} & {row.label for row in rows if not row.test}

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from filelock import FileLock
+from torchvision.datasets.utils import calculate_md5
 from tqdm import tqdm
 
 from proxemic import __version__
-from proxemic.data.benchmarks.archives import md5_of
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 5  # in a row that bring nothing new
@@ -41,11 +41,11 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
 
     Args:
         url: http:// or https:// address.
-        target: where to put it; its folder is made.
-        md5: its checksum, if there is one.
+        target: Where to put it; its folder is made.
+        md5: Its checksum, if there is one.
 
     Raises:
-        ValueError: it cannot be fetched or written, or has another checksum.
+        ValueError: If it cannot be fetched or written, or has another checksum.
 
     Example:
         >>> download("ftp://example.org/a.zip", Path("a.zip"))
@@ -194,7 +194,7 @@ def _version(response: HTTPResponse) -> str:
 def _finish(part: _Part, md5: str | None) -> None:
     with part.path.open("r+b") as file:  # Windows flushes writable files only
         os.fsync(file.fileno())
-    found = None if md5 is None else md5_of(part.path)
+    found = None if md5 is None else calculate_md5(part.path)
     if found != md5:
         part.path.unlink()
         part.note.unlink(missing_ok=True)

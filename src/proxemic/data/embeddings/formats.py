@@ -14,7 +14,7 @@ from torch import Tensor
 
 from proxemic.data.embeddings.labels import RowLabels, gather_notes, number_labels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.tables import NOTE_COLUMNS, read_notes
+from proxemic.data.tables import NOTE_COLUMNS, read_notes
 from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]

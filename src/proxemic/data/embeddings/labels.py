@@ -10,7 +10,7 @@ from torch import Tensor
 
 from proxemic.data.embeddings.npy import read_npy
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.tables import Note, read_notes
+from proxemic.data.tables import Note, read_notes
 
 __all__ = ["RowLabels", "gather_notes", "number_labels", "read_labels"]
 

@@ -21,14 +21,14 @@ _DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Pictures, and the pairs of them to judge.
+    """Images, and the pairs of them to judge.
 
     Args:
-        pixels: the pictures, each once.
-        first: index of one picture of each pair.
-        second: index of the other.
-        same: whether the two show one person.
-        folds: the fold of each pair, from 0.
+        pixels: The images, each once.
+        first: Index of one image of each pair.
+        second: Index of the other.
+        same: Whether the two show one person.
+        folds: The fold of each pair, from 0.
 
     Example:
         >>> import numpy as np
@@ -49,7 +49,7 @@ class FacePairs:
         return len(self.same)
 
     def images(self) -> ImageSet:
-        """The pictures in one class without a name, as pairs do not say who is shown: what an embedder takes."""
+        """The images in one class without a name, as pairs do not say who is shown: what an embedder takes."""
         return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 
@@ -57,16 +57,16 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     r"""Read `pairs.txt`, `pairsDevTrain.txt` or `pairsDevTest.txt` of Labeled Faces in the Wild.
 
     The first line is `folds count`, or `count` alone for one fold. Each fold has `count` lines `name n1 n2` (one
-    person), then `count` lines `name1 n1 name2 n2` (two people); picture n of a person is `name/name_000n.jpg`. A
-    picture that several pairs share is listed once.
+    person), then `count` lines `name1 n1 name2 n2` (two people); image n of a person is `name/name_000n.jpg`. A
+    image that several pairs share is listed once.
 
     Args:
-        path: the list.
-        root: folder of the pictures; None leaves their paths relative, and unchecked.
-        suffix: of the pictures' names.
+        path: The list.
+        root: Folder of the images; None leaves their paths relative, and unchecked.
+        suffix: Of the images' names.
 
     Raises:
-        ValueError: the list is missing, malformed, or not as long as its first line says; or pictures are missing.
+        ValueError: If the list is missing, malformed, or not as long as its first line says; or images are missing.
 
     Source: Huang et al., Labeled Faces in the Wild, 2007.
 
@@ -88,7 +88,7 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     *several, count = map(int, header.split())
     folds = several[0] if several else 1
 
-    places: dict[str, int] = {}  # of each picture, in order of appearance
+    places: dict[str, int] = {}  # of each image, in order of appearance
     pairs: list[tuple[int, int]] = []
     for number, line in lines:
         fold, pair = divmod(len(pairs), 2 * count)
@@ -127,7 +127,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
-    """The two pictures of a line, without suffix."""
+    """The two images of a line, without suffix."""
     wanted, other = (_SAME, _DIFFERENT) if same else (_DIFFERENT, _SAME)
     found = wanted.fullmatch(line)
     if not found:

@@ -40,12 +40,12 @@ class RecordIndex:
     """Where the records of a file are, in the order of their keys, and their labels.
 
     Args:
-        path: the `.rec`.
-        keys: what the `.idx` calls each, ascending.
-        starts: the byte at which each begins.
-        ends: the byte after its last.
-        labels: its first two labels, NaN for what it lacks.
-        several: whether its labels follow the header, as those of records that hold no image do.
+        path: The `.rec`.
+        keys: What the `.idx` calls each, ascending.
+        starts: The byte at which each begins.
+        ends: The byte after its last.
+        labels: Its first two labels, NaN for what it lacks.
+        several: Whether its labels follow the header, as those of records that hold no image do.
     """
 
     path: Path
@@ -68,13 +68,13 @@ class RecordPixels(Pixels):
     """Images in a RecordIO file, read and decoded when asked for; the file is not held open, so any process may ask.
 
     Args:
-        path: the `.rec`.
-        keys: what to call each record in an error.
-        starts: the byte at which each begins.
-        ends: the byte after its last.
+        path: The `.rec`.
+        keys: What to call each record in an error.
+        starts: The byte at which each begins.
+        ends: The byte after its last.
 
     Raises:
-        UnreadableImageError: on access, when a record is not there any more or its image cannot be decoded.
+        UnreadableImageError: If, on access, a record is not there any more or its image cannot be decoded.
 
     Example:
         >>> number = np.array([0])
@@ -111,7 +111,7 @@ class RecordPixels(Pixels):
         return EncodedPixels([content[_HEADER.size + 4 * count :]], [name])[0]
 
     def select(self, indices: Sequence[int]) -> "RecordPixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
         return RecordPixels(self.path, self.keys[chosen], self.starts[chosen], self.ends[chosen])
 
@@ -122,10 +122,10 @@ def read_record_index(path: Path) -> RecordIndex:
     The records must fill the file without a gap: an index or a file that is cut short, or one of another file, shows.
 
     Args:
-        path: the `.rec`; the `.idx` lies beside it, with a line `key<tab>offset` a record, or with spaces between.
+        path: The `.rec`; the `.idx` lies beside it, with a line `key<tab>offset` a record, or with spaces between.
 
     Raises:
-        ValueError: a file is missing, or the two are damaged, cut short, or do not belong together.
+        ValueError: If a file is missing, or the two are damaged, cut short, or do not belong together.
 
     Example:
         >>> import tempfile

@@ -26,9 +26,9 @@ class _Faces(ImageSource):
     """Identities, all of which are trained on but for those that validate.
 
     Args:
-        root: the folder.
-        validation_fraction: part of the identities held out for validation, 0 (none) to below 1.
-        split_seed: which identities are held out.
+        root: The folder.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1.
+        split_seed: Which identities are held out.
     """
 
     judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
@@ -80,12 +80,12 @@ class RecordFaces(_Faces):
     header of every record is read.
 
     Args:
-        root: the folder.
-        validation_fraction: part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: which identities are held out.
+        root: The folder.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: Which identities are held out.
 
     Raises:
-        ValueError: the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
+        ValueError: If the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
 
     Source: insightface, `recognition/arcface_torch/dataset.py` (`MXFaceDataset`).
 
@@ -115,15 +115,15 @@ class RecordFaces(_Faces):
 
 @dataclass(frozen=True)
 class FaceFolders(_Faces):
-    """Images of faces in one folder an identity; they are listed, not opened, as there may be millions.
+    """Images of faces in one folder per identity; they are listed, not opened, as there may be millions.
 
     Args:
-        root: the folder of the identities' folders.
-        validation_fraction: part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: which identities are held out.
+        root: The folder of the identities' folders.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: Which identities are held out.
 
     Raises:
-        ValueError: the fraction is out of range, or (on load) there are no images or a single identity.
+        ValueError: If the fraction is out of range, or (on load) there are no images or a single identity.
 
     Example:
         >>> import tempfile
@@ -186,8 +186,8 @@ def _end_of_images(said: int, bare: np.ndarray) -> int:
     """The first record after the images: the header has its number as a float32, which may be rounded.
 
     Args:
-        said: the number there, off by up to a part in 2**24.
-        bare: which records hold no image; those of identities follow the images.
+        said: The number there, off by up to a part in 2**24.
+        bare: Which records hold no image; those of identities follow the images.
     """
     slack = said // _LARGEST
     near = bare[said - slack : said + slack]

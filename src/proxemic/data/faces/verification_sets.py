@@ -15,8 +15,8 @@ class VerificationSet:
     """A published set of pairs, in ten folds.
 
     Args:
-        title: its name in print.
-        pairs: how many it has, half of them of one person.
+        title: Its name in print.
+        pairs: How many it has, half of them of one person.
     """
 
     title: str
@@ -37,15 +37,15 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     """Read a set of pairs, a pack where there is one; LFW also from its own images and list.
 
     Args:
-        name: one of `VERIFICATION_SETS`.
-        folder: holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
+        name: One of `VERIFICATION_SETS`.
+        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
             .jpg, in .jpeg or in .png.
 
     Returns:
         The pairs, and notes for the user: whether there are not as many as were published.
 
     Raises:
-        ValueError: there is no set of that name, it is not in the folder, or it is damaged or refused.
+        ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
 
     Example:
         >>> read_verification_set("lfw", "faces_emore")

@@ -9,7 +9,7 @@ from typing import Any
 
 from proxemic.data.pixels.reading import examine
 from proxemic.data.sources.listing import check_row_box, list_images, look_at
-from proxemic.data.sources.tables import Box, Row
+from proxemic.data.tables import Box, Row
 from proxemic.files import readable
 
 
@@ -18,9 +18,9 @@ class Duplicates:
     """Files with the same content, to the byte, and the same box where they have one.
 
     Args:
-        paths: the files, two or more.
-        labels: their different labels; more than one means that at least one is wrong.
-        splits: their different splits; more than one leaks from training to the test.
+        paths: The files, two or more.
+        labels: Their different labels; more than one means that at least one is wrong.
+        splits: Their different splits; more than one leaks from training to the test.
     """
 
     paths: tuple[str, ...]
@@ -33,20 +33,20 @@ class DatasetReport:
     """Facts about a set of images; only readable images count, except in `unreadable` and `ignored`.
 
     Args:
-        root: the folder or table.
-        images: number of images.
-        classes: number of classes.
-        splits: images and classes of each split that is given.
-        images_per_class: least, median and most.
-        single_image_classes: classes with one image.
-        shared_classes: classes in more than one split.
-        duplicates: groups of files with the same content.
-        formats: number of images of each file format.
-        widths: least and most, in pixels, of the boxes where there are some.
-        heights: least and most, in pixels.
-        unreadable: files that cannot be decoded, with reasons.
-        ignored: files that are in no class folder, or not of a known format by name.
-        unused: columns of the table that are not used.
+        root: The folder or table.
+        images: Number of images.
+        classes: Number of classes.
+        splits: Images and classes of each split that is given.
+        images_per_class: Least, median and most.
+        single_image_classes: Classes with one image.
+        shared_classes: Classes in more than one split.
+        duplicates: Groups of files with the same content.
+        formats: Number of images of each file format.
+        widths: Least and most, in pixels, of the boxes where there are some.
+        heights: Least and most, in pixels.
+        unreadable: Files that cannot be decoded, with reasons.
+        ignored: Files that are in no class folder, or not of a known format by name.
+        unused: Columns of the table that are not used.
     """
 
     root: str
@@ -90,10 +90,10 @@ def check(root: Path) -> DatasetReport:
     """Decode every image of a folder or table, in the layouts `OwnImages` reads, and report what is there.
 
     Args:
-        root: the folder or the table.
+        root: The folder or the table.
 
     Raises:
-        ValueError: there is no such folder or table, its table is malformed, or it has no readable image.
+        ValueError: If there is no such folder or table, its table is malformed, or it has no readable image.
 
     Example:
         >>> import tempfile

@@ -12,9 +12,9 @@ import torch
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import FilePixels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.listing import Listing, list_images, unreadable
-from proxemic.data.sources.tables import IMAGE_COLUMNS, Row, SplitName
+from proxemic.data.sources.listing import Listing, find_unreadable, list_images
 from proxemic.data.splits import hold_out, hold_out_images
+from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
 
 _NAMED = 3  # examples a message gives before it only counts
@@ -22,14 +22,14 @@ _NAMED = 3  # examples a message gives before it only counts
 
 @dataclass(frozen=True)
 class OwnImages(ImageSource):
-    """PNG, JPEG, WebP and BMP images in one folder a class, or named in a CSV or Parquet table.
+    """PNG, JPEG, WebP and BMP images in one folder per class, or named in a CSV or Parquet table.
 
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
     class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps those of
     Open Metric Learning's tables: `split` (train, validation or val, test), `is_query` and `is_gallery`; `sequence`
     (the burst or video that an image is of: those of one are no hits of each other, nor in the way); `category` (a
-    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright picture, which is cut out before
-    everything else (the whole picture where it is empty; a picture may have several rows). Labels of any type are
+    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright image, which is cut out before
+    everything else (the whole image where it is empty; an image may have several rows). Labels of any type are
     compared as text and numbered in the sorted order of that text. Other columns are named in the notes.
 
     Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
@@ -39,17 +39,17 @@ class OwnImages(ImageSource):
     image is given to train, or for a final model on all classes, set `test_fraction` to 0.
 
     Args:
-        root: the folder or the table.
-        test_fraction: part of the classes, or of the images of each class, held out for the test where it is not given,
+        root: The folder or the table.
+        test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
             0 (no test) to below 1.
-        validation_fraction: part of the remaining ones held out for validation where it is not given, 0 (none) to
+        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 (none) to
             below 1.
-        hold_out: classes for an open set, images for a closed one.
-        split_seed: which are held out.
-        strict: refuse unreadable images; otherwise they are left out and counted in the notes.
+        hold_out: Classes for an open set, images for a closed one.
+        split_seed: Which are held out.
+        strict: Refuse unreadable images; otherwise they are left out and counted in the notes.
 
     Raises:
-        ValueError: a fraction is out of range, or (on load) the images cannot be found, read or split.
+        ValueError: If a fraction is out of range, or (on load) the images cannot be found, read or split.
 
     Example:
         >>> import tempfile
@@ -153,7 +153,7 @@ class OwnImages(ImageSource):
         Where it gives none to test, its validation split is the test, as in `load`.
 
         Raises:
-            ValueError: it gives no splits, or this one has no images that can be judged.
+            ValueError: If it gives no splits, or this one has no images that can be judged.
         """
         root, rows, notes = self._read()
         given = {row.split for row in rows}
@@ -182,10 +182,10 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
     """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`.
 
     Raises:
-        ValueError: none can be, or `strict` and one cannot.
+        ValueError: If none can be, or `strict` and one cannot.
     """
     listing = list_images(root, used)
-    failures = unreadable(listing.rows)
+    failures = find_unreadable(listing.rows)
     if strict and failures:
         raise ValueError(
             f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."

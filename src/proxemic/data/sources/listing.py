@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from proxemic.data.pixels.base import check_box
 from proxemic.data.pixels.reading import UnreadableImageError, examine
-from proxemic.data.sources.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
+from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
 Found = TypeVar("Found")
@@ -32,11 +32,11 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     """List a folder of class folders, such folders in `train`, `validation` (or `val`) and `test`, or a table.
 
     Args:
-        root: the folder or the table.
-        used: columns of a table that whoever asks looks at; the others are listed as unused.
+        root: The folder or the table.
+        used: Columns of a table that whoever asks looks at; the others are listed as unused.
 
     Raises:
-        ValueError: there is no such folder or table, its table is malformed, or it names no image.
+        ValueError: If there is no such folder or table, its table is malformed, or it names no image.
     """
     if root.is_dir():
         listing = _list_folder(root)
@@ -48,17 +48,17 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
     if not listing.rows:
         raise ValueError(
-            f"{root} has no images: put PNG, JPEG, WebP or BMP files into one folder a class, "
+            f"{root} has no images: put PNG, JPEG, WebP or BMP files into one folder per class, "
             "or name them in a table with the columns path and label."
         )
     return listing
 
 
-def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
+def find_unreadable(rows: Sequence[Row]) -> dict[Path, str]:
     """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
 
     Raises:
-        ValueError: a box leaves its picture.
+        ValueError: If a box leaves its image.
     """
     found, failures = look_at(rows, examine)
     for row, (_, size) in found:
@@ -67,7 +67,7 @@ def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
 
 
 def check_row_box(row: Row, size: tuple[int, int]) -> None:
-    """Raise `ValueError`, which names the row of the table, where its box leaves its picture of this size."""
+    """Raise `ValueError`, which names the row of the table, where its box leaves its image of this size."""
     if row.box is not None:
         try:
             check_box(row.box, size)
@@ -79,8 +79,8 @@ def look_at(rows: Sequence[Row], look: Callable[[Path], Found]) -> tuple[list[tu
     """Look at every file in threads, with a progress bar on terminals.
 
     Args:
-        rows: the images.
-        look: is given each path, once.
+        rows: The images.
+        look: Is given each path, once.
 
     Returns:
         What was found of each image that can be read, and why the others cannot.

@@ -1,6 +1,6 @@
 """One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,8 @@ from proxemic.losses.own import make_loss
 from proxemic.protocols.comparison.directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.run import finish_comparison, plan_comparison
-from proxemic.protocols.comparison.statistics import Estimate, mean
+from proxemic.protocols.comparison.statistics import mean
+from proxemic.protocols.statistics import Estimate
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe
@@ -170,28 +171,32 @@ def _try_losses(recipe: Recipe) -> None:
     with torch.random.fork_rng(devices=[]):
         for phase in (recipe, recipe.second_phase):
             if phase is not None:
-                make_loss(phase.loss, 4, recipe.model.embedding_size)
+                make_loss(phase.loss, 4, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
-    comparison: Comparison, names: dict[Sweep, list[str]], metric: str, *, workers: int = 1
+    comparison: Comparison,
+    names: Mapping[Sweep, Sequence[str]],
+    *,
+    workers: int = 1,
+    report: Callable[[str], object] | None = None,
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train what is not finished yet; the results of each point, by seed, are returned.
+    """Train what is not finished yet, and return the results of each point by seed.
 
     Args:
-        comparison: As `plan_sweep` gives it.
-        names: The same.
-        metric: Of the test.
+        comparison: As `plan_sweep` returns it.
+        names: As `plan_sweep` returns them.
         workers: Processes that train.
+        report: Is given lines on the way.
 
     Raises:
         UserError: If a run failed; another call tries it again.
     """
-    finish_comparison(comparison, workers=workers)
-    failed = [cell for cell in comparison.cells() if cell.state == "failed"]
+    finish_comparison(comparison, workers=workers, report=report)
+    failed = comparison.failed()
     if failed:
         raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
-    results = {entry.name: found for entry, found in comparison.results().items()}
+    results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
 
 

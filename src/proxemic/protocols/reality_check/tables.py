@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proxemic.files import write_csv, write_text
-from proxemic.protocols.comparison.statistics import t_interval
-from proxemic.protocols.comparison.tables import format_estimate
+from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 __all__ = ["KINDS", "Repeats", "ResultRow", "markdown", "result_rows", "write_results"]
