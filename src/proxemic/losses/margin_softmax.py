@@ -68,7 +68,7 @@ class MarginSoftmax(ProxyLoss):
     ) -> Bool[Tensor, " rows"]:
         """Which samples the sub-centers of their classes say to be mislabelled: sub-center ArcFace's cleaning.
 
-        With several proxies a class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
+        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
         noise at the others. An outlier is more than 75° from the dominant sub-center of its class, that which most of
         the class's samples are nearest to; where no sub-center is nearer, too. Deng et al., Sub-center ArcFace, ECCV
         2020, as the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers`` have it.

@@ -171,7 +171,7 @@ def _try_losses(recipe: Recipe) -> None:
     with torch.random.fork_rng(devices=[]):
         for phase in (recipe, recipe.second_phase):
             if phase is not None:
-                make_loss(phase.loss, 4, recipe.model.embedding_size)
+                make_loss(phase.loss, 4, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
