@@ -172,8 +172,8 @@ class EmbeddingTask(LightningModule):
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
         # Not the trainer's clipping, which is the same from the first to the last epoch.
-        own = [] if self.shards is None else [self._proxies]
-        self.optim.clip(optimizer, self.model, own, dist.group.WORLD if self.processes.world > 1 else None)
+        local = [] if self.shards is None else [self._proxies]
+        self.optim.clip(optimizer, self.model, local, dist.group.WORLD if self.processes.world > 1 else None)
 
     def step_plateau(self, value: float) -> None:
         """Tell a schedule that waits for a plateau how held-out images were judged after this epoch.
