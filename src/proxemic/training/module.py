@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -136,7 +136,7 @@ class EmbeddingTask(LightningModule):
         rank = self.processes.rank
         torch.manual_seed(derive_seed(self.seed, self.global_step, *([rank] if rank else [])))
 
-    def training_step(self, batch: Sequence[Shaped[Tensor, "batch ..."]], batch_idx: int) -> Float[Tensor, ""]:
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Float[Tensor, ""]:
         images, labels = batch
         embeddings = embed_in_micro_batches(self.model, images, self.micro_batches)
         if self.processes.world > 1 and self.shards is None:
