@@ -98,11 +98,11 @@ def verify(
     target: str | Path,
     *,
     sets: Sequence[str] = SETS,
-    data: Path | None = None,
+    data: str | Path | None = None,
     distance: Literal["cosine", "euclidean"] | None = None,
     flip: bool = True,
     workers: int | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> Verification:
     """Tell of pairs of faces whether they show one person, in each of ten folds by the best threshold of the others.
@@ -123,6 +123,7 @@ def verify(
         ValueError: If ``workers`` is out of its range.
     """
     target, report = Path(target), report or getLogger("proxemic").info
+    out = None if out is None else Path(out)
     if out is not None:
         format_of(out)
     check_target(target, ("a run directory", "a model.safetensors"))
@@ -133,7 +134,7 @@ def verify(
     from proxemic.training.embed import load_embedder, pick_device
     from proxemic.training.face_embedding import embed_faces
 
-    config, folder, workers = _settings(target, data, workers)
+    config, folder, workers = _settings(target, None if data is None else Path(data), workers)
     check_outputs([out], [target, folder])
     if not sets:
         raise UserError(f"--sets names no set, but must name at least one, as {','.join(SETS)} does.")

@@ -1,9 +1,9 @@
 """Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -14,7 +14,6 @@ from proxemic.data.sources.listing import list_images
 from proxemic.data.tables import SplitName
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
@@ -123,7 +122,7 @@ def choose_images(
     gallery: Path | None,
     *,
     strict: bool,
-    overrides: Mapping[str, object],
+    overrides: dict[str, Any],
 ) -> ImagesToEvaluate:
     """Load the images that models are evaluated on; the arguments are those of `proxemic.evaluate`.
 
@@ -139,12 +138,12 @@ def choose_images(
         if data_keys or split:
             raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
         # The data of a recipe are not looked at, but without one there must be some.
-        request = read_evaluation(recipe, as_flags(overrides if recipe else {"data.root": query, **overrides}))
+        request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         images, notes = load_query_gallery(query, gallery, strict=strict)
         return ImagesToEvaluate(images, "all", notes, request.evaluation, request.batches.workers)
     if strict:
-        overrides = {**overrides, "data.strict": True}
-    request = read_evaluation(recipe, as_flags(overrides))
+        overrides = _added(overrides, "data.strict", "true")
+    request = read_evaluation(recipe, overrides)
     source, trained_on = request.data, None
     if run is not None:
         trained_on = run.locate(read_evaluation(recipe).data)
@@ -152,6 +151,10 @@ def choose_images(
             source = run.locate(source)
     images, split, notes = _load(source, trained_on, split, paths)
     return ImagesToEvaluate(images, split, notes, request.evaluation, request.batches.workers)
+
+
+def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+    return type(overrides)({**overrides, key: value})  # flags stay flags, which messages about them name
 
 
 def _load(
