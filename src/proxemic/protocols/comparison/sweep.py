@@ -206,24 +206,26 @@ def plot_sweep(sweep: Sweep, results: Sequence[dict[int, Result]], metric: str, 
     Of one axis a curve: mean, 95% interval, a dot a seed. Of two a heat map with the mean, and the interval, in each
     cell; the first axis goes up.
     """
-    found = [each for each in (mean(result, metric) for result in results) if each]
+    estimates = [each for each in (mean(result, metric) for result in results) if each]
     first, *second = sweep.axes
-    figure, axes = _heat_map(first, second[0], found, metric) if second else _curve(first, found, results, metric)
+    figure, axes = (
+        _heat_map(first, second[0], estimates, metric) if second else _curve(first, estimates, results, metric)
+    )
     axes.set_title(recipe, fontsize=9, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def _curve(
-    axis: Axis, found: Sequence[Estimate], results: Sequence[dict[int, Result]], metric: str
+    axis: Axis, estimates: Sequence[Estimate], results: Sequence[dict[int, Result]], metric: str
 ) -> tuple[Figure, Any]:
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes = figure.subplots()
     places = _places(axis.values)
     axes.errorbar(
         places,
-        [100 * each.mean for each in found],
-        yerr=[100 * (each.half_width or 0.0) for each in found],
+        [100 * each.mean for each in estimates],
+        yerr=[100 * (each.half_width or 0.0) for each in estimates],
         fmt="o-", color="#224466", markersize=5, capsize=3, linewidth=1.3,
     )  # fmt: skip
     for place, each in zip(places, results, strict=True):
@@ -240,14 +242,14 @@ def _curve(
     return figure, axes
 
 
-def _heat_map(up: Axis, across: Axis, found: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
+def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
     rows, columns = len(up.values), len(across.values)
     figure = Figure(figsize=(1.8 + 0.8 * columns, 1.4 + 0.55 * rows), layout="constrained")
     axes = figure.subplots()
-    means = [[100 * found[row * columns + column].mean for column in range(columns)] for row in range(rows)]
+    means = [[100 * estimates[row * columns + column].mean for column in range(columns)] for row in range(rows)]
     image = axes.imshow(means, cmap="viridis", aspect="auto", origin="lower")
     low, high = min(map(min, means)), max(map(max, means))
-    for place, each in enumerate(found):
+    for place, each in enumerate(estimates):
         row, column = divmod(place, columns)
         text = f"{100 * each.mean:.2f}" + ("" if each.half_width is None else f"\n±{100 * each.half_width:.2f}")
         dark = 100 * each.mean < low + 0.6 * (high - low)

@@ -118,7 +118,7 @@ def evaluate(
         images = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
         for note in images.notes:
             report(note)
-        found = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
+        evaluated = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
     else:
         for path in paths:
             check_embedding_name(path)
@@ -129,10 +129,10 @@ def evaluate(
         ]
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
-        found = evaluate_files(
+        evaluated = evaluate_files(
             paths, labels, gallery, gallery_labels, by_category=by is not None, overrides=overrides, report=report
         )
-    evaluation = Evaluation.of(found, level, resamples)
+    evaluation = Evaluation.of(evaluated, level, resamples)
     if out is not None:
         evaluation.write(out)
     for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):

@@ -114,8 +114,10 @@ def going_on_with(command: str) -> Iterator[None]:
     except Interrupted:
         raise Interrupted(f"Stopped; all that was saved is kept: go on with {command}") from None
     except UserError as error:
-        said = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace("the same command", command)
-        raise UserError(said) from error
+        sentence = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace(
+            "the same command", command
+        )
+        raise UserError(sentence) from error
 
 
 class Workers:

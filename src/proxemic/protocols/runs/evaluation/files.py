@@ -42,8 +42,8 @@ def evaluate_files(
     for file in (labels, gallery_labels):
         if file is not None and file.suffix.lower() != ".npy" and (unused := unused_columns(file, NOTE_COLUMNS)):
             report(f"{file} has columns that are not used: {', '.join(unused)}.")
-    found = [evaluate_rows(path, "all", content, config) for path, content in zip(paths, contents, strict=True)]
-    return [target.with_categories() for target in found] if by_category else found
+    targets = [evaluate_rows(path, "all", content, config) for path, content in zip(paths, contents, strict=True)]
+    return [target.with_categories() for target in targets] if by_category else targets
 
 
 def _check_same_rows(paths: Sequence[Path], first: LabelledEmbeddings, second: LabelledEmbeddings) -> None:

@@ -63,7 +63,7 @@ def evaluate_models(
             "category."
         )
     trained = _trained_classes(paths, images.class_names)
-    found = []
+    targets = []
     for path in paths:
         model, preprocessing = load_embedder(path, own_backbone(path))
         embeddings = embed_images(
@@ -79,8 +79,8 @@ def evaluate_models(
             write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
         target = evaluate_rows(path, chosen.split, content, chosen.config)
         target = target.with_categories() if by_category else target
-        found.append(_with_parts(target, content, trained, chosen.config))
-    return found
+        targets.append(_with_parts(target, content, trained, chosen.config))
+    return targets
 
 
 def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
