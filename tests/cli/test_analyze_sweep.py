@@ -83,6 +83,14 @@ def test_figure_6_of_the_warping_paper(tmp_path: Path) -> None:
     assert "alpha" not in at_zero["second_phase"]["loss"]
 
 
+def test_a_list_of_margins_has_one_per_class_however_many(tmp_path: Path) -> None:
+    flags = ["--loss.margin", "[0.1, 0.2, 0.3, 0.2, 0.1]"]
+    comparison, names = plan_sweep(
+        "glyphs-small/arcface", read_sweeps(["loss.scale=8,16"]), [0], tmp_path, flags, "recall@1"
+    )
+    assert len(comparison.entries) == sum(map(len, names.values())) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -66,8 +66,8 @@ def nearest_own_proxy(
     centers = loss.centers(loss.proxies)
     nearest = torch.empty(len(labels), dtype=torch.int64)
     for label in labels.unique().tolist():
-        mine = labels == label
-        nearest[mine] = similarity.dense(queries[mine], centers[label]).argmax(1)
+        members = labels == label
+        nearest[members] = similarity.dense(queries[members], centers[label]).argmax(1)
     return nearest
 
 
@@ -148,16 +148,18 @@ def shuffled_information(
     if not torch.equal(value[place], values):
         raise ValueError("units has a unit with two values within a class, but it is shuffled as a whole.")
     generator = torch.Generator().manual_seed(seed)
-    found = torch.tensor(
+    shuffled = torch.tensor(
         [
             conditional_information(classes, _shuffled(value, pairs[0], generator)[place], proxies)
             for _ in range(shuffles)
         ]
     )
-    least, largest = found.quantile(torch.tensor([0.025, 0.975])).tolist()
+    least, largest = shuffled.quantile(torch.tensor([0.025, 0.975])).tolist()
     entropy = _entropy(classes, values) - _entropy(classes)
     most = min(entropy, float(torch.log2(proxies.max() + 1.0)))
-    return LocalCenters(conditional_information(classes, values, proxies), found.mean().item(), (least, largest), most)
+    return LocalCenters(
+        conditional_information(classes, values, proxies), shuffled.mean().item(), (least, largest), most
+    )
 
 
 def _shuffled(

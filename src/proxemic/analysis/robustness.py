@@ -88,12 +88,8 @@ def plot_robustness(
         severities: In ascending order.
         metric: What the values are.
 
-    Returns:
-        The figure, in percent.
-
     Raises:
         ValueError: If a group has other points than there are corruptions and severities.
-        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> means = {"softmax": torch.tensor([[0.9, 0.8, 0.5]]).double()}
     >>> figure = plot_robustness(means, {}, corruptions=["shear"], severities=[1, 2], metric="recall@1")

@@ -48,16 +48,16 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     """
     figure = new_figure(8.5, max(4.0, 0.24 * len(trajectories) + 1))
     axes = figure.subplots()
-    for place, (name, each) in enumerate(trajectories.items()):
+    for place, (name, line) in enumerate(trajectories.items()):
         colour, dash = class_colour(place), DASHES[place // 10 % len(DASHES)]
-        text = name if each.state == "finished" else f"{name} ({each.state})"
-        axes.plot(each.epochs, each.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", markersize=4)
-        low, high = ([m + sign * w for m, w in zip(each.mean, each.half_width, strict=True)] for sign in (-1, 1))
-        axes.fill_between(each.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
-        if each.state == "unstable":
-            axes.plot(each.epochs[-1], each.mean[-1], "X", color=colour, markersize=10, markeredgecolor="white")
-        if each.expected is not None:
-            axes.axhline(each.expected, color=colour, linewidth=0.9, linestyle=(0, (1, 3)))
+        text = name if line.state == "finished" else f"{name} ({line.state})"
+        axes.plot(line.epochs, line.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", markersize=4)
+        low, high = ([m + sign * w for m, w in zip(line.mean, line.half_width, strict=True)] for sign in (-1, 1))
+        axes.fill_between(line.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
+        if line.state == "unstable":
+            axes.plot(line.epochs[-1], line.mean[-1], "X", color=colour, markersize=10, markeredgecolor="white")
+        if line.expected is not None:
+            axes.axhline(line.expected, color=colour, linewidth=0.9, linestyle=(0, (1, 3)))
     if logarithmic:
         axes.set_yscale("log")
     axes.set_xlabel("epoch")

@@ -37,20 +37,21 @@ class CharacteristicsResult(Analysis):
 
     losses: Mapping[str, Characteristics]
 
-    def changes(self) -> str:
-        """The table of how much gradients changed, with its legend."""
-        rows = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in self.losses.items()}
-        return f"{LEGEND}\n{_narrow_table(CHANGES.values(), _starred(rows, self.losses))}"
-
 
 def characteristics(
-    *, proxies_per_class: int | None = None, seed: int = 0, csv: PathLike | None = None, json: PathLike | None = None
+    *,
+    proxies_per_class: int | None = None,
+    seed: int = 0,
+    numbers: bool = False,
+    csv: PathLike | None = None,
+    json: PathLike | None = None,
 ) -> CharacteristicsResult:
     """Measure the six characteristics of Table 1 of the multi-proxy anchor paper for each proxy loss.
 
     Args:
         proxies_per_class: K of all losses; None takes each loss's default.
         seed: Of the random scores.
+        numbers: Show also how much gradients changed.
         csv: A file for answers and measurements as a table.
         json: A file for the same as JSON.
 
@@ -70,17 +71,16 @@ def characteristics(
         )
     if json is not None:
         write_json(Path(json), rows)
-    answers = {name: row.answers() for name, row in losses.items()}
-    cells = _starred({name: list(row.values()) for name, row in answers.items()}, losses)
-    summary = [_narrow_table(next(iter(answers.values())), cells)]
+    starred = {f"{name}*" if row.beyond_scores else name: row for name, row in losses.items()}
+    answers = {name: row.answers() for name, row in starred.items()}
+    summary = [_narrow_table(next(iter(answers.values())), {name: [*row.values()] for name, row in answers.items()})]
     if any(row.beyond_scores for row in losses.values()):
         summary.append("* Samples also change each other's gradients through embeddings, beside the scores.")
+    if numbers:
+        cells = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in starred.items()}
+        summary += [LEGEND, _narrow_table(CHANGES.values(), cells)]
     written = [Path(path) for path in (csv, json) if path is not None]
     return CharacteristicsResult(summary=summary, written=written, losses=losses)
-
-
-def _starred(rows: Mapping[str, list[str]], losses: Mapping[str, Characteristics]) -> dict[str, list[str]]:
-    return {f"{name}*" if losses[name].beyond_scores else name: cells for name, cells in rows.items()}
 
 
 def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:
@@ -90,7 +90,7 @@ def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:
     header, *body = (
         " ".join(f"{cell:{width}} " for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
-    return "\n".join([header, "─" * (sum(widths) + 2 * len(widths)), *body])
+    return "\n".join([header, "─" * (sum(widths) + 2 * len(widths) - 1), *body])
 
 
 def _number(value: float) -> str:

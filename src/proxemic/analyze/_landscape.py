@@ -151,7 +151,7 @@ def _of_run(path: Path, label: int, stem: Path) -> LandscapeResult:
             f"all one way. Less than {'k1' if alpha else 'k2'} = {slope:g} makes the proxy itself a local minimum: "
             f"in {int((pushes < slope).sum())} of {len(pushes)} classes."
         )
-    nearest = (shown.in_plane - shown.own).norm(dim=1).sort().values[:2].max().item()
+    nearest = (shown.in_plane - shown.target).norm(dim=1).sort().values[:2].max().item()
     return _draw(stem, f"class-{label}", {f"{run.name}, class {label}": shown}, 1.5 * max(nearest, alpha), notes)
 
 

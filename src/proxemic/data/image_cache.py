@@ -156,10 +156,10 @@ def _cache(
     places = {cut: place for place, cut in enumerate(cuts)}
 
     def swap(part: ImageSet | None) -> ImageSet | None:
-        if part is None or not (found := _uncached(part)):
+        if part is None or not (uncached := _uncached(part)):
             return part
-        paths, boxes = zip(*found, strict=True)
-        return replace(part, pixels=CachedPixels(file, np.array([places[cut] for cut in found]), paths, boxes))
+        paths, boxes = zip(*uncached, strict=True)
+        return replace(part, pixels=CachedPixels(file, np.array([places[cut] for cut in uncached]), paths, boxes))
 
     notes = (
         *notes,

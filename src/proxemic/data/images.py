@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.pixels.base import Pixels
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.row_groups import RowGroups, number_names
 from proxemic.errors import UserError
 
 
@@ -73,10 +73,7 @@ class ImageSet:
         is_gallery: Bool[Tensor, " images"] | None = None,
     ) -> "ImageSet":
         """Number the class names given for each image in the sorted order of their text."""
-        class_names = tuple(sorted(set(names)))
-        number = {name: index for index, name in enumerate(class_names)}
-        labels = torch.tensor([number[name] for name in names], dtype=torch.int64)
-        return cls(pixels, labels, class_names, is_query, is_gallery)
+        return cls(pixels, *number_names(names), is_query, is_gallery)
 
     def __len__(self) -> int:
         return len(self.labels)

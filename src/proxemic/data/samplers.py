@@ -28,11 +28,7 @@ def derive_seed(*parts: int) -> int:
 
 
 class Batches(Sampler[list[int]], ABC):
-    """Lists of image indices, a fresh draw each epoch.
-
-    Args:
-        seed: Which random order.
-    """
+    """Lists of image indices, a fresh draw each epoch."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -225,11 +221,11 @@ class CategoryBalancedBatches(Batches):
     def __iter__(self) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, self.epoch))
         categories = _Deck(sorted(self.images_of), generator)
-        classes = {category: _Deck(sorted(each), generator) for category, each in self.images_of.items()}
+        classes = {category: _Deck(sorted(members), generator) for category, members in self.images_of.items()}
         images = {
             (category, label): _Deck(indices, generator)
-            for category, each in self.images_of.items()
-            for label, indices in each.items()
+            for category, members in self.images_of.items()
+            for label, indices in members.items()
         }
         for _ in range(self.batches_per_epoch):
             yield [

@@ -12,6 +12,12 @@ _FEWEST_IMAGES = 2
 _FEWEST_CLASSES = 2  # one class alone neither trains a classifier nor makes a wrong neighbour possible
 
 
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise `ValueError` where a part to hold out is negative, or is everything."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+
+
 def split_classes(
     num_classes: int, fraction: float, seed: int, *, name: str = "fraction"
 ) -> tuple[Int64[Tensor, " kept"], Int64[Tensor, " held_out"]]:
@@ -36,8 +42,7 @@ def split_classes(
         >>> len(kept), sorted(torch.cat([kept, held_out]).tolist())
         (3, [0, 1, 2, 3, 4, 5])
     """
-    if not 0 <= fraction < 1:
-        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+    check_fraction(name, fraction)
     held = math.ceil(num_classes * fraction - 0.5)
     kept = num_classes - held
     if kept < _FEWEST_CLASSES or (fraction > 0 and held < _FEWEST_CLASSES):
@@ -55,21 +60,14 @@ def hold_out_images(
     """Split the images of every class into the kept and the held-out part, None where `fraction` is 0.
 
     A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
-    has too few for that gives none.
-
-    Args:
-        images: What to split.
-        fraction: Part of the images of each class to hold out, 0 to below 1; a half image left over stays.
-        seed: Which random split.
-        name: What the user calls `fraction`, for the message.
+    has too few for that gives none. A half image left over stays. `name` is what the user calls `fraction`.
 
     Raises:
         ValueError: If no class has enough images to hold one out.
     """
     if fraction == 0:
         return images, None
-    if not 0 < fraction < 1:
-        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+    check_fraction(name, fraction)
     counts = images.labels.bincount()
     held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST_IMAGES)
     held[counts - held < _FEWEST_IMAGES] = 0
@@ -89,17 +87,7 @@ def hold_out_images(
 def hold_out(
     images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
 ) -> tuple[ImageSet, ImageSet | None]:
-    """Split an image set by class into the kept and the held-out part, None where `fraction` is 0.
-
-    Args:
-        images: What to split.
-        fraction: Part of the classes to hold out, 0 to below 1.
-        seed: Which random split.
-        name: What the user calls `fraction`, for the message.
-
-    Raises:
-        ValueError: As in `split_classes`.
-    """
+    """Split an image set as `split_classes` does into the kept and the held-out part, None where `fraction` is 0."""
     if fraction == 0:
         return images, None
     kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)

@@ -82,10 +82,6 @@ def read_table(table: Path) -> Iterator[Row]:
 def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
     """Read what a .csv or .parquet file says of rows of embeddings: any of `NOTE_COLUMNS`.
 
-    Args:
-        table: The file; it may have other columns.
-        needed: Columns that must be there.
-
     Raises:
         ValueError: As `read_table`, where a column is there.
     """
@@ -144,14 +140,14 @@ def _box(record: dict[str, str], place: str) -> Box | None:
     texts = [_text(record, column) for column in _CORNERS]
     if texts == [None] * 4:
         return None
-    told = ", ".join(f"{column} {text or 'empty'}" for column, text in zip(_CORNERS, texts, strict=True))
+    values = ", ".join(f"{column} {text or 'empty'}" for column, text in zip(_CORNERS, texts, strict=True))
     try:
         x_1, y_1, x_2, y_2 = (math.trunc(float(text or "nan")) for text in texts)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{place}: its box has {told}, but must have four numbers, or none.") from error
+        raise ValueError(f"{place}: its box has {values}, but must have four numbers, or none.") from error
     if not (0 <= x_1 < x_2 and 0 <= y_1 < y_2):
         raise ValueError(
-            f"{place}: its box has {told}, but 0 <= x_1 < x_2 and 0 <= y_1 < y_2 must hold, in whole pixels."
+            f"{place}: its box has {values}, but 0 <= x_1 < x_2 and 0 <= y_1 < y_2 must hold, in whole pixels."
         )
     return x_1, y_1, x_2, y_2
 

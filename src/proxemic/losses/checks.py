@@ -78,7 +78,7 @@ def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"counts are {shown(counts)}, but must be how many samples each class has.") from error
     if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number a class.")
+        raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number per class.")
     right = (values >= 1) & values.isfinite()
     if not right.all():
         wrong = int(right.byte().argmin())
@@ -168,7 +168,7 @@ def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_
     try:
         weights = torch.as_tensor(weights).detach().to(embeddings)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"weights are {shown(weights)}, but must be one number a sample.") from error
+        raise ValueError(f"weights are {shown(weights)}, but must be one number per sample.") from error
     if weights.shape != embeddings.shape[:1]:
         raise ValueError(
             f"weights have shape {list(weights.shape)}, but each of the {len(embeddings)} embeddings needs one: pass "

@@ -17,7 +17,7 @@ def class_balanced_weights(
 ) -> Float[Tensor, " classes"]:
     """``(1 − β) / (1 − β^n_c)``, the inverse of a class's effective number of samples, of mean 1 over the classes.
 
-    A loss takes one a sample: ``loss(embeddings, labels, weights=weights[labels])``. Cui, Jia, Lin, Song, Belongie,
+    A loss takes one per sample: ``loss(embeddings, labels, weights=weights[labels])``. Cui, Jia, Lin, Song, Belongie,
     "Class-Balanced Loss Based on Effective Number of Samples", CVPR 2019, equation 4, whose β are 0.9 to 0.9999.
 
     Args:

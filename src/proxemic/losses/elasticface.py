@@ -25,7 +25,7 @@ class ElasticFaceLoss(MarginSoftmax):
     proxy, and so on down. (The authors' code sorts the margins and then indexes them by the order of the cosines where
     the inverse of that permutation is meant; here it is as the paper says.)
 
-    Margins are drawn from torch's global generator of the embeddings' device, one a sample of the joined batch, which
+    Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, which
     all processes share; they depend on the seed alone, not on how scores are held. Those of an angle are kept in
     [0, π/2], and beyond ``θ + m = π`` the score goes on as ArcFace's. In evaluation mode every margin is m.
 

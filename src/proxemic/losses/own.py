@@ -83,14 +83,30 @@ class MakesLoss(Protocol):
     def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
 
 
-def make_loss(make: MakesLoss, num_classes: int, embedding_size: int) -> Loss:
+def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normalized: bool = False) -> Loss:
     """The loss that a recipe asks for.
+
+    Args:
+        make: Of the recipe.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
+        normalized: The model scales embeddings to unit length.
+
+    Raises:
+        ValueError: If the loss depends on the lengths of the embeddings, and the model normalises them.
 
     >>> type(make_loss(lambda num_classes, embedding_size: nn.CrossEntropyLoss(), 3, 2)).__name__
     'OwnLoss'
     """
     loss = call_with_known(make, num_classes=num_classes, embedding_size=embedding_size)
-    return loss if isinstance(loss, ProxyLoss | PairwiseLoss) else OwnLoss(num_classes, embedding_size, loss)
+    if not isinstance(loss, ProxyLoss | PairwiseLoss):
+        return OwnLoss(num_classes, embedding_size, loss)
+    if normalized and isinstance(loss, ProxyLoss) and loss.reads_norms:
+        raise ValueError(
+            f"the loss is {loss_name(loss)}, which reads the lengths of the embeddings, but model.normalize is true, "
+            "which makes them all 1: set model.normalize to false."
+        )
+    return loss
 
 
 def loss_name(loss: nn.Module) -> str:

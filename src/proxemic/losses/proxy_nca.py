@@ -1,4 +1,4 @@
-"""ProxyNCA and ProxyNCA++: neighbourhood component analysis with one neighbour a class, its proxy."""
+"""ProxyNCA and ProxyNCA++: neighbourhood component analysis with one neighbour per class, its proxy."""
 
 from typing import Unpack
 

@@ -1,4 +1,4 @@
-"""SoftTriple: several proxies a class and a margin, in a softmax."""
+"""SoftTriple: several proxies per class and a margin, in a softmax."""
 
 from typing import Unpack
 

@@ -56,7 +56,7 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         "config": asdict(model.config) | custom,
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
-        "libraries": {name: found for name in ("proxemic", "torch", "timm") if (found := _version(name))},
+        "libraries": {name: number for name in ("proxemic", "torch", "timm") if (number := _version(name))},
     }
     try:
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
@@ -120,7 +120,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     return model.eval(), preprocessing
 
 
-def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
+def _check_shapes(shapes: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
     """Raise `ValueError` where the network has other tensors, before it takes the memory that it is said to need."""
     try:
         with torch.device("meta"):
@@ -128,22 +128,22 @@ def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Pat
     except (NotImplementedError, RuntimeError):
         return  # a network that computes with values while it is built: it is compared when it is filled
     needed = {name: list(value.shape) for name, value in state.items()}
-    wrong = sorted(name for name in needed.keys() | found.keys() if needed.get(name) != found.get(name))
+    wrong = sorted(name for name in needed.keys() | shapes.keys() if needed.get(name) != shapes.get(name))
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"{file} does not fit {config.backbone_name}: {name} has shape {found.get(name, 'none')} but must have "
+            f"{file} does not fit {config.backbone_name}: {name} has shape {shapes.get(name, 'none')} but must have "
             f"{needed.get(name, 'none')} ({len(wrong)} such tensors)"
         )
 
 
 def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, dict[str, Any], str]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
-        config: dict[str, Any] = {**found["config"]} | _custom_backbone(found["config"].get("backbone"), backbone)
-        return ModelConfig(**config), dict(found["preprocessing"]), str(found["sha256"])
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
+        config: dict[str, Any] = {**content["config"]} | _custom_backbone(content["config"].get("backbone"), backbone)
+        return ModelConfig(**config), dict(content["preprocessing"]), str(content["sha256"])
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:

@@ -133,7 +133,7 @@ def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss
 
 
 def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
-    loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size)
+    loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
     if isinstance(loss, ProxyLoss):
         loss.count_classes(_counts(splits))
     if recipe.training.class_balance is not None and not (isinstance(loss, ProxyLoss) and loss.data_wise):

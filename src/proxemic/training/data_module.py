@@ -91,7 +91,7 @@ class TrainingData(LightningDataModule):
 
 
 class EpochOrder(Callback):
-    """Gives every epoch its own order and augmentation: Lightning tells epochs to its own samplers only."""
+    """Gives every epoch its own order and augmentation: Lightning tells the epoch only to its own samplers."""
 
     def __init__(self, data: TrainingData) -> None:
         self.data = data
@@ -103,7 +103,7 @@ class EpochOrder(Callback):
 def leave_signals(_: int = 0) -> None:
     """Leave Ctrl-C to the training process, and SIGTERM of others: a terminal, or SLURM, sends them to workers too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # a handler would not be told who sent it
+    if sys.platform == "linux":  # a handler does not learn who sent it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_with_training, daemon=True).start()
 

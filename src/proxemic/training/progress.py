@@ -50,7 +50,7 @@ class TrainingBar(TQDMProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        # What is said then begins on a line of its own.
+        # So that messages begin on a new line.
         if self._train_progress_bar is not None:
             self.train_progress_bar.close()
 

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class RunDirectory:
         """Raise `UserError` unless the directory holds a run.
 
         Args:
-            test: It is to be judged on the test classes, which a search must not look at.
+            test: It will be evaluated on the test classes, which a search must not look at.
         """
         if not self.recipe.is_file():
             raise UserError(
@@ -147,12 +147,12 @@ class RunDirectory:
             source: Where the images come from.
             splits: The images.
             earlier: Classes that the weights which the run begins with were trained on.
-            test: The run is to be judged on the test classes.
+            test: The run is to be evaluated on the test classes.
             processes: How many train it.
         """
         images = {"processes": processes, "images": fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)
-        RunClasses.of(source, splits, earlier).write(self.classes)
+        write_json(self.classes, asdict(RunClasses.of(source, splits, earlier)))
         write_text(self.recipe, recipe_yaml)
 
     def read_environment(self) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def test_proposition_iii_2_of_a_smooth_function(
 
 def assert_at_alpha(landscape: Landscape, alpha: float) -> None:
     found = find_minimum(landscape)
-    own, other = landscape.own, landscape.others[0]
+    own, other = landscape.target, landscape.others[0]
     expected = own + alpha * (own - other) / (own - other).norm()  # on the far side
     assert math.dist(found.place, expected.tolist()) < 1e-4
     assert found.distance == pytest.approx(alpha, abs=1e-4)
@@ -277,7 +277,7 @@ def test_no_place_of_a_dense_net_is_lower(name: str) -> None:
     turn = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
     radii = landscape.f1.alpha * torch.linspace(0, 1.25, 51, dtype=torch.float64)  # α is one of them
     circle = torch.stack((turn.cos(), turn.sin()), 1)
-    net = landscape.own + (radii.reshape(-1, 1, 1) * circle).flatten(0, 1)
+    net = landscape.target + (radii.reshape(-1, 1, 1) * circle).flatten(0, 1)
     place = torch.tensor([find_minimum(landscape).place], dtype=torch.float64)
     assert landscape.logits(place).item() <= landscape.logits(net).min() + 1e-9
 
@@ -310,7 +310,7 @@ def test_a_plane_of_many_dimensions_is_exact(loss: str, dim: int) -> None:
 def test_two_dimensions_keep_their_places_and_two_classes_have_a_plane() -> None:
     loss = EuclideanSoftmaxLoss(4, 2)
     landscape = landscape_of(loss, 2)
-    torch.testing.assert_close(landscape.own, loss.proxies[2, 0].detach().double())
+    torch.testing.assert_close(landscape.target, loss.proxies[2, 0].detach().double())
     assert len(landscape.in_plane) == 3
     two = landscape_of(WarpedSoftmaxLoss(2, 6, alpha=1.0, k1=0.5, k2=2.0), 1)
     assert find_minimum(two).distance == pytest.approx(1.0, abs=1e-4)

@@ -58,14 +58,14 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
         count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies per class"
         raise ValueError(f"there are {count}, but forces align with those on one proxy per class: give such a loss.")
     loss = copy.deepcopy(loss).eval()
-    x, w = (each.detach().clone().requires_grad_() for each in (scene.embeddings, scene.proxies))
+    x, w = (tensor.detach().clone().requires_grad_() for tensor in (scene.embeddings, scene.proxies))
     with torch.enable_grad():
         value = functional_call(loss, {"proxies": w}, (x, scene.labels))
-        on_embeddings, on_proxies = (-each for each in torch.autograd.grad(len(x) * value, (x, w)))
+        on_embeddings, on_proxies = (-gradient for gradient in torch.autograd.grad(len(x) * value, (x, w)))
     on_proxies = on_proxies.squeeze(1)
-    own = on_proxies[scene.labels]
-    alignment = F.cosine_similarity(on_embeddings, own, dim=1, eps=0)
-    still = (on_embeddings == 0).all(1) | (own == 0).all(1)
+    target = on_proxies[scene.labels]
+    alignment = F.cosine_similarity(on_embeddings, target, dim=1, eps=0)
+    still = (on_embeddings == 0).all(1) | (target == 0).all(1)
     return TrainingForces(on_embeddings, on_proxies, alignment.masked_fill(still, torch.nan))
 
 

@@ -45,12 +45,8 @@ def plot_forces(
         title: Above the plot.
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
 
-    Returns:
-        The axes.
-
     Raises:
         ValueError: As `two_class_forces`.
-        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> places = torch.tensor([[-2.0, 0.0], [6.0, 1.0]])
     >>> axes = plot_forces(places, torch.tensor([0, 1]), torch.tensor([[0.0, 0.0], [4.0, 0.0]]), title="no warp")
@@ -60,17 +56,17 @@ def plot_forces(
     axes = new_figure(5, 4).subplots() if axes is None else axes
     on_proxies = torch.zeros_like(proxies)
     for label, marker in ((0, "o"), (1, "s")):
-        mine, own, other = embeddings[labels == label], proxies[label], proxies[1 - label]
-        found = two_class_forces(mine, own, other, f1, f2, temperature=temperature)
-        unit = found.push.norm(dim=1, keepdim=True).clamp(min=torch.finfo(mine.dtype).tiny)
-        on_proxies[label] += (found.proxy_pull / unit).mean(0)
-        on_proxies[1 - label] += (found.proxy_push / unit).mean(0)
+        members, target, other = embeddings[labels == label], proxies[label], proxies[1 - label]
+        parts = two_class_forces(members, target, other, f1, f2, temperature=temperature)
+        unit = parts.push.norm(dim=1, keepdim=True).clamp(min=torch.finfo(members.dtype).tiny)
+        on_proxies[label] += (parts.proxy_pull / unit).mean(0)
+        on_proxies[1 - label] += (parts.proxy_push / unit).mean(0)
         if isinstance(f1, WarpPotential):
-            _draw_alpha(axes, own, other, f1.alpha)
-        for force, colour in ((found.pull, PULL), (found.push, PUSH), (found.coupled, COUPLED)):
-            _draw_arrows(axes, mine, force / unit, colour)
-        axes.plot(*mine.T, marker, color="white", markeredgecolor="#444444", markersize=5, zorder=4)
-        axes.plot(*own.tolist(), marker, color="black", markersize=10, zorder=4)
+            _draw_alpha(axes, target, other, f1.alpha)
+        for force, colour in ((parts.pull, PULL), (parts.push, PUSH), (parts.coupled, COUPLED)):
+            _draw_arrows(axes, members, force / unit, colour)
+        axes.plot(*members.T, marker, color="white", markeredgecolor="#444444", markersize=5, zorder=4)
+        axes.plot(*target.tolist(), marker, color="black", markersize=10, zorder=4)
     _draw_arrows(axes, proxies, on_proxies, COUPLED)
     low, high = torch.cat((embeddings, proxies)).aminmax(dim=0)
     for set_limits, least, most in zip((axes.set_xlim, axes.set_ylim), low.tolist(), high.tolist(), strict=True):
@@ -89,10 +85,12 @@ def _draw_arrows(axes: Any, places: Float[Tensor, "n 2"], arrows: Float[Tensor, 
     )  # fmt: skip
 
 
-def _draw_alpha(axes: Any, own: Float[Tensor, " 2"], other: Float[Tensor, " 2"], alpha: float) -> None:
+def _draw_alpha(axes: Any, target: Float[Tensor, " 2"], other: Float[Tensor, " 2"], alpha: float) -> None:
     turn = torch.linspace(0, 2 * math.pi, 181)
-    axes.plot(own[0] + alpha * turn.cos(), own[1] + alpha * turn.sin(), "--", color="#999999", linewidth=0.9, zorder=0)
-    axes.plot(*(own + alpha * F.normalize(own - other, dim=0)), "D", color=COUPLED, markersize=5, zorder=1)
+    axes.plot(
+        target[0] + alpha * turn.cos(), target[1] + alpha * turn.sin(), "--", color="#999999", linewidth=0.9, zorder=0
+    )
+    axes.plot(*(target + alpha * F.normalize(target - other, dim=0)), "D", color=COUPLED, markersize=5, zorder=1)
 
 
 def draw_forces(

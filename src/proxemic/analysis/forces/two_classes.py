@@ -37,7 +37,7 @@ class Forces:
 
 def two_class_forces(
     embeddings: Float[Tensor, "embeddings dim"],
-    own: Float[Tensor, " dim"],
+    target: Float[Tensor, " dim"],
     other: Float[Tensor, " dim"],
     f1: Function = torch.positive,
     f2: Function = torch.positive,
@@ -48,10 +48,9 @@ def two_class_forces(
 
     Args:
         embeddings: e, all of one class.
-        own: p_c.
+        target: p_c.
         other: p_c'.
-        f1: Elementwise on the distance to the own proxy; a warp with its Δ, which has no gradient, may be given as it
-            is trained.
+        f1: Elementwise on the distance to the target proxy; a warp may be given with its Δ, which has no gradient.
         f2: Elementwise on the distance to the other.
         temperature: T > 0.
 
@@ -68,7 +67,7 @@ def two_class_forces(
     with torch.enable_grad():
         # Each distance has an embedding of its own, so that the gradient comes in parts.
         near, far = (embeddings.detach().clone().requires_grad_() for _ in range(2))
-        proxies = tuple(each.detach().expand_as(embeddings).clone().requires_grad_() for each in (own, other))
+        proxies = tuple(proxy.detach().expand_as(embeddings).clone().requires_grad_() for proxy in (target, other))
         logits = _of_distance(f1, near, proxies[0]) - _of_distance(f2, far, proxies[1])
         value = F.softplus(temperature * logits).sum()
         pull, push, proxy_pull, proxy_push = (

@@ -194,20 +194,20 @@ def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
 def _descend(
     unit: Float64[Tensor, "classes dim"], rows: Int64[Tensor, " rows"], scale: float, tolerance: float
 ) -> Float64[Tensor, "rows dim"]:
-    found = unit[rows]
+    minimizers = unit[rows]
     left = torch.arange(len(rows), device=unit.device)
-    x, own = found.clone(), rows
-    gradient = _gradient(unit, x, own, scale)
+    x, target = minimizers.clone(), rows
+    gradient = _gradient(unit, x, target, scale)
     steepness = torch.full_like(x[:, :1], scale)
     for _ in range(_STEPS):
         moving = ~_settled(x, gradient, scale, tolerance)
-        found[left[~moving]] = x[~moving]
-        left, own, x, gradient, steepness = (each[moving] for each in (left, own, x, gradient, steepness))
+        minimizers[left[~moving]] = x[~moving]
+        left, target, x, gradient, steepness = (tensor[moving] for tensor in (left, target, x, gradient, steepness))
         if not len(left):
-            return found
+            return minimizers
         step = steepness * x - gradient
         new = step / step.norm(dim=1, keepdim=True)
-        there, moved = _gradient(unit, new, own, scale), new - x
+        there, moved = _gradient(unit, new, target, scale), new - x
         # Of a convex h this keeps the parabola above it; from gradients, as values agree to half their digits too soon.
         curvature = 2 * ((there - gradient) * moved).sum(1, keepdim=True)
         enough = curvature <= steepness * moved.square().sum(1, keepdim=True)
@@ -216,11 +216,11 @@ def _descend(
     raise ValueError(f"{len(left)} of {len(rows)} classes have no minimiser to {tolerance:g} after {_STEPS} steps.")
 
 
-def _gradient(unit: Tensor, x: Tensor, own: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
+def _gradient(unit: Tensor, x: Tensor, target: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
     """Of h."""
     logits = (scale * x) @ unit.T
-    logits.scatter_(1, own.unsqueeze(1), -torch.inf)
-    return scale * (logits.softmax(1) @ unit - unit[own])
+    logits.scatter_(1, target.unsqueeze(1), -torch.inf)
+    return scale * (logits.softmax(1) @ unit - unit[target])
 
 
 def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Bool[Tensor, " rows"]:

@@ -69,8 +69,8 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     ([2, 1, 0], 2, 0.333)
     """
     itself = torch.arange(len(embeddings))
-    _, found = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
-    return Hubness(found.flatten().bincount(minlength=len(embeddings)).cpu(), k)
+    _, neighbours = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
+    return Hubness(neighbours.flatten().bincount(minlength=len(embeddings)).cpu(), k)
 
 
 @torch.no_grad()

@@ -86,7 +86,6 @@ def plot_gradient_field(
 
     Raises:
         ValueError: If an argument is not allowed.
-        ModuleNotFoundError: If there are no axes and matplotlib is not installed.
 
     >>> from proxemic.losses import NormalizedSoftmaxLoss
     >>> plot_gradient_field(NormalizedSoftmaxLoss(4, 2)).get_aspect()
@@ -171,17 +170,17 @@ def _draw_points(axes: Any, loss: ProxyLoss | PairwiseLoss, label: int, rest: Re
         proxies = loss.proxies.detach()
         points.append(proxies.flatten(0, 1))
         labels += torch.arange(len(proxies)).repeat_interleave(proxies.shape[1]).tolist()
-        markers += ["*" if own == label else "X" for own in labels]
+        markers += ["*" if number == label else "X" for number in labels]
     if rest is not None:
         points.append(rest[0])
         labels += rest[1].tolist()
         markers += ["o"] * len(rest[0])
-    for point, own, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
+    for point, number, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
         place = (unit(point) if directions else point).tolist()
         away = (-17 * place[0], -17 * place[1]) if directions else (0, -15)
-        colour = OWN if own == label else WRONG
+        colour = OWN if number == label else WRONG
         axes.plot(*place, marker=marker, color=colour, markersize=15 if marker == "*" else 10, markeredgecolor="white")
         axes.annotate(
-            str(own), place, away, textcoords="offset points", color=colour, fontsize=9, weight="bold",
+            str(number), place, away, textcoords="offset points", color=colour, fontsize=9, weight="bold",
             ha="center", va="center", bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
         )  # fmt: skip

@@ -142,7 +142,9 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
     with _one_thread(), at_rest(loss):
         changes = [gradient_changes(loss, generator) for _ in range(batches)]
-    return Characteristics(loss.proxies_per_class, **{name: max(each[name] for each in changes) for name in changes[0]})
+    return Characteristics(
+        loss.proxies_per_class, **{name: max(batch[name] for batch in changes) for name in changes[0]}
+    )
 
 
 def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> dict[str, ProxyLoss]:
@@ -191,5 +193,5 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _yes(found: bool) -> Answer:
-    return Answer.YES if found else Answer.NO
+def _yes(has: bool) -> Answer:
+    return Answer.YES if has else Answer.NO

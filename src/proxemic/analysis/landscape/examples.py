@@ -81,8 +81,8 @@ def paper_landscapes() -> dict[str, dict[str, Landscape]]:
     two, four = polygon(2, SIDE), polygon(4, SIDE)
     functions = [named_functions(name) for name in ("identity", "square", "square-root", "warp")]
     pairs = {
-        f"of these only classes 0 and {each}": Landscape(four[0], four[each : each + 1], PAPER_WARP)
-        for each in (1, 2, 3)
+        f"of these only classes 0 and {other}": Landscape(four[0], four[other : other + 1], PAPER_WARP)
+        for other in (1, 2, 3)
     }
     return {
         "functions": {title: Landscape(two[0], two[1:], f1, f2) for title, f1, f2 in functions},

@@ -36,7 +36,7 @@ def landscape_grid(
     """
     step = 2 * check_positive("half_width", half_width) / (points - 1)
     line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # 0 in the middle, to the last bit
-    x, y = landscape.own.double()[:2, None] + line
+    x, y = landscape.target.double()[:2, None] + line
     rows, columns = torch.meshgrid(y, x, indexing="ij")
     values = landscape(torch.stack((columns, rows), 2).flatten(0, 1))
     return x, y, values.unflatten(0, (points, points))
@@ -57,12 +57,8 @@ def plot_landscape(
         title: Above the plot.
         axes: Matplotlib's axes to draw on; ``None``: of a new figure.
 
-    Returns:
-        The axes.
-
     Raises:
         ValueError: If an argument is not allowed.
-        ModuleNotFoundError: If matplotlib is not installed.
 
     >>> axes = plot_landscape(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 6.0, title="no warp")
     >>> axes.get_title(), axes.get_xlim() == (-6, 6)
@@ -71,7 +67,7 @@ def plot_landscape(
     axes = new_figure(4.6, 4).subplots() if axes is None else axes
     from matplotlib.colors import BoundaryNorm
 
-    x, y, values = (each.numpy() for each in landscape_grid(landscape, half_width))
+    x, y, values = (part.numpy() for part in landscape_grid(landscape, half_width))
     levels = _levels(values)
     norm = BoundaryNorm(levels, 256)
     filled = axes.contourf(x, y, values, levels=levels, cmap="viridis", norm=norm)
@@ -79,17 +75,17 @@ def plot_landscape(
     bar = axes.figure.colorbar(filled, ax=axes, shrink=0.85, ticks=levels[:: max(1, len(levels) // 6)])
     bar.ax.set_yticklabels([f"{level:.2g}" for level in bar.get_ticks()], fontsize=7)
     bar.ax.minorticks_off()
-    own = landscape.own.tolist()
+    target = landscape.target.tolist()
     if isinstance(landscape.f1, WarpPotential):
         turn, alpha = torch.linspace(0, 2 * math.pi, 181), landscape.f1.alpha
-        circle = (own[0] + alpha * turn.cos(), own[1] + alpha * turn.sin())
+        circle = (target[0] + alpha * turn.cos(), target[1] + alpha * turn.sin())
         axes.plot(*circle, "--", color="white", linewidth=1.2, label="distance α")
-    axes.plot(*own, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
+    axes.plot(*target, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
     others = landscape.in_plane
     axes.plot(*others.T, "X", color="black", markersize=9, markeredgecolor="white", label="other proxy")
     if minimum is not None:
-        _mark(axes, own, minimum, half_width)
-    (left, right), (low, high) = ((place - half_width, place + half_width) for place in own)
+        _mark(axes, target, minimum, half_width)
+    (left, right), (low, high) = ((place - half_width, place + half_width) for place in target)
     axes.set(xlim=(left, right), ylim=(low, high), aspect="equal")
     axes.set_title(title, fontsize=9, parse_math=False)
     axes.tick_params(labelsize=7)
@@ -135,16 +131,16 @@ def _levels(values: Any) -> list[float]:
     """Quantiles; of a level landscape two that enclose it."""
     import numpy as np
 
-    found = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
-    return found.tolist() if len(found) > 2 else [found[0] - 0.5, found[0], found[-1] + 0.5]
+    levels = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
+    return levels.tolist() if len(levels) > 2 else [levels[0] - 0.5, levels[0], levels[-1] + 0.5]
 
 
-def _mark(axes: Any, own: list[float], minimum: Minimum, half_width: float) -> None:
+def _mark(axes: Any, target: list[float], minimum: Minimum, half_width: float) -> None:
     if not minimum.runs_away:
         label = "minimum (nearest of equals)" if minimum.flat else "minimum"
         axes.plot(*minimum.place, "D", color=MARK, markersize=6, markeredgecolor="white", label=label)
         return
-    away = [(place - start) / minimum.distance for place, start in zip(minimum.place, own, strict=True)]
-    start, end = ([own[axis] + share * half_width * away[axis] for axis in (0, 1)] for share in (0.55, 0.92))
+    away = [(place - start) / minimum.distance for place, start in zip(minimum.place, target, strict=True)]
+    start, end = ([target[axis] + share * half_width * away[axis] for axis in (0, 1)] for share in (0.55, 0.92))
     axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": MARK, "linewidth": 2.5})
     axes.plot([], [], color=MARK, linewidth=2.5, marker=">", label="minimum at infinity")

@@ -94,9 +94,9 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
     start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
-    found = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
+    components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
     # As scikit-learn scales it; rows that are all the same have no spread to scale by.
-    start[:, : found.shape[1]] = 1e-4 * found / (found[:, 0].std(correction=0) or 1.0)
+    start[:, : components.shape[1]] = 1e-4 * components / (components[:, 0].std(correction=0) or 1.0)
     perplexity = min(perplexity, (len(embeddings) - 1) / 3)
     # Of several threads the sums would differ in the last bit, and soon the whole map.
     with threadpool_limits(1):

@@ -52,7 +52,7 @@ class Statement:
     @classmethod
     def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor) -> "Statement":
         """From the sides of all cases, of which there is at least one."""
-        observed, bound = (each.flatten().double() for each in torch.broadcast_tensors(observed, bound))
+        observed, bound = (side.flatten().double() for side in torch.broadcast_tensors(observed, bound))
         beyond = bound - observed if "≥" in claim else observed - bound
         worst = int(beyond.argmax())
         holds = int((beyond <= _ROUNDING).sum())
@@ -90,9 +90,9 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
         ):
             cases.setdefault((name, claim), []).append(torch.broadcast_tensors(*sides))
     statements = [
-        Statement.of(*key, *(torch.cat(sides) for sides in zip(*found, strict=True)))
-        for key, found in cases.items()
-        if sum(len(each) for each, _ in found)
+        Statement.of(*key, *(torch.cat(sides) for sides in zip(*sides_of, strict=True)))
+        for key, sides_of in cases.items()
+        if sum(len(left) for left, _ in sides_of)
     ]
     return [*statements, _proposition_iii_2(generator)]
 
@@ -123,7 +123,7 @@ def pair_bounds(
     >>> [each.holds == each.cases for each in pair_bounds(x, torch.tensor([0, 0, 1]), w)]
     [True, True, True, True, True, True]
     """
-    x, w = (F.normalize(each.detach().cpu().double(), dim=1) for each in (embeddings, proxies))
+    x, w = (F.normalize(rows.detach().cpu().double(), dim=1) for rows in (embeddings, proxies))
     labels = labels.cpu()
     counts = labels.bincount()
     if counts.max() < 2 or (counts > 0).sum() < 2:
@@ -138,9 +138,9 @@ def pair_bounds(
     positive = order[starts[labels[anchor]] + (place[anchor] + step) % counts[labels[anchor]]]
     negative = torch.randint(len(x), (_TRIPLETS,), generator=generator)
     apart = labels[negative] != labels[anchor]
-    found = list(_proposition_1(x, w, labels, anchor[apart], positive[apart], negative[apart]))
-    found += _proposition_2(x, w, labels, anchor.unique(), positive[_first(anchor)])
-    return [Statement.of(*each) for each in found]
+    cases = list(_proposition_1(x, w, labels, anchor[apart], positive[apart], negative[apart]))
+    cases += _proposition_2(x, w, labels, anchor.unique(), positive[_first(anchor)])
+    return [Statement.of(*case) for case in cases]
 
 
 def _sizes(generator: torch.Generator, low: tuple[int, int], high: tuple[int, int]) -> tuple[int, int]:
@@ -190,13 +190,13 @@ def _proposition_2(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, most: 
     exceeds = []
     for some, others in zip(a.split(1024), p.split(1024), strict=True):
         pairs = (x[some] @ x.T).masked_fill(y[some, None] == y, -torch.inf).logsumexp(1) - (x[some] * x[others]).sum(1)
-        own = F.one_hot(y[some], len(w)).bool()
-        proxies = (x[some] @ w.T).masked_fill(own, -torch.inf).logsumexp(1) - (x[some] * w[y[some]]).sum(1)
+        target = F.one_hot(y[some], len(w)).bool()
+        proxies = (x[some] @ w.T).masked_fill(target, -torch.inf).logsumexp(1) - (x[some] * w[y[some]]).sum(1)
         exceeds.append(pairs - proxies)
-    found = torch.cat(exceeds)
+    exceeded = torch.cat(exceeds)
     name = f"Proposition 2, {most} embeddings per class"
-    yield name, "L_NCA − L_Proxy-NCA ≤ 2ε", found, 2 * epsilon
-    yield f"{name}, corrected", f"L_NCA − L_Proxy-NCA ≤ 2ε + log {most}", found, 2 * epsilon + math.log(most)
+    yield name, "L_NCA − L_Proxy-NCA ≤ 2ε", exceeded, 2 * epsilon
+    yield f"{name}, corrected", f"L_NCA − L_Proxy-NCA ≤ 2ε + log {most}", exceeded, 2 * epsilon + math.log(most)
 
 
 def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Case]:
@@ -254,7 +254,7 @@ def _proposition_iii_2(generator: torch.Generator) -> Statement:
     off = []
     for alpha, k1, k2, apart in torch.rand(_LANDSCAPES, 4, generator=generator, dtype=torch.float64).tolist():
         warp = WarpPotential(0.1 + 10 * alpha, 0.05 + 0.9 * k1, 1.05 + 2 * k2)
-        found = find_minimum(Landscape(torch.zeros(2), torch.tensor([[0.5 + 6 * apart, 0.0]]), warp))
-        off.append(math.hypot(found.place[0] + warp.alpha, found.place[1]))
+        minimum = find_minimum(Landscape(torch.zeros(2), torch.tensor([[0.5 + 6 * apart, 0.0]]), warp))
+        off.append(math.hypot(minimum.place[0] + warp.alpha, minimum.place[1]))
     limit = torch.tensor([_SEARCH]).double()
     return Statement.of("Proposition III.2", f"|minimum − α| ≤ {_SEARCH:g}", torch.tensor(off), limit)

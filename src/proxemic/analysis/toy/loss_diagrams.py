@@ -106,11 +106,11 @@ def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
     figure = new_figure(11, 7.4)
     rows = []
     for axes, name in zip(figure.subplots(2, 3).flat, DIAGRAMS, strict=True):
-        for kind, ends, found in zip(("embedding", "proxy"), (EMBEDDINGS, PROXIES), pair_forces(name), strict=True):
-            for i, j in found.nonzero().tolist():
-                force = found[i, j].item()
+        for kind, ends, forces in zip(("embedding", "proxy"), (EMBEDDINGS, PROXIES), pair_forces(name), strict=True):
+            for i, j in forces.nonzero().tolist():
+                force = forces[i, j].item()
                 rows.append((name, kind, i, j, force))
-                width = 0.6 + 3 * abs(force) / found.abs().max().item()
+                width = 0.6 + 3 * abs(force) / forces.abs().max().item()
                 line = zip(EMBEDDINGS[i].tolist(), ends[j].tolist(), strict=True)
                 axes.plot(*line, color=PULL if force > 0 else PUSH, linewidth=width, alpha=0.75, zorder=1)
         if name.startswith("f"):
@@ -127,10 +127,10 @@ def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
 
 
 def _draw_coupled(axes: Any) -> None:
-    for label, own in enumerate(PROXIES):
+    for label, target in enumerate(PROXIES):
         others = torch.cat((PROXIES[:label], PROXIES[label + 1 :]))
         axes.plot(
-            *find_minimum(Landscape(own, others, WARP)).place, SHAPES[label], color=COUPLED, markersize=6, zorder=3
+            *find_minimum(Landscape(target, others, WARP)).place, SHAPES[label], color=COUPLED, markersize=6, zorder=3
         )
     places = EMBEDDINGS.clone().requires_grad_()
     value = _warped(torch.empty(0), torch.cdist(places, PROXIES))

@@ -30,8 +30,8 @@ def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Any:
     2
     """
     figure, axes = _stage(scenes, class_names)
-    for each, scene in zip(axes, scenes.values(), strict=True):
-        plot_scene(each, scene, reach_of([scene]))
+    for panel, scene in zip(axes, scenes.values(), strict=True):
+        plot_scene(panel, scene, reach_of([scene]))
     return figure
 
 
@@ -58,8 +58,8 @@ def animate_scenes(
 
     frames = []
     for epoch in epochs:
-        for each, film, reach in zip(axes, films.values(), reaches, strict=True):
-            plot_scene(each, film[epoch], reach)
+        for panel, film, reach in zip(axes, films.values(), reaches, strict=True):
+            plot_scene(panel, film[epoch], reach)
         figure.supxlabel(f"epoch {epoch}", fontsize=10)
         frames.append(_frame(figure))
         figure.set_layout_engine("none")  # laid out once, so that nothing moves but the embeddings
@@ -109,8 +109,8 @@ def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
     colours = [class_colour(label) for label in scene.labels.tolist()]
     axes.scatter(*scene.embeddings.T.tolist(), c=colours, s=7, alpha=0.6, linewidths=0, **more)
     if scene.proxies is not None:
-        classes, each, _ = scene.proxies.shape
-        stars = [class_colour(label) for label in range(classes) for _ in range(each)]
+        classes, per_class, _ = scene.proxies.shape
+        stars = [class_colour(label) for label in range(classes) for _ in range(per_class)]
         places = scene.proxies.flatten(0, 1).T.tolist()
         axes.scatter(*places, c=stars, s=130, marker="*", edgecolors="black", linewidths=0.8, zorder=5, **more)
     limits = (-reach, reach)
@@ -121,5 +121,5 @@ def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
 
 def reach_of(scenes: Sequence[Scene]) -> float:
     """How far axes reach from the origin to show all embeddings and proxies."""
-    parts = [each for scene in scenes for each in (scene.embeddings, scene.proxies) if each is not None]
+    parts = [places for scene in scenes for places in (scene.embeddings, scene.proxies) if places is not None]
     return 1.06 * max(float(part.abs().max()) for part in parts) or 1.0

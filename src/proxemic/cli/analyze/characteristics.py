@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "characteristics",
@@ -25,16 +29,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--numbers", action="store_true", help="also print how much gradients changed")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write answers and numbers to a table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write answers and numbers as JSON")
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import characteristics
 
-    result = characteristics(
-        proxies_per_class=arguments.proxies_per_class, seed=arguments.seed, csv=arguments.csv, json=arguments.json
+    return characteristics(
+        proxies_per_class=arguments.proxies_per_class,
+        seed=arguments.seed,
+        numbers=arguments.numbers,
+        csv=arguments.csv,
+        json=arguments.json,
     )
-    print(result)
-    if arguments.numbers:
-        print(result.changes())

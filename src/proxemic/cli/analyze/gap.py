@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "gap",
@@ -26,12 +30,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--out", type=Path, metavar="STEM", help="write STEM.png, .svg and .csv (three-proxies, RUN/gap)"
     )
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import gap
-    from proxemic.cli.analyze.printing import print_analysis
 
-    print_analysis(gap(arguments.runs, images=not arguments.no_images, epsilon=arguments.epsilon, out=arguments.out))
+    return gap(arguments.runs, images=not arguments.no_images, epsilon=arguments.epsilon, out=arguments.out)

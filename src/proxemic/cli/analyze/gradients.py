@@ -2,13 +2,17 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 PAPER = "ProxyAnchorLoss,SoftTripleLoss,MultiProxyAnchorLoss,DataWiseMultiProxyAnchorLoss,AllPairMultiProxyAnchorLoss"
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "gradients",
@@ -22,13 +26,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--out", type=Path, default=Path("gradients"), metavar="STEM", help="name of the files (%(default)s)"
     )
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import gradients
-    from proxemic.cli.analyze.printing import print_analysis
 
     losses = list(dict.fromkeys(name.strip() for name in arguments.losses.split(",")))
-    print_analysis(gradients(losses, seed=arguments.seed, out=arguments.out))
+    return gradients(losses, seed=arguments.seed, out=arguments.out)

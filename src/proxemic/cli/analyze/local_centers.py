@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "local-centers",
@@ -20,19 +24,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--shuffles", type=int, default=200, help="for the range of chance (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of augmentation and shuffles (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import local_centers
 
-    print(
-        local_centers(
-            arguments.runs,
-            draws=arguments.draws,
-            shuffles=arguments.shuffles,
-            seed=arguments.seed,
-            json=arguments.json,
-        )
+    return local_centers(
+        arguments.runs, draws=arguments.draws, shuffles=arguments.shuffles, seed=arguments.seed, json=arguments.json
     )

@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "map",
@@ -32,15 +36,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--no-proxies", dest="proxies", action="store_false", help="draw the embeddings alone")
     parser.add_argument("--seed", type=int, default=0, help="of the chosen classes (%(default)s)")
     parser.add_argument("--out", type=Path, metavar="STEM", help="begin the files' names so (RUN/map)")
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import embedding_map
 
     names = ("split", "method", "classes", "thumbnails", "proxies", "seed", "out")
-    result = embedding_map(arguments.run_directory, **{name: getattr(arguments, name) for name in names})
-    plots = ", ".join(dict.fromkeys(path.stem for path in result.written))
-    print(result)
-    print(f"Wrote {result.written[0].parent}: {plots}, each as .png, .svg and .csv")
+    return embedding_map(arguments.run_directory, **{name: getattr(arguments, name) for name in names})

@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "robustness",
@@ -29,15 +33,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--against", choices=["paper"], help="also show what the paper prints (Table IV), and what differs in protocol"
     )
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg and .csv (RUN/robustness)")
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import robustness
-    from proxemic.cli.analyze.printing import print_analysis
 
-    result = robustness(
+    return robustness(
         arguments.runs,
         corruptions=None if arguments.corruptions is None else arguments.corruptions.split(","),
         severities=arguments.severities,
@@ -46,7 +49,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         against_paper=arguments.against == "paper",
         out=arguments.out,
     )
-    print_analysis(result)
 
 
 def _levels(text: str) -> list[int]:

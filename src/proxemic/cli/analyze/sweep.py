@@ -3,11 +3,15 @@
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "sweep",
@@ -34,16 +38,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--metric", default="recall@1", help="of the test (%(default)s)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (%(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where runs, figures and tables go")
-    parser.set_defaults(run=run, takes_flags=True)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import sweep
-    from proxemic.cli.analyze.printing import print_analysis
     from proxemic.cli.compare import read_seeds
 
-    result = sweep(
+    return sweep(
         arguments.recipe,
         arguments.vary,
         out=arguments.out,
@@ -54,4 +57,3 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         workers=arguments.workers,
         report=partial(print, flush=True),  # hours pass between two lines
     )
-    print_analysis(result)

@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "toy",
@@ -26,13 +30,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--no-animation", action="store_true", help="write the figure alone")
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg, .csv and .gif (RUN/toy)")
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import toy
-    from proxemic.cli.analyze.printing import print_analysis
 
     animation = not arguments.no_animation
-    print_analysis(toy(arguments.runs, diagram=arguments.diagram, animation=animation, out=arguments.out))
+    return toy(arguments.runs, diagram=arguments.diagram, animation=animation, out=arguments.out)

@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_parser", "run"]
+if TYPE_CHECKING:
+    from proxemic.analyze import Analysis
+
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "trajectories",
@@ -22,13 +26,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--measure", default="avg_dtp", metavar="COLUMN", help="a column of history.csv (%(default)s)")
     parser.add_argument("--log", action="store_true", help="a logarithmic axis")
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg and .csv (the first run's folder)")
-    parser.set_defaults(run=run, takes_flags=False)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Analyze and print."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+    """Call the function with what the flags say."""
     from proxemic.analyze import trajectories
-    from proxemic.cli.analyze.printing import print_analysis
 
-    result = trajectories(arguments.runs, measure=arguments.measure, logarithmic=arguments.log, out=arguments.out)
-    print_analysis(result)
+    return trajectories(arguments.runs, measure=arguments.measure, logarithmic=arguments.log, out=arguments.out)

@@ -35,13 +35,6 @@ def unpack(archive: Path, tree: str) -> Path:
     It is made under a hidden name and renamed at the end, so that a folder of that name is whole, whatever happens on
     the way. Links, and names that lead out of the folder, are refused; other folders of the archive are left out.
 
-    Args:
-        archive: The file.
-        tree: A folder at the top of the archive.
-
-    Returns:
-        The folder.
-
     Raises:
         ValueError: If the archive is damaged, holds no such folder or something unsafe, or the disk is too small.
     """

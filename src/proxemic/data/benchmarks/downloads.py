@@ -181,8 +181,8 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
 def _start(response: HTTPResponse) -> int:
     if response.status != 206:
         return 0
-    told = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(told[1]) if told else -1
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(match[1]) if match else -1
 
 
 def _version(response: HTTPResponse) -> str:
@@ -194,10 +194,10 @@ def _version(response: HTTPResponse) -> str:
 def _finish(part: _Part, md5: str | None) -> None:
     with part.path.open("r+b") as file:  # Windows flushes writable files only
         os.fsync(file.fileno())
-    found = None if md5 is None else calculate_md5(part.path)
-    if found != md5:
+    actual = None if md5 is None else calculate_md5(part.path)
+    if actual != md5:
         part.path.unlink()
         part.note.unlink(missing_ok=True)
-        raise _Refused(f"what came is corrupted or another file, with MD5 {found} instead of {md5}, and was removed")
+        raise _Refused(f"what came is corrupted or another file, with MD5 {actual} instead of {md5}, and was removed")
     part.path.replace(part.target)
     part.note.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from proxemic.data.benchmarks.benchmark import Benchmark, Official
 from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.splits import check_fraction
 
 _NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _MIRROR = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -80,10 +81,7 @@ class FashionMNIST(Benchmark):
             )
             note = "Official training images of the first five classes train, test images of the last five test."
             return super().arrange(Official(train, test), (note, *notes))
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
-            )
+        check_fraction("validation_fraction", self.validation_fraction)
         note = "The test classes were trained on (split is 'images'): a plot to look at, no judgement of retrieval."
         order = torch.randperm(len(official.train), generator=torch.Generator().manual_seed(self.split_seed))
         held = math.floor(len(order) * self.validation_fraction)

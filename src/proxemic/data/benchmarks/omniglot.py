@@ -116,9 +116,9 @@ def _locate(root: Path, archive: OriginalFile) -> Path | None:
 
 
 def _find(root: Path, archive: OriginalFile) -> Path:
-    found = _locate(root, archive)
-    if found:
-        return found
+    place = _locate(root, archive)
+    if place is not None:
+        return place
     raise ValueError(
         f"{root} has neither {archive.name} nor a folder {archive.name.removesuffix('.zip')}: set download to true, or "
         f"fetch {archive.url} and put it there."

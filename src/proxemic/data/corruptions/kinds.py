@@ -99,7 +99,7 @@ def _disk(radius: float) -> Float32[Tensor, "side side"]:
     x, y = torch.cartesian_prod(line, line)[(line.square().unsqueeze(1) + line.square() <= radius**2).flatten()].T
     reach = math.ceil(radius)
     pixels = torch.arange(-reach, reach + 1)
-    across, down = ((1 - (each.unsqueeze(1) - pixels).abs()).clamp(min=0) for each in (x, y))
+    across, down = ((1 - (points.unsqueeze(1) - pixels).abs()).clamp(min=0) for points in (x, y))
     return (down.T @ across / len(x)).to(torch.float32)
 
 

@@ -110,7 +110,7 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
             raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
     if not same or len(images) != 2 * len(same):
         raise ValueError(
-            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag and at "
+            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and at "
             "least one flag."
         )
     encoded: list[bytes | bytearray] = []
@@ -129,7 +129,7 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
         if not isinstance(flag, int) or flag not in (0, 1):
             raise ValueError(f"{path}: flag {place}, counted from 0, is {_name(flag)}, but it must be a bool.")
     # A bytearray is copied once, however often the file refers to it.
-    copies = {identity: bytes(content) for identity, content in {id(each): each for each in encoded}.items()}
+    copies = {identity: bytes(content) for identity, content in {id(content): content for content in encoded}.items()}
     return [copies[id(content)] for content in encoded], [bool(flag) for flag in same]
 
 

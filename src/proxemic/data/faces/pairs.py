@@ -12,8 +12,8 @@ from torch import Tensor
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
+from proxemic.data.sources.listing import first_few
 
-_NAMED = 3  # examples a message gives before it only counts
 _NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"
 _SAME = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NUMBER}")
 _DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
@@ -85,8 +85,8 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     number, header = next(lines, (1, ""))
     if not re.fullmatch(r"([1-9][0-9]{0,8}\s+)?[1-9][0-9]{0,8}", header):
         raise ValueError(f"{path}, line {number}: {header!r} is neither `folds count` nor `count`, as LFW lists begin.")
-    *several, count = map(int, header.split())
-    folds = several[0] if several else 1
+    *folds_given, count = map(int, header.split())
+    folds = folds_given[0] if folds_given else 1
 
     places: dict[str, int] = {}  # of each image, in order of appearance
     pairs: list[tuple[int, int]] = []
@@ -107,8 +107,8 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     if root is not None:
         missing = [name for name in names if not (root / name).is_file()]
         if missing:
-            named = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
-            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {named}.")
+            examples = first_few(missing)
+            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {examples}.")
     indices = torch.tensor(pairs)
     order = torch.arange(len(pairs))
     paths = [Path(name) if root is None else root / name for name in names]
@@ -129,13 +129,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
     """The two images of a line, without suffix."""
     wanted, other = (_SAME, _DIFFERENT) if same else (_DIFFERENT, _SAME)
-    found = wanted.fullmatch(line)
-    if not found:
+    match = wanted.fullmatch(line)
+    if not match:
         if not other.fullmatch(line):
             raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
         kinds = ("one person", "two people") if same else ("two people", "one person")
         raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress} pairs of {kinds[0]}.")
-    names = (found[1], found[2], found[1], found[3]) if same else found.groups()
+    names = (match[1], match[2], match[1], match[3]) if same else match.groups()
     if not same and names[0] == names[2]:
         raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
     first, second = (f"{name}/{name}_{int(number):04}" for name, number in (names[:2], names[2:]))

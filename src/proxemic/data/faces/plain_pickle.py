@@ -65,9 +65,6 @@ class Array:
 def unpickle(content: bytes) -> object:
     """Build the plain data that a pickle describes.
 
-    Args:
-        content: A pickle of protocol 2 to 5.
-
     Returns:
         Lists, tuples, None, bytes, bytearrays, strings, integers and bools, and `Array` for those of NumPy.
 

@@ -12,12 +12,7 @@ PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
 
 @dataclass(frozen=True)
 class VerificationSet:
-    """A published set of pairs, in ten folds.
-
-    Args:
-        title: Its name in print.
-        pairs: How many it has, half of them of one person.
-    """
+    """A published set of pairs, in ten folds."""
 
     title: str
     pairs: int
@@ -41,9 +36,6 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
         folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
             .jpg, in .jpeg or in .png.
 
-    Returns:
-        The pairs, and notes for the user: whether there are not as many as were published.
-
     Raises:
         ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
 
@@ -60,7 +52,7 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     if pack.exists():
         source, pairs = pack, read_face_pack(pack)
     elif name == "lfw" and pairs_list.exists() and images.is_dir():
-        suffix = next((each for each in _SUFFIXES if any(images.glob(f"*/*_0001{each}"))), _SUFFIXES[0])
+        suffix = next((ending for ending in _SUFFIXES if any(images.glob(f"*/*_0001{ending}"))), _SUFFIXES[0])
         source, pairs = pairs_list, read_lfw_pairs(pairs_list, images, suffix=suffix)
     else:
         other = ", and no pairs.txt with a folder lfw of images" if name == "lfw" else ""

@@ -72,10 +72,6 @@ class PixelFile:
 def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
     """Write images of mode L or RGB, one at a time, to a file that is whole or not there.
 
-    Args:
-        path: The file; it replaces one of that name, which processes that have it open go on reading.
-        images: The images; none but the one being written is kept.
-
     Raises:
         UserError: If it cannot be written, above all because the disk is full.
 
@@ -105,9 +101,9 @@ def _read_shapes(path: Path) -> Int64[np.ndarray, "images 3"]:
         if len(header) < _HEADER.size or not header.startswith(_FORMAT):
             raise ValueError(f"{path} is no file of decoded images.")
         _, count, length, checksum = _HEADER.unpack(header)
-        expected, found = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
-        if found != expected:
-            raise ValueError(f"{path} has {found:,} bytes, but by its header it must have {expected:,}.")
+        expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
+        if size != expected:
+            raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
         file.seek(_HEADER.size + length)
         table = file.read()
     shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)

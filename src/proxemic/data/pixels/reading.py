@@ -109,9 +109,6 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     one waits where they have too many pixels together, however many threads there are. Images of more than 90 million
     pixels are decoded one after the other, however many processes there are.
 
-    Args:
-        file: The path, or the content.
-
     Raises:
         UnreadableImageError: If the file is missing, is no regular file, or what is done in the context fails.
     """

@@ -7,6 +7,7 @@ import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.splits import check_fraction
 from proxemic.extras import optional_dependency
 
 
@@ -36,10 +37,7 @@ class Digits(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
-            )
+        check_fraction("validation_fraction", self.validation_fraction)
 
     def load(self) -> Splits:
         """Read the digits and part them by image."""

@@ -12,12 +12,10 @@ import torch
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import FilePixels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.listing import Listing, find_unreadable, list_images
-from proxemic.data.splits import hold_out, hold_out_images
+from proxemic.data.sources.listing import Listing, find_unreadable, first_few, list_images
+from proxemic.data.splits import check_fraction, hold_out, hold_out_images
 from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
-
-_NAMED = 3  # examples a message gives before it only counts
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ class OwnImages(ImageSource):
 
     def __post_init__(self) -> None:
         for name in ("test_fraction", "validation_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1.")
+            check_fraction(name, getattr(self, name))
         if self.hold_out not in ("classes", "images"):
             raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
 
@@ -119,9 +116,9 @@ class OwnImages(ImageSource):
             shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
             if shared and self.hold_out == "classes":
                 raise ValueError(
-                    f"{root} has {len(shared)} classes in both {one} and {other} ({_some(shared)}): move each to one "
-                    "side, give no splits and let split_seed choose, or set hold_out to images to judge on new images "
-                    "of classes that were trained on."
+                    f"{root} has {len(shared)} classes in both {one} and {other} ({first_few(shared)}): move each to "
+                    "one side, give no splits and let split_seed choose, or set hold_out to images to judge on new "
+                    "images of classes that were trained on."
                 )
         if rows[0].split is None or parts["test"] or self.test_fraction == 0:
             return parts, ()
@@ -260,7 +257,7 @@ def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]
         names = [readable(path) for path in listing.ignored]
         notes.append(
             f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
-            f".bmp: {_some(names)}."
+            f".bmp: {first_few(names)}."
         )
     if listing.unused:
         notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
@@ -271,7 +268,7 @@ def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
     single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
     if not single:
         return ()
-    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}.",)
+    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {first_few(single)}.",)
 
 
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
@@ -285,17 +282,12 @@ def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
     if not torn:
         return ()
     return (
-        f"{len(torn)} sequences have images in more than one of training, validation and test ({_some(torn)}), which "
-        "makes the test too easy: give a column split that keeps each on one side.",
+        f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
+        "which makes the test too easy: give a column split that keeps each on one side.",
     )
 
 
 def _unreadable_note(failures: dict[Path, str]) -> str:
     images = "image" if len(failures) == 1 else "images"
-    return (
-        f"{len(failures)} unreadable {images}, {_some([f'{readable(path)} ({why})' for path, why in failures.items()])}"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
+    return f"{len(failures)} unreadable {images}, {examples}"

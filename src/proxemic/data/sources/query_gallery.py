@@ -39,8 +39,8 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     searched, searched_notes = read_images(gallery, strict, used)
     files, places = ([_place(row) for row in rows] for rows in (asked, searched))
     _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
-    known, found = set(files), set(places)
-    rows = [replace(row, is_query=True, is_gallery=file in found) for row, file in zip(asked, files, strict=True)]
+    known, searchable = set(files), set(places)
+    rows = [replace(row, is_query=True, is_gallery=file in searchable) for row, file in zip(asked, files, strict=True)]
     new = [row for row, place in zip(searched, places, strict=True) if place not in known]
     rows += [replace(row, is_query=False, is_gallery=True) for row in new]
     images = image_set(rows)

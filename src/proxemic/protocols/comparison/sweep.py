@@ -94,7 +94,7 @@ class Sweep:
 
 
 def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
-    """A sweep for each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
+    """Make a sweep of each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
 
     Args:
         texts: As `Axis.parse` takes them.
@@ -145,16 +145,16 @@ def plan_sweep(
     for sweep in sweeps:
         for point in sweep.points():
             varied = [word for key, value in point.items() for word in (f"--{key}", value)]
-            told = ", ".join(f"{key}={value}" for key, value in point.items())
+            setting = ", ".join(f"{key}={value}" for key, value in point.items())
             try:
                 read = read_recipe(path, [*flags, *varied], own_code=True)
                 _try_losses(read.recipe)
             except (UserError, ValueError) as error:
-                raise UserError(f"--vary {told}: {error}") from error
+                raise UserError(f"--vary {setting}: {error}") from error
             values = [point[axis.keys[0]].replace("/", "_") for axis in sweep.axes]
-            named = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
-            file = out / "values" / f"{named}.yaml"
-            texts[file] = f"# {recipe} with {told}.\n{read.yaml}"
+            stem = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
+            file = out / "values" / f"{stem}.yaml"
+            texts[file] = f"# {recipe} with {setting}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():
         if file.exists() and file.read_text(encoding="utf-8") != text:
@@ -162,7 +162,7 @@ def plan_sweep(
     for file, text in texts.items():
         if not file.exists():
             write_text(file, text)
-    files = [name for each in names.values() for name in each]
+    files = [file for points in names.values() for file in points]
     return plan_comparison(files, seeds, out / "comparison", metrics=[metric], own_code=True), names
 
 
@@ -171,7 +171,10 @@ def _try_losses(recipe: Recipe) -> None:
     with torch.random.fork_rng(devices=[]):
         for phase in (recipe, recipe.second_phase):
             if phase is not None:
-                make_loss(phase.loss, 4, recipe.model.embedding_size)
+                # How many classes there are is known once the images are; a list of margins has one for each.
+                margin = getattr(phase.loss, "keywords", {}).get("margin")
+                classes = len(margin) if isinstance(margin, list) else 4
+                make_loss(phase.loss, classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
@@ -200,36 +203,34 @@ def run_sweep(
     return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
 
 
-def plot_sweep(sweep: Sweep, results: Sequence[dict[int, Result]], metric: str, recipe: str) -> Figure:
+def plot_sweep(sweep: Sweep, results: Sequence[Mapping[int, Result]], metric: str, recipe: str) -> Figure:
     """Draw a metric of the test, in percent, against the values.
 
-    Of one axis a curve: mean, 95% interval, a dot a seed. Of two a heat map with the mean, and the interval, in each
-    cell; the first axis goes up.
+    Of one axis a curve: mean, 95% interval, one dot per seed. Of two a heat map with the mean, and the interval, in
+    each cell; the first axis goes up.
     """
-    estimates = [each for each in (mean(result, metric) for result in results) if each]
+    means = [estimate for estimate in (mean(by_seed, metric) for by_seed in results) if estimate]
     first, *second = sweep.axes
-    figure, axes = (
-        _heat_map(first, second[0], estimates, metric) if second else _curve(first, estimates, results, metric)
-    )
+    figure, axes = _heat_map(first, second[0], means, metric) if second else _curve(first, means, results, metric)
     axes.set_title(recipe, fontsize=9, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def _curve(
-    axis: Axis, estimates: Sequence[Estimate], results: Sequence[dict[int, Result]], metric: str
+    axis: Axis, means: Sequence[Estimate], results: Sequence[Mapping[int, Result]], metric: str
 ) -> tuple[Figure, Any]:
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes = figure.subplots()
     places = _places(axis.values)
     axes.errorbar(
         places,
-        [100 * each.mean for each in estimates],
-        yerr=[100 * (each.half_width or 0.0) for each in estimates],
+        [100 * estimate.mean for estimate in means],
+        yerr=[100 * (estimate.half_width or 0.0) for estimate in means],
         fmt="o-", color="#224466", markersize=5, capsize=3, linewidth=1.3,
     )  # fmt: skip
-    for place, each in zip(places, results, strict=True):
-        values = [100 * result.values["test"][metric] for result in each.values()]
+    for place, by_seed in zip(places, results, strict=True):
+        values = [100 * result.values["test"][metric] for result in by_seed.values()]
         axes.plot([place] * len(values), values, ".", color="#4477aa", alpha=0.45, markeredgewidth=0)
     numbers = places != list(range(len(places)))
     if numbers and min(places) > 0 and max(places) / min(places) > 8:
@@ -249,10 +250,11 @@ def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str
     means = [[100 * estimates[row * columns + column].mean for column in range(columns)] for row in range(rows)]
     image = axes.imshow(means, cmap="viridis", aspect="auto", origin="lower")
     low, high = min(map(min, means)), max(map(max, means))
-    for place, each in enumerate(estimates):
+    for place, estimate in enumerate(estimates):
         row, column = divmod(place, columns)
-        text = f"{100 * each.mean:.2f}" + ("" if each.half_width is None else f"\n±{100 * each.half_width:.2f}")
-        dark = 100 * each.mean < low + 0.6 * (high - low)
+        half = estimate.half_width
+        text = f"{100 * estimate.mean:.2f}" + ("" if half is None else f"\n±{100 * half:.2f}")
+        dark = 100 * estimate.mean < low + 0.6 * (high - low)
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     axes.set_xticks(range(columns), across.values)
     axes.set_yticks(range(rows), up.values)
