@@ -26,7 +26,7 @@ def write_tables(comparison: Comparison) -> None:
         ("results.csv", RESULTS, _result_rows(results)),
         ("summary.csv", SUMMARY, _summary_rows(results)),
         ("differences.csv", DIFFERENCES, _difference_rows(comparison, results)),
-        ("spread.csv", SPREAD, _spread_rows(comparison, results)),
+        ("spread.csv", SPREAD, _variation_rows(comparison, results)),
     ):
         write_csv(comparison.path / name, header, rows)
     write_text(comparison.path / "table.md", markdown(comparison, results))
@@ -69,7 +69,7 @@ def _difference_rows(comparison: Comparison, results: _Results) -> Iterator[tupl
                     yield (*row, excludes)
 
 
-def _spread_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
+def _variation_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
     for dataset, entries in comparison.datasets().items():
         first = comparison.shown_metrics(entries)[0]
         by_seed = [results[entry] for entry in entries]
@@ -137,7 +137,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
             "give quite other values, and other differences."
         )
     yield from _differences(comparison, entries, results)
-    yield from _spread(entries, results, metrics)
+    yield from _variations(entries, results, metrics)
 
 
 def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
@@ -145,41 +145,33 @@ def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Res
     others = [entry for entry in entries if entry != baseline]
     if not others:
         return
-    differences = {
-        (entry, metric): difference(results[entry], results[baseline], metric) for entry in others for metric in metrics
-    }
     rows = []
     for entry in others:
-        estimates = [differences[entry, metric] for metric in metrics]
-        rows.append(
-            [_name(entry), *map(_difference, estimates), str(max([0, *(each.n for each in estimates if each)]))]
-        )
+        estimates = [difference(results[entry], results[baseline], metric) for metric in metrics]
+        pairs = max([0, *(estimate.n for estimate in estimates if estimate)])
+        rows.append([_name(entry), *map(_difference, estimates), str(pairs)])
     yield f"Difference from {_name(baseline)}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
     yield Table(["recipe", *metrics, "pairs"], rows).text("markdown")
 
 
-def _spread(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
-    variations = {
-        metric: seed_variation([results[entry] for entry in entries], metric, metrics[0]) for metric in metrics
-    }
+def _variations(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
+    by_recipe = [results[entry] for entry in entries]
+    variations = {metric: seed_variation(by_recipe, metric, metrics[0]) for metric in metrics}
     rows = [
         [
             metric,
-            f"{100 * each.seeds:.2f}",
-            f"{100 * each.recipes:.2f}",
-            f"{each.separability:.1f}",
-            "{:.2f} ({:.2f} to {:.2f})".format(*each.ratio) if each.ratio else MISSING,
+            f"{100 * variation.seeds:.2f}",
+            f"{100 * variation.recipes:.2f}",
+            f"{variation.separability:.1f}",
+            "{:.2f} ({:.2f} to {:.2f})".format(*variation.ratio) if variation.ratio else MISSING,
         ]
-        for metric, each in variations.items()
-        if each is not None
+        for metric, variation in variations.items()
+        if variation is not None
     ]
     if rows:
         yield "Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:"
-        yield Table(
-            ["metric", "over seeds", "of recipes' means", "recipes / seeds", f"over seeds, to {metrics[0]}'s"],
-            rows,
-            align="lrrrr",
-        ).text("markdown")
+        ratio = f"over seeds, to {metrics[0]}'s"
+        yield Table(["metric", "over seeds", "of recipes' means", "recipes / seeds", ratio], rows).text("markdown")
 
 
 def _best(entries: Sequence[Entry], mean_of: Callable[[Entry], Estimate | None]) -> list[Entry]:
