@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxemic.errors import UserError
-from proxemic.tables import Table
+from proxemic.tables import Format, Table
 
 TABLE = Table(["class", "value"], [["a|b [red]", 0.5], ["c", math.nan], ["d", None]], "Of classes", ["A note."])
 
@@ -26,7 +26,8 @@ def test_every_form() -> None:
 
 
 def test_files_have_the_format_of_their_name(tmp_path: Path) -> None:
-    for name, form in (("t.md", "markdown"), ("t.CSV", "csv"), ("t.json", "json")):
+    forms: dict[str, Format] = {"t.md": "markdown", "t.CSV": "csv", "t.json": "json"}
+    for name, form in forms.items():
         TABLE.write(tmp_path / name)
         assert (tmp_path / name).read_text() == f"{TABLE.text(form)}\n"
     with pytest.raises(UserError, match=r"t\.txt, but must end in \.json, \.csv or \.md"):

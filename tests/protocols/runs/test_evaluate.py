@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,12 +83,13 @@ def test_two_files(files: Path) -> None:
 
 
 def test_wrong_arguments(files: Path) -> None:
-    for options, words in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"level": 1.0}, "--level is 1.0"),
         ({"resamples": -1}, "--resamples is -1"),
         ({"per_class": "classes.txt"}, "classes.txt is written as CSV"),
         ({"overrides": {"evaluation.recal_at": [1]}}, "did you mean .*recall_at"),
         ({"strict": True}, "--strict is for models"),
-    ):
+    ]
+    for options, words in wrong:
         with pytest.raises(UserError, match=words):
             proxemic.evaluate(files / "a.npy", labels=files / "labels.csv", **options)

@@ -149,8 +149,7 @@ def choose_images(
         trained_on = run.locate(read_evaluation(recipe).data)
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
-    images, split, notes = _load(source, trained_on, split, paths)
-    return ImagesToEvaluate(images, split, notes, request.evaluation, request.batches.workers)
+    return ImagesToEvaluate(*_load(source, trained_on, split, paths), request.evaluation, request.batches.workers)
 
 
 def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
