@@ -18,7 +18,7 @@ from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder, pick_device
-from proxemic.training.run_directory import fingerprint
+from proxemic.training.run_directory import split_fingerprint
 
 __all__ = ["ImagesToEvaluate", "choose_images", "evaluate_models"]
 
@@ -190,7 +190,7 @@ def _load(
     for path in paths:
         # Split anew, other images may put classes of the training into the test.
         if (same or moved) and is_run(path):
-            RunDirectory(path).check_images(fingerprint(splits))
+            RunDirectory(path).check_images(split_fingerprint(splits))
     images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
@@ -213,7 +213,7 @@ def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
         splits = source.load()
     except ValueError:
         return None
-    return splits if run.has_images(fingerprint(splits)) else None
+    return splits if run.has_images(split_fingerprint(splits)) else None
 
 
 def _place(source: OwnImages) -> Path | None:
