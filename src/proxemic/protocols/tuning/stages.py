@@ -23,7 +23,7 @@ with optional_dependency("train"):
     import yaml
     from filelock import FileLock
 
-__all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "fingerprint", "stage_values"]
+__all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "recipe_fingerprint", "stage_values"]
 
 
 def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
@@ -93,7 +93,7 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
         carried |= point
 
 
-def fingerprint(base: Mapping[str, Any]) -> str:
+def recipe_fingerprint(base: Mapping[str, Any]) -> str:
     """Of a recipe, without what changes no result and what may differ between the machines that share a search."""
     content = json.loads(json.dumps(base))
     content.pop("published", None)
