@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxemic.errors import UserError
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import (
     Choices,
     Range,
     Stage,
-    as_flags,
     default_space,
     pin,
     read_stages,

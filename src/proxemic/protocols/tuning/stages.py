@@ -14,8 +14,9 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.locks import LOCK
 from proxemic.protocols.runs.jobs import Job, run_job
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.directory import TuningDirectory
-from proxemic.protocols.tuning.spaces import Choices, Range, Stage, as_flags, recipe_value
+from proxemic.protocols.tuning.spaces import Choices, Range, Stage, recipe_value
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
 from proxemic.recipes.reader import read_recipe
 
