@@ -1,6 +1,7 @@
 """``proxemic reality-check``."""
 
 import argparse
+import functools
 from pathlib import Path
 
 __all__ = ["add_parser", "run"]
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         workers=arguments.workers,
         resume=arguments.resume,
         against=arguments.against,
-        report=print,
+        report=functools.partial(print, flush=True),
     )
     print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
     print(result.table)
