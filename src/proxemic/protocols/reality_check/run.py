@@ -195,7 +195,7 @@ def _check(check: RealityCheck, out: Path, workers: int, report: Callable[[str],
             results[recipe] = repeats
             for number in range(check.repeats):
                 repeats[number] = validation.repeat(number, flags)
-                values = ", ".join(f"{kind} {found[check.metric]:.4f}" for kind, found in repeats[number].items())
+                values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
                 write_results(out, results, check.repeats)
     return results
