@@ -16,7 +16,7 @@ __all__ = ["gradient_field", "loss_values", "plot_gradient_field"]
 
 Rest = tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]]
 
-OWN, WRONG = "#0072b2", "#d55e00"
+TARGET, WRONG = "#0072b2", "#d55e00"
 
 
 def gradient_field(
@@ -178,7 +178,7 @@ def _draw_points(axes: Any, loss: ProxyLoss | PairwiseLoss, label: int, rest: Re
     for point, number, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
         place = (unit(point) if directions else point).tolist()
         away = (-17 * place[0], -17 * place[1]) if directions else (0, -15)
-        colour = OWN if number == label else WRONG
+        colour = TARGET if number == label else WRONG
         axes.plot(*place, marker=marker, color=colour, markersize=15 if marker == "*" else 10, markeredgecolor="white")
         axes.annotate(
             str(number), place, away, textcoords="offset points", color=colour, fontsize=9, weight="bold",

@@ -1,4 +1,4 @@
-"""``proxemic analyze forces`` as a user runs it; of runs: tests/cli/test_analyze_toy.py."""
+"""``proxemic analyze forces`` as a user runs it; of runs: test_toy.py."""
 
 import csv
 from pathlib import Path
