@@ -14,11 +14,12 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from proxemic.protocols.runs.verify import Verification
 
 from command_line import Here, assert_refused, warm_proxemic
 from data.record_writer import draw_people, encode, header, write_faces, write_pack, write_records
-from proxemic.cli.verification_report import Verification
-from proxemic.data import Preprocessing, read_face_pack
+from proxemic.data import Preprocessing
+from proxemic.data.faces import read_face_pack
 from proxemic.errors import UserError
 from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
 from proxemic.models import load_model
@@ -125,7 +126,7 @@ def test_processes_that_load_images(run: Path, here: Here, monkeypatch: pytest.M
         asked.append(workers)
         return embed_faces(*arguments, **options)
 
-    monkeypatch.setattr("proxemic.cli.verification_report.embed_faces", embed)
+    monkeypatch.setattr("proxemic.training.face_embedding.embed_faces", embed)
     for words in ((), ("--workers", "2")):
         assert here("verify", run, "--sets", "lfw", *words).returncode == 0
     assert asked == [0, 2]
@@ -170,11 +171,12 @@ def test_beside_the_papers_table(run: Path, here: Here) -> None:
 
 
 def test_each_column_shows_what_its_head_says() -> None:
-    verification = Verification("run", "data", "euclidean", flip=True)
+    sets: dict[str, VerificationMetrics] = {}
     for name, up in (("lfw", 0.0), ("cfp_fp", 0.125)):
         points = OperatingPoints({1e-3: OperatingPoint(threshold=1.7, tar=0.25 + up, far=0.0009)})
         accuracy = VerificationAccuracy(0.75 + up, 0.03, (0.78 + up, 0.72 + up), (1.0, 1.5))
-        verification.sets[name] = VerificationMetrics(accuracy, 0.5 + up, 0.41, 1.6, points, pairs=1234, same=600)
+        sets[name] = VerificationMetrics(accuracy, 0.5 + up, 0.41, 1.6, points, pairs=1234, same=600)
+    verification = Verification("run", "data", "euclidean", flip=True, sets=sets)
     assert verification.text("csv").splitlines() == [
         "set,pairs,accuracy,std,threshold,auc,tar@far=0.001",
         "lfw,1234,0.75,0.03,1.25,0.5,0.25",
@@ -248,7 +250,7 @@ def test_a_pack_that_cannot_be_judged(run: Path, here: Here, tmp_path: Path, con
     ("words", "said"),
     [
         (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
-        (["--sets", ","], ["--sets is ','", "at least one set"]),
+        (["--sets", ","], ["--sets names no set", "at least one"]),
         (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
         (["--data", "nowhere"], ["nowhere is no folder"]),

@@ -117,7 +117,7 @@ def test_a_shard_is_a_state_of_its_own_classes(monkeypatch: pytest.MonkeyPatch, 
     loss = NormalizedSoftmaxLoss(5, 3, proxies_per_class=2)
     whole = loss.proxies.detach().clone()
     spread = ClassSharding(Group(), 5, sharded=True)  # type: ignore[arg-type]
-    monkeypatch.setattr("proxemic.losses.proxy_loss.make_spread", lambda *_: spread)
+    monkeypatch.setattr("proxemic.losses.proxy_loss.make_class_sharding", lambda *_: spread)
     loss.distribute(sharded=True)
     state = loss.state_dict()
     assert list(state) == ["proxies"]

@@ -230,7 +230,7 @@ def proxy_nca_plus_plus(x: Tensor, w: Tensor, y: list[int], temperature: float =
 
 
 def hist(inputs: tuple[Tensor, ...], y: list[int], tau: float, alpha: float) -> Tensor:
-    """One Gaussian a class; batch norm with weight 1 and bias 0."""
+    """One Gaussian per class; batch norm with weight 1 and bias 0."""
     x, w, log_variances, enter, leave = inputs
     variances = log_variances[:, 0].clamp(0, 6).exp()
     units = torch.stack([row / row.norm() for row in x])

@@ -228,8 +228,8 @@ def test_streamed_scores_equal_the_dense_definition_for_any_chunk(
     if case == "hist":
         loss = make(case, classes, 6, proxies)
         w = loss.centers(w).detach().requires_grad_()
-    if scoring.push is not None and seed % 2:
-        scoring = replace(scoring, push=torch.sin)  # any elementwise function, −∞ aside
+    if scoring.class_reduction is not None and seed % 2:
+        scoring = replace(scoring, class_reduction=torch.sin)  # any elementwise function, −∞ aside
         assume(len(set(y.tolist())) > 1 or chunk >= classes)
         assume(all(any(label != c for label in y.tolist()) for c in range(classes)))
     terms = (CenterRegularizer(0.3),)

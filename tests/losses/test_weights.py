@@ -100,7 +100,7 @@ def test_losses_without_values_of_samples_say_why(
         ({"weights": [1.0, 2.0, -1.0, 0.0]}, "finite and 0 or more"),
         ({"weights": [1.0, 2.0, torch.nan, 0.0]}, "finite and 0 or more"),
         ({"weights": [0.0] * 4}, "at least one of them above 0"),
-        ({"weights": "balanced"}, "weights are 'balanced', but must be one number a sample"),
+        ({"weights": "balanced"}, "weights are 'balanced', but must be one number per sample"),
     ],
 )
 def test_what_weighs_nothing_is_refused(keywords: dict[str, object], words: str) -> None:

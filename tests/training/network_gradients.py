@@ -72,7 +72,7 @@ def clipped(rank: int) -> float:
     mine = slice(0, 4) if rank == 0 else slice(4, 6)
     ours = [torch.nn.Parameter(torch.zeros_like(each)) for each in (shared, whole[mine])]
     ours[0].grad, ours[1].grad = shared.clone(), whole[mine].clone()
-    clip_norm(ours[:1], 0.5, own=ours[1:], group=dist.group.WORLD)
+    clip_norm(ours[:1], 0.5, local=ours[1:], group=dist.group.WORLD)
     factor = 0.5 / (shared.square().sum() + whole.square().sum()).sqrt()
     return max(
         float((parameter.grad - expected * factor).abs().max())

@@ -41,7 +41,7 @@ def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = No
             raise Stopped
 
     read = read_recipe(out / "recipe.yaml" if resume else recipe, [str(flag) for flag in flags])
-    train(read.recipe, read.yaml, out, resume=resume, report=[].append, on_epoch=on_epoch)
+    train(read.recipe, out, resume=resume, report=[].append, on_epoch=on_epoch)
     return out
 
 

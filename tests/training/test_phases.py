@@ -45,7 +45,7 @@ def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = No
             raise Stopped
 
     read = read_recipe(out / "recipe.yaml" if resume else recipe, [str(flag) for flag in flags])
-    train(read.recipe, read.yaml, out, resume=resume, report=[].append, on_epoch=on_epoch)
+    train(read.recipe, out, resume=resume, report=[].append, on_epoch=on_epoch)
     return out
 
 
@@ -102,10 +102,10 @@ def test_a_second_phase_that_has_begun_is_not_moved(two_phases: Path, tmp_path: 
     (tmp_path / "run" / "metrics.json").unlink()
     read = read_recipe(two_phases / "recipe.yaml", ["--training.epochs", "8"])
     with pytest.raises(UserError, match="began after 2 epochs, but by its recipe it does so after 6: put"):
-        train(read.recipe, read.yaml, tmp_path / "run", resume=True, report=[].append)
+        train(read.recipe, tmp_path / "run", resume=True, report=[].append)
     read = read_recipe(two_phases / "recipe.yaml", ["--second_phase", "null"])
     with pytest.raises(UserError, match="began after 2 epochs, but by its recipe it does so after none: put"):
-        train(read.recipe, read.yaml, tmp_path / "run", resume=True, report=[].append)
+        train(read.recipe, tmp_path / "run", resume=True, report=[].append)
 
 
 def test_a_memory_is_taken_over_with_what_is_in_it() -> None:
@@ -297,7 +297,7 @@ def test_the_backbone_alone_is_clipped(recipe: Path, tmp_path: Path) -> None:
 def test_a_search_does_not_look_at_the_test_classes(recipe: Path, tmp_path: Path) -> None:
     read = read_recipe(recipe, ["--training.epochs", "1"])
     rows: list[Mapping[str, float]] = []
-    result = train(read.recipe, read.yaml, tmp_path / "run", report=[].append, test=False, on_epoch=rows.append)
+    result = train(read.recipe, tmp_path / "run", report=[].append, test=False, on_epoch=rows.append).metrics
     assert result == json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert set(result) == {"validation", "epoch", "selected_on", "seed"}
     assert result["validation"]["map@r"] == rows[0]["map@r"]

@@ -23,7 +23,7 @@ from proxemic.training.warm_start import start_from
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("starting")
     read = read_recipe(write_recipe(folder / "tiny.yaml", write_folder(folder / "images")), ["--training.epochs", "1"])
-    train(read.recipe, read.yaml, folder / "run", report=[].append)
+    train(read.recipe, folder / "run", report=[].append)
     write_names(folder / "run", read.recipe.load())
     return folder / "run"
 
@@ -84,7 +84,7 @@ def test_a_run_is_fine_tuned_on_other_images(earlier: Path, tmp_path: Path) -> N
         ["--training.epochs", "1", "--training.start_from", str(earlier), "--optim.lr", "1e-12"],
     )
     said: list[str] = []
-    result = train(read.recipe, read.yaml, tmp_path / "run", report=said.append)
+    result = train(read.recipe, tmp_path / "run", report=said.append).metrics
     shared = len({*trained_on(earlier)} & {*read.recipe.load().train.class_names})
     assert any(f"{shared} of 6 classes keep their proxies" in line for line in said), said
     classes = RunDirectory(tmp_path / "run").read_classes()

@@ -13,10 +13,10 @@ from proxemic.errors import UserError
 from proxemic.losses.own import Loss
 from proxemic.losses.scores.similarity import unit
 from proxemic.plots import write_figure
+from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
 if TYPE_CHECKING:
-    from proxemic.protocols.comparison.statistics import Estimate
     from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["GapResult", "gap"]
@@ -50,8 +50,8 @@ class GapResult(Analysis):
         minimum: Without runs, the angle in radians where the loss of the first of the three proxies is least.
     """
 
-    measures: "Mapping[tuple[str, str], Mapping[str, Estimate]]"
-    differences: "Mapping[str, Mapping[str, Estimate]]"
+    measures: Mapping[tuple[str, str], Mapping[str, Estimate]]
+    differences: Mapping[str, Mapping[str, Estimate]]
     minimum: float = math.nan
 
 
@@ -89,9 +89,8 @@ def _of_three_proxies(epsilon: float, stem: Path) -> GapResult:
 
 
 def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> GapResult:
-    from proxemic.protocols.comparison.statistics import t_interval
     from proxemic.protocols.runs.finished import find_runs
-    from proxemic.protocols.runs.groups import paired_differences, repetitions
+    from proxemic.protocols.runs.groups import differences_from_first, repetitions
 
     runs = find_runs([Path(path) for path in paths])
     for run in runs:
@@ -116,7 +115,7 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> GapResul
     measures = {
         column: {key: t_interval([seed[key] for seed in seeds]) for key in seeds[0]} for column, seeds in values.items()
     }
-    differences = paired_differences(groups, {name: values[name, "trained"] for name in groups})
+    differences = differences_from_first(groups, {name: values[name, "trained"] for name in groups})
     tables = [
         _table(
             name if len(members) == 1 else f"{name}: mean and 95% interval over {len(members)} seeds",
@@ -149,7 +148,7 @@ def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, flo
     return values, {key: per_class.tolist() for key, per_class in classes.items()}
 
 
-def _table(title: str, columns: "Mapping[str, Mapping[str, Estimate]]") -> Table:
+def _table(title: str, columns: Mapping[str, Mapping[str, Estimate]]) -> Table:
     first = next(iter(columns.values()))
     rows = [
         [label, *(format_mean(estimates.get(key), width=".2g") for estimates in columns.values())]

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from proxemic.analysis.robustness import Robustness, plot_robustness
 from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
-from proxemic.data import CORRUPTIONS, Corruption
+from proxemic.data.corruptions import CORRUPTIONS, Corruption
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.comparison.statistics import Estimate, t_interval
 from proxemic.protocols.runs.corrupted import (
     check_metric,
     check_same_test,
@@ -21,7 +20,8 @@ from proxemic.protocols.runs.corrupted import (
     robustness_against_paper,
 )
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
-from proxemic.protocols.runs.groups import paired_differences, repetitions
+from proxemic.protocols.runs.groups import differences_from_first, repetitions
+from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
 __all__ = ["RobustnessResult", "robustness"]
@@ -145,7 +145,7 @@ def _differences(
         name: [dict(zip(_labels(names), row.tolist(), strict=True)) for row in _columns(group)]
         for name, group in measured.items()
     }
-    return paired_differences(groups, values)
+    return differences_from_first(groups, values)
 
 
 def _difference_tables(differences: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:

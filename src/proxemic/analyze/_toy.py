@@ -13,9 +13,9 @@ from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean,
 from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.comparison.statistics import Estimate, t_interval
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
-from proxemic.protocols.runs.groups import distinct_names, paired_differences, repetitions
+from proxemic.protocols.runs.groups import differences_from_first, distinct_names, repetitions
+from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 from proxemic.training.epoch_metrics import as_compared
 
@@ -119,7 +119,7 @@ def _means(
         for name, seeds in values.items()
         if len(seeds) > 1
     }
-    return means | paired_differences(groups, values)
+    return means | differences_from_first(groups, values)
 
 
 def _mean_tables(means: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:

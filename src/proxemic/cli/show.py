@@ -6,7 +6,7 @@ from typing import Any
 
 from proxemic.tables import Table, percent
 
-__all__ = ["few_classes", "format_table", "print_metrics", "print_table", "print_written"]
+__all__ = ["format_table", "print_metrics", "print_table", "print_written"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
@@ -37,22 +37,12 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     if "chance" in result:
         columns["chance"] = result["chance"]
     print_table(title, columns)
+    from proxemic.protocols.statistics import few_classes
+
     if few_classes(result["test_classes"]):
         print(few_classes(result["test_classes"]))
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")
-
-
-def few_classes(classes: int) -> str:
-    """What to tell whoever sees metrics that are means over so few classes; nothing where there are enough."""
-    from proxemic.metrics import FEWEST_CLASSES  # takes seconds, as it imports torch
-
-    if classes >= FEWEST_CLASSES:
-        return ""
-    return (
-        f"Few classes: {classes}. A search among so few is easy (see chance), and other classes may give quite other "
-        f"values; with fewer than {FEWEST_CLASSES} no honest interval can be given."
-    )
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:

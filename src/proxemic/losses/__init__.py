@@ -1,4 +1,9 @@
-"""Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes."""
+"""Proxy losses: modules ``loss(embeddings, labels) -> scalar`` that own the proxies of the classes.
+
+A loss of one's own derives from `ProxyLoss` (or from `MarginSoftmax`, for a margin on the cosine): it passes a
+`Scoring` of a similarity, a pooling and a scale, and implements `ProxyLoss.objective`, usually by one of the objectives
+and margins here. `proxemic.losses.scores` computes the scores in chunks, whatever the loss.
+"""
 
 from proxemic.losses.adaface import AdaFaceLoss
 from proxemic.losses.class_weights import class_balanced_weights
@@ -6,19 +11,41 @@ from proxemic.losses.conversion import from_pytorch_metric_learning
 from proxemic.losses.curricularface import CurricularFaceLoss
 from proxemic.losses.elasticface import ElasticFaceLoss
 from proxemic.losses.hist import HISTLoss
-from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, SphereFaceLoss
-from proxemic.losses.margins import DynamicMargin, MarginRule
+from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, MarginSoftmax, SphereFaceLoss
+from proxemic.losses.margins import (
+    DynamicMargin,
+    MarginRule,
+    angular_margin,
+    multiplied_angle,
+    shifted_angle,
+    wider_angle,
+)
 from proxemic.losses.multi_proxy_anchor import (
     AllPairMultiProxyAnchorLoss,
     DataWiseMultiProxyAnchorLoss,
     MultiProxyAnchorLoss,
 )
+from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
-from proxemic.losses.scores.pooling import MaxPooling, MeanPooling, Pooling, SoftmaxPooling
-from proxemic.losses.scores.regularizers import CenterRegularizer, MeanProxyNorm
+from proxemic.losses.scores import (
+    CenterRegularizer,
+    Cosine,
+    Euclidean,
+    InnerProduct,
+    MaxPooling,
+    MeanPooling,
+    MeanProxyNorm,
+    Pooling,
+    Regularizer,
+    SamplingWeights,
+    Scoring,
+    Similarity,
+    SoftmaxPooling,
+)
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
@@ -29,14 +56,18 @@ __all__ = [
     "ArcFaceLoss",
     "CenterRegularizer",
     "CosFaceLoss",
+    "Cosine",
     "CurricularFaceLoss",
     "DataWiseMultiProxyAnchorLoss",
     "DynamicMargin",
     "ElasticFaceLoss",
+    "Euclidean",
     "EuclideanSoftmaxLoss",
     "HISTLoss",
+    "InnerProduct",
     "MagFaceLoss",
     "MarginRule",
+    "MarginSoftmax",
     "MaxPooling",
     "MeanPooling",
     "MeanProxyNorm",
@@ -49,10 +80,23 @@ __all__ = [
     "ProxyLoss",
     "ProxyNCALoss",
     "ProxyNCAPlusPlusLoss",
+    "ProxyOptions",
+    "Regularizer",
+    "SamplingWeights",
+    "Scoring",
+    "Similarity",
     "SoftTripleLoss",
     "SoftmaxPooling",
     "SphereFaceLoss",
     "WarpedSoftmaxLoss",
+    "all_pair_objective",
+    "anchor_negative",
+    "anchor_positive",
+    "angular_margin",
     "class_balanced_weights",
     "from_pytorch_metric_learning",
+    "multiplied_angle",
+    "shifted_angle",
+    "softmax_objective",
+    "wider_angle",
 ]

@@ -1,16 +1,17 @@
 """AdaFace: a margin by the quality of the image, which the length of its embedding tells."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.losses.checks import check_positive
 from proxemic.losses.initialization import unit_directions
 from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
 from proxemic.losses.margins import shifted_angle
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["AdaFaceLoss"]
@@ -41,12 +42,7 @@ class AdaFaceLoss(MarginSoftmax):
         concentration: h > 0; at 0.333, ẑ of 68 % of normally distributed lengths is in [−0.333, 0.333].
         momentum: Share of a batch in the averages, in (0, 1].
         scale: σ > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Attributes:
         norm_mean: Buffer, μ_z.
@@ -60,6 +56,8 @@ class AdaFaceLoss(MarginSoftmax):
     0.4374...
     """
 
+    defaults = ProxyOptions(init=unit_directions)
+    reads_norms = True
     norm_mean: Tensor
     norm_std: Tensor
 
@@ -72,24 +70,9 @@ class AdaFaceLoss(MarginSoftmax):
         concentration: float = 0.333,
         momentum: float = 0.01,
         scale: float = 64.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = unit_directions,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         self.margin = check_radians("margin", margin)
         self.concentration = check_positive("concentration", concentration)
         self.momentum = check_momentum(momentum)

@@ -23,7 +23,7 @@ __all__ = [
     "is_pair",
     "refuse_samples",
     "refuse_script",
-    "told",
+    "shown",
 ]
 
 
@@ -37,10 +37,10 @@ def is_pair(value: object) -> TypeGuard[Sequence[float]]:
     return isinstance(value, Sequence) and len(value) == 2 and all(map(is_number, value))
 
 
-def told(value: object) -> str:
+def shown(value: object) -> str:
     """What came, short enough for a sentence: numbers and words, one or a few, or else its type.
 
-    >>> told(3), told("max"), told((0.1, None)), told(torch.ones(9)), told(Tensor)
+    >>> shown(3), shown("max"), shown((0.1, None)), shown(torch.ones(9)), shown(Tensor)
     ('3', "'max'", '(0.1, None)', 'of type Tensor', 'the class Tensor')
     """
     if isinstance(value, type):
@@ -54,21 +54,21 @@ def told(value: object) -> str:
 def check_positive(name: str, value: float) -> float:
     """``value``, if it is finite and above 0; else a `ValueError` that names it."""
     if not (is_number(value) and value > 0):
-        raise ValueError(f"{name} is {told(value)}, but must be a positive number.")
+        raise ValueError(f"{name} is {shown(value)}, but must be a positive number.")
     return float(value)
 
 
 def check_finite(name: str, value: float) -> float:
     """``value``, if it is finite; else a `ValueError` that names it."""
     if not is_number(value):
-        raise ValueError(f"{name} is {told(value)}, but must be a finite number.")
+        raise ValueError(f"{name} is {shown(value)}, but must be a finite number.")
     return float(value)
 
 
 def check_count(name: str, value: int, least: int, why: str) -> None:
     """Raise `ValueError` unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} is {told(value)}, but must be a whole number of at least {least}: {why}.")
+        raise ValueError(f"{name} is {shown(value)}, but must be a whole number of at least {least}: {why}.")
 
 
 def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
@@ -76,9 +76,9 @@ def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
     try:
         values = torch.as_tensor(counts).detach()
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"counts are {told(counts)}, but must be how many samples each class has.") from error
+        raise ValueError(f"counts are {shown(counts)}, but must be how many samples each class has.") from error
     if values.ndim != 1 or not len(values) or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number a class.")
+        raise ValueError(f"counts have shape {list(values.shape)} ({values.dtype}), but must be one number per class.")
     right = (values >= 1) & values.isfinite()
     if not right.all():
         wrong = int(right.byte().argmin())
@@ -91,7 +91,7 @@ def check_counts(counts: Tensor | Sequence[int]) -> Tensor:
 def check_callable(name: str, value: object, what: str) -> None:
     """Raise `ValueError` unless ``value`` can be called as ``what`` says."""
     if not callable(value) or isinstance(value, type):
-        raise ValueError(f"{name} is {told(value)}, but must be {what}.")
+        raise ValueError(f"{name} is {shown(value)}, but must be {what}.")
 
 
 def check_modules(name: str, value: Iterable[nn.Module]) -> list[nn.Module]:
@@ -100,7 +100,9 @@ def check_modules(name: str, value: Iterable[nn.Module]) -> list[nn.Module]:
     several = isinstance(value, Iterable) and not (one or isinstance(value, Tensor))
     modules: list[Any] = list(value) if several else [None]
     if not all(isinstance(each, nn.Module) for each in modules):
-        raise ValueError(f"{name} is {told(value)}, but must be a tuple of modules, for example (MeanProxyNorm(1.0),).")
+        raise ValueError(
+            f"{name} is {shown(value)}, but must be a tuple of modules, for example (MeanProxyNorm(1.0),)."
+        )
     return modules
 
 
@@ -108,7 +110,7 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
     """Raise `ValueError` unless the embeddings are ``[B, embedding_size]``, floating, and at least ``least``."""
     if not isinstance(embeddings, Tensor):
         raise ValueError(
-            f"embeddings are {told(embeddings)}, but must be a tensor [batch, {embedding_size}], the network's output."
+            f"embeddings are {shown(embeddings)}, but must be a tensor [batch, {embedding_size}], the network's output."
         )
     if embeddings.ndim != 2 or embeddings.shape[1] != embedding_size:
         raise ValueError(
@@ -128,7 +130,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
     """
     if not isinstance(labels, Tensor):
         raise ValueError(
-            f"labels are {told(labels)}, but must be a tensor of {batch} integers: convert them with torch.as_tensor."
+            f"labels are {shown(labels)}, but must be a tensor of {batch} integers: convert them with torch.as_tensor."
         )
     if labels.ndim != 1 or len(labels) != batch:
         raise ValueError(
@@ -150,7 +152,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
 def check_reduction(reduction: str) -> None:
     """Raise `ValueError` unless it is one that the losses know."""
     if reduction not in ("mean", "none"):
-        raise ValueError(f"reduction is {told(reduction)}, but must be 'mean', or 'none' for values of samples.")
+        raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
 
 
 def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True) -> Tensor:
@@ -166,7 +168,7 @@ def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_
     try:
         weights = torch.as_tensor(weights).detach().to(embeddings)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"weights are {told(weights)}, but must be one number a sample.") from error
+        raise ValueError(f"weights are {shown(weights)}, but must be one number per sample.") from error
     if weights.shape != embeddings.shape[:1]:
         raise ValueError(
             f"weights have shape {list(weights.shape)}, but each of the {len(embeddings)} embeddings needs one: pass "

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.losses.checks import check_counts, is_number, told
+from proxemic.losses.checks import check_counts, is_number, shown
 
 __all__ = ["check_beta", "class_balanced_weights"]
 
@@ -17,7 +17,7 @@ def class_balanced_weights(
 ) -> Float[Tensor, " classes"]:
     """``(1 − β) / (1 − β^n_c)``, the inverse of a class's effective number of samples, of mean 1 over the classes.
 
-    A loss takes one a sample: ``loss(embeddings, labels, weights=weights[labels])``. Cui, Jia, Lin, Song, Belongie,
+    A loss takes one per sample: ``loss(embeddings, labels, weights=weights[labels])``. Cui, Jia, Lin, Song, Belongie,
     "Class-Balanced Loss Based on Effective Number of Samples", CVPR 2019, equation 4, whose β are 0.9 to 0.9999.
 
     Args:
@@ -43,5 +43,5 @@ def check_beta(name: str, value: float) -> None:
     """Raise `ValueError` unless it is in [0, 1]."""
     if not (is_number(value) and 0 <= value <= 1):
         raise ValueError(
-            f"{name} is {told(value)}, but must be 0 (all samples weigh alike) to 1 (all classes do); 0.999 is usual."
+            f"{name} is {shown(value)}, but must be 0 (all samples weigh alike) to 1 (all classes do); 0.999 is usual."
         )

@@ -1,16 +1,17 @@
 """CurricularFace: easy samples first, then the negatives that are hard for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.losses.initialization import small_normal
 from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
 from proxemic.losses.margins import angular_margin, wider_angle
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["CurricularFaceLoss"]
@@ -33,12 +34,7 @@ class CurricularFaceLoss(MarginSoftmax):
         margin: m in [0, π/2], in radians.
         momentum: Share of a batch in t, in (0, 1].
         scale: σ > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Attributes:
         t: Buffer, in [−1, 1].
@@ -51,6 +47,7 @@ class CurricularFaceLoss(MarginSoftmax):
     0.8083...
     """
 
+    defaults = ProxyOptions(init=small_normal)
     t: Tensor
 
     def __init__(
@@ -61,24 +58,9 @@ class CurricularFaceLoss(MarginSoftmax):
         margin: float = 0.5,
         momentum: float = 0.01,
         scale: float = 64.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = small_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         self.margin = check_radians("margin", margin)
         self.momentum = check_momentum(momentum)
         self.register_buffer("t", torch.tensor(0.0))

@@ -1,19 +1,18 @@
 """ElasticFace: margins that are drawn anew for every sample."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from proxemic.losses.checks import is_number, told
+from proxemic.losses.checks import is_number, shown
 from proxemic.losses.initialization import small_normal
 from proxemic.losses.margin_softmax import MarginSoftmax, check_radians
 from proxemic.losses.margins import angular_margin
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.options import ProxyOptions
 
 __all__ = ["ElasticFaceLoss"]
 
@@ -26,7 +25,7 @@ class ElasticFaceLoss(MarginSoftmax):
     proxy, and so on down. (The authors' code sorts the margins and then indexes them by the order of the cosines where
     the inverse of that permutation is meant; here it is as the paper says.)
 
-    Margins are drawn from torch's global generator of the embeddings' device, one a sample of the joined batch, which
+    Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, which
     all processes share; they depend on the seed alone, not on how scores are held. Those of an angle are kept in
     [0, π/2], and beyond ``θ + m = π`` the score goes on as ArcFace's. In evaluation mode every margin is m.
 
@@ -39,12 +38,7 @@ class ElasticFaceLoss(MarginSoftmax):
         form: "arc" takes the margin to the angle, "cos" from the cosine.
         plus: ElasticFace+.
         scale: σ > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -53,6 +47,8 @@ class ElasticFaceLoss(MarginSoftmax):
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # ArcFace: log(1 + e^(0 − cos 0.5))
     0.3476...
     """
+
+    defaults = ProxyOptions(init=small_normal)
 
     def __init__(
         self,
@@ -64,31 +60,16 @@ class ElasticFaceLoss(MarginSoftmax):
         form: Literal["arc", "cos"] = "arc",
         plus: bool = False,
         scale: float = 64.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = small_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         self.margin = check_radians("margin", margin)
         if not (is_number(deviation) and deviation >= 0):
-            raise ValueError(f"deviation is {told(deviation)}, but the margins' spread must be 0 or more, as 0.05 is.")
+            raise ValueError(f"deviation is {shown(deviation)}, but the margins' spread must be 0 or more, as 0.05 is.")
         if not (isinstance(form, str) and form in ("arc", "cos")):
-            raise ValueError(f'form is {told(form)}, but must be "arc" or "cos": a margin on the angle or the cosine.')
+            raise ValueError(f'form is {shown(form)}, but must be "arc" or "cos": a margin on the angle or the cosine.')
         if not isinstance(plus, bool):
-            raise ValueError(f"plus is {told(plus)}, but must be True, which sorts the margins, or False.")
+            raise ValueError(f"plus is {shown(plus)}, but must be True, which sorts the margins, or False.")
         self.deviation, self.form, self.plus = deviation, form, plus
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
@@ -99,8 +80,8 @@ class ElasticFaceLoss(MarginSoftmax):
         if not self.training:
             return torch.full_like(cosine, self.margin)
         margins = torch.randn_like(cosine).mul_(self.deviation).add_(self.margin)
-        if self._spread is not None:
-            dist.broadcast(margins, group=self._spread.group, group_src=0)
+        if self._sharding is not None:
+            dist.broadcast(margins, group=self._sharding.group, group_src=0)
         if self.plus:
             nearest_first = cosine.argsort(descending=True, stable=True)
             margins = torch.empty_like(margins).scatter_(0, nearest_first, margins.sort().values)

@@ -1,7 +1,8 @@
 """HIST: classes as Gaussians, and a small hypergraph network over the batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 import torch.distributed as dist
@@ -9,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_count, check_positive, is_number, told
-from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.checks import check_count, check_positive, is_number, shown
 from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
 from proxemic.losses.scores.scoring import Scoring, dense_class_scores
 from proxemic.losses.scores.similarity import InnerProduct, unit
@@ -48,6 +49,7 @@ def propagation(
     Args:
         membership: H ≥ 0, how much each sample belongs to each hyperedge; every row and column has a positive entry.
         weights: W ≥ 0, of the hyperedges.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
 
     >>> propagation(torch.ones(2, 1), torch.ones(1))
     tensor([[0.5000, 0.5000],
@@ -68,7 +70,7 @@ class HISTLoss(ProxyLoss):
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to that of the whole, which `proxemic.training.gradient_cache.embed_in_parts` makes.
+    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -77,12 +79,7 @@ class HISTLoss(ProxyLoss):
         alpha: α > 0, how fast membership in a class falls with the distance.
         hidden: Width of the network.
         graph_weight: λ_s ≥ 0.
-        proxies_per_class: K ≥ 1 Gaussians a class.
-        pooling: From K similarities, minus distances here, to a class score.
-        regularizers: Terms on the means to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the means, and the log-variances, ``[C, K, D]``, in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -91,6 +88,8 @@ class HISTLoss(ProxyLoss):
     >>> loss(torch.randn(6, 4), torch.arange(6)).shape
     torch.Size([])
     """
+
+    defaults = ProxyOptions(pooling=SoftmaxPooling())
 
     def __init__(
         self,
@@ -101,35 +100,22 @@ class HISTLoss(ProxyLoss):
         alpha: float = 1.1,
         hidden: int = 512,
         graph_weight: float = 1.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = kaiming_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(check_positive("tau", tau), similarity=_Mahalanobis(), pooling=pooling),
-            proxies_per_class=proxies_per_class,
-            regularizers=regularizers,
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
-        )
+        scoring = Scoring(check_positive("tau", tau), similarity=_Mahalanobis())
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
         self.alpha = check_positive("alpha", alpha)
         check_count("hidden", hidden, 1, "it is the width of the hypergraph network; 512 is the authors'")
         if not (is_number(graph_weight) and graph_weight >= 0):
-            raise ValueError(f"graph_weight is {told(graph_weight)}, but a weight must be 0 or more.")
+            raise ValueError(f"graph_weight is {shown(graph_weight)}, but a weight must be 0 or more.")
         self.graph_weight = graph_weight
         self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
         with torch.no_grad():
-            init(self.log_variances)
+            {**self.defaults, **options}["init"](self.log_variances)
         self.enter = nn.Linear(embedding_size, hidden, bias=False)
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
         self.leave = nn.Linear(hidden, num_classes, bias=False)
-        if sample_rate < 1:
+        if self.sample_rate < 1:
             step_rows(self.log_variances)
             step_rows(self.leave.weight)
 
@@ -174,7 +160,7 @@ class HISTLoss(ProxyLoss):
         x = graph @ F.linear(embeddings, self.enter.weight.to(embeddings.dtype))
         leave = classes.rows(self.leave.weight).to(x.dtype)
         logits = graph @ F.linear(F.leaky_relu(self._normalize(x), 0.1), leave)
-        weights = classes.among.weights
+        weights = classes.sampling.weights
         return logits if weights is None else logits + weights.log()
 
     def _normalize(self, x: Float[Tensor, "batch hidden"]) -> Float[Tensor, "batch hidden"]:

@@ -2,11 +2,11 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.losses.checks import (
     check_count,
@@ -15,13 +15,14 @@ from proxemic.losses.checks import (
     check_positive,
     is_number,
     is_pair,
-    told,
+    shown,
 )
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
-from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, own_margin
+from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, target_margin
 from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.sub_centers import far_from_dominant
 
@@ -29,36 +30,35 @@ __all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "MarginSoftmax", "Sphere
 
 
 class MarginSoftmax(ProxyLoss):
-    """``mean_i softplus(N_i(σ) − σ·margin(P_i))``: what the softmax losses with a margin share."""
+    """Base class of the softmax losses with a margin: ``mean_i softplus(N_i(σ) − σ·with_margin(P_i))``.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        scale: σ > 0.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    defaults = ProxyOptions(pooling=SoftmaxPooling())
 
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
+        *,
         scale: float,
-        proxies_per_class: int,
-        pooling: Pooling,
-        regularizers: Sequence[nn.Module],
-        chunk_size: int | None,
-        sample_rate: float,
-        init: Callable[[Tensor], object],
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(check_positive("scale", scale), pooling=pooling),
-            proxies_per_class=proxies_per_class,
-            regularizers=regularizers,
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
-        )
+        super().__init__(num_classes, embedding_size, scoring=Scoring(check_positive("scale", scale)), **options)
 
     @abstractmethod
     def with_margin(
         self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
-        """The own class's score, made harder."""
+        """The scores of the target classes ``[B]``, made harder."""
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
@@ -68,7 +68,7 @@ class MarginSoftmax(ProxyLoss):
     ) -> Bool[Tensor, " rows"]:
         """Which samples the sub-centers of their classes say to be mislabelled: sub-center ArcFace's cleaning.
 
-        With several proxies a class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
+        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
         noise at the others. An outlier is more than 75° from the dominant sub-center of its class, that which most of
         the class's samples are nearest to; where no sub-center is nearer, too. Deng et al., Sub-center ArcFace, ECCV
         2020, as the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers`` have it.
@@ -77,6 +77,7 @@ class MarginSoftmax(ProxyLoss):
             embeddings: ``[N, D]`` of all the samples to be cleaned at once, as a class's samples vote.
             labels: ``[N]``, their classes.
             degrees: The angle, in [0, 180].
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
         Returns:
             A mask ``[N]``: true of an outlier.
@@ -92,7 +93,7 @@ class MarginSoftmax(ProxyLoss):
         check_embeddings(embeddings, self.embedding_size, least=0)
         check_labels(labels, len(embeddings), self.num_classes)
         if not (is_number(degrees) and 0 <= degrees <= 180):
-            raise ValueError(f"degrees is {told(degrees)}, but an angle between directions is 0 to 180: take 75.")
+            raise ValueError(f"degrees is {shown(degrees)}, but an angle between directions is 0 to 180: take 75.")
         self._need_all_classes()
         dtype = self._dtype(embeddings)
         cosine = math.cos(math.radians(degrees))
@@ -110,12 +111,7 @@ class SphereFaceLoss(MarginSoftmax):
         embedding_size: Dimension D of the embeddings.
         margin: m ≥ 1, a whole number; 1 is the normalised softmax.
         scale: σ > 0. ψ reaches down to 1 − 2m, so that it may be smaller than the other margins'.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -125,6 +121,8 @@ class SphereFaceLoss(MarginSoftmax):
     1.1079...
     """
 
+    defaults = ProxyOptions(init=unit_directions)
+
     def __init__(
         self,
         num_classes: int,
@@ -132,24 +130,9 @@ class SphereFaceLoss(MarginSoftmax):
         *,
         margin: int = 4,
         scale: float = 20.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = unit_directions,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         check_count("margin", margin, 1, "it multiplies the angle; SphereFace takes 4")
         self.margin = margin
 
@@ -167,12 +150,7 @@ class CosFaceLoss(MarginSoftmax):
         embedding_size: Dimension D of the embeddings.
         margin: m in [0, 2), in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -182,6 +160,7 @@ class CosFaceLoss(MarginSoftmax):
     0.4740...
     """
 
+    defaults = ProxyOptions(init=xavier_uniform)
     margin: float | Tensor
 
     def __init__(
@@ -191,28 +170,13 @@ class CosFaceLoss(MarginSoftmax):
         *,
         margin: Margin = 0.35,
         scale: float = 64.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = xavier_uniform,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         self._set_margin(margin, _check_cosine_margin)
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return cosine - own_margin(self.margin, labels)
+        return cosine - target_margin(self.margin, labels)
 
 
 class ArcFaceLoss(MarginSoftmax):
@@ -227,12 +191,7 @@ class ArcFaceLoss(MarginSoftmax):
         embedding_size: Dimension D of the embeddings.
         margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range, as a margin in degrees is.
@@ -242,6 +201,7 @@ class ArcFaceLoss(MarginSoftmax):
     0.3476...
     """
 
+    defaults = ProxyOptions(init=small_normal)
     margin: float | Tensor
 
     def __init__(
@@ -251,28 +211,13 @@ class ArcFaceLoss(MarginSoftmax):
         *,
         margin: Margin = 0.5,
         scale: float = 64.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = small_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         self._set_margin(margin, check_radians)
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return angular_margin(cosine, own_margin(self.margin, labels))
+        return angular_margin(cosine, target_margin(self.margin, labels))
 
 
 class MagFaceLoss(MarginSoftmax):
@@ -289,12 +234,7 @@ class MagFaceLoss(MarginSoftmax):
         norm_range: ``(a_l, a_u)`` with 0 < a_l < a_u, lengths of embeddings.
         norm_weight: λ ≥ 0.
         scale: σ > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -303,6 +243,9 @@ class MagFaceLoss(MarginSoftmax):
     >>> loss(torch.tensor([[10.0, 0.0]]), torch.tensor([0])).item()  # the least margin: log(1 + e^(0 − cos 0.45))
     0.3410...
     """
+
+    defaults = ProxyOptions(init=unit_directions)
+    reads_norms = True
 
     def __init__(
         self,
@@ -313,34 +256,19 @@ class MagFaceLoss(MarginSoftmax):
         norm_range: tuple[float, float] = (10.0, 110.0),
         norm_weight: float = 35.0,
         scale: float = 64.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = unit_directions,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scale,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, scale=scale, **options)
         for name, pair in {"margin_range": margin_range, "norm_range": norm_range}.items():
             if not is_pair(pair):
-                raise ValueError(f"{name} is {told(pair)}, but must be two numbers.")
+                raise ValueError(f"{name} is {shown(pair)}, but must be two numbers.")
         low, high = (check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
             raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
         if not 0 < norm_range[0] < norm_range[1]:
             raise ValueError(f"norm_range is {norm_range}, but must be two growing lengths above 0, as (10, 110).")
         if not (is_number(norm_weight) and norm_weight >= 0):
-            raise ValueError(f"norm_weight is {told(norm_weight)}, but a weight must be 0 or more.")
+            raise ValueError(f"norm_weight is {shown(norm_weight)}, but a weight must be 0 or more.")
         self.margin_range = (low, high)
         self.norm_range = norm_range
         self.norm_weight = norm_weight
@@ -361,7 +289,7 @@ class MagFaceLoss(MarginSoftmax):
 
 def _check_cosine_margin(name: str, value: float) -> float:
     if not (is_number(value) and 0 <= value < 2):
-        raise ValueError(f"{name} is {told(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
+        raise ValueError(f"{name} is {shown(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
     return value
 
 
@@ -369,12 +297,14 @@ def check_radians(name: str, value: float) -> float:
     if not (is_number(value) and 0 <= value <= math.pi / 2):
         large = is_number(value) and value > math.pi / 2
         degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
-        raise ValueError(f"{name} is {told(value)}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
+        raise ValueError(f"{name} is {shown(value)}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
     return value
 
 
 def check_momentum(value: float) -> float:
     """``value``, if it is a share of a batch in a moving average; else a `ValueError`."""
     if not (is_number(value) and 0 < value <= 1):
-        raise ValueError(f"momentum is {told(value)}, but is a batch's share of the average: above 0, up to 1 for all.")
+        raise ValueError(
+            f"momentum is {shown(value)}, but is a batch's share of the average: above 0, up to 1 for all."
+        )
     return value

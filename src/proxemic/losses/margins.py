@@ -1,6 +1,6 @@
-"""Margins on the cosine to the own class: functions of the positive score alone, so that they cost nothing.
+"""Margins on the cosine to the target class: functions of the positive score alone, so that they cost nothing.
 
-A margin is one number for all classes, or one a class: given as such, or by a rule that makes them of class counts.
+A margin is one number for all classes or one per class, given as such or by a rule that makes them from class counts.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.losses.checks import check_counts, check_positive, is_number, told
+from proxemic.losses.checks import check_counts, check_positive, is_number, shown
 
 __all__ = [
     "MARGINS",
@@ -23,17 +23,17 @@ __all__ = [
     "class_margins",
     "common_margin",
     "multiplied_angle",
-    "own_margin",
     "shifted_angle",
+    "target_margin",
     "wider_angle",
 ]
 
 MARGINS = ("margin", "_margin")
-"""Names of the buffers ``[C]`` in which losses have margins of the classes: given to them, not learned."""
+"""Names of the buffers ``[C]`` in which losses keep margins per class: given to them, not learned."""
 
 
 class MarginRule(ABC):
-    """How a class's margin follows from how many samples the class has; derive from it for a rule of your own."""
+    """How the margin of a class follows from its number of samples; derive from it for a rule of your own."""
 
     @abstractmethod
     def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
@@ -49,7 +49,7 @@ class MarginRule(ABC):
 
 @dataclass(frozen=True)
 class DynamicMargin(MarginRule):
-    """``m_c = a · n_c^{−power} + b``: a class with few samples is held further from the others.
+    """``m_c = a · n_c^{−power} + b``: a class with few samples is kept further away from the others.
 
     Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution", 2020, who take a = 0.5,
     b = 0.05 and power = 1/4 with sub-center ArcFace, in radians; their code stretches ``n_c^{−1/4}`` over 0.05 to 0.5.
@@ -57,7 +57,7 @@ class DynamicMargin(MarginRule):
     Args:
         a: ≥ 0; a class of one sample has the margin ``a + b``.
         b: ≥ 0, the margin of a class of very many.
-        power: > 0, how fast it falls.
+        power: > 0, how fast the margin falls.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -73,7 +73,7 @@ class DynamicMargin(MarginRule):
     def __post_init__(self) -> None:
         for name in ("a", "b"):
             if not (is_number(value := getattr(self, name)) and value >= 0):
-                raise ValueError(f"{name} is {told(value)}, but must be 0 or more: margins are a / n^power + b.")
+                raise ValueError(f"{name} is {shown(value)}, but must be 0 or more: margins are a / n^power + b.")
         check_positive("power", self.power)
 
     def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
@@ -85,37 +85,37 @@ Margin = float | Sequence[float] | Tensor | MarginRule
 
 
 def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
-    """Margins of the classes, checked; NaN where they follow from counts that are not known yet.
+    """Margins per class, checked; NaN if they follow from counts that are not known yet.
 
     Args:
-        margin: As it was given.
+        margin: As the user gave it.
         num_classes: C.
-        check: Gives a value back, if it is in a range, or raises a `ValueError` that names it.
+        check: Returns a value that is in range; else raises a `ValueError` that names it.
     """
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
     try:
         margins = torch.as_tensor(margin).detach().clone().to(torch.get_default_dtype())
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"margin is {told(margin)}, but must be a number, or one a class.") from error
+        raise ValueError(f"margin is {shown(margin)}, but must be a number, or one per class.") from error
     if margins.shape != (num_classes,):
         raise ValueError(
             f"margin has shape {list(margins.shape)}, but must be one number, or one for each of the {num_classes} "
             f"classes: [{num_classes}]."
         )
     # NaN would hide from the least and the largest.
-    for place in (margins.isfinite().byte().argmin(), margins.argmin(), margins.argmax()):
-        check(f"margin of class {int(place)}", margins[place].item())
+    for index in (margins.isfinite().byte().argmin(), margins.argmin(), margins.argmax()):
+        check(f"margin of class {int(index)}", margins[index].item())
     return margins
 
 
-def own_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
-    """The margin of each sample's class; one number, if it is the same for all."""
+def target_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
+    """The margin of the target class of each sample; one number, if it is the same for all."""
     return margin[labels] if isinstance(margin, Tensor) else margin
 
 
 def common_margin(margin: float | Float[Tensor, " classes"]) -> float:
-    """The margin, if it is the same for all classes; else 0, as `ProxyLoss.class_bias` puts it to their scores."""
+    """The margin, if it is the same for all classes; else 0, as `ProxyLoss.class_bias` adds it to their scores."""
     return 0.0 if isinstance(margin, Tensor) else margin
 
 
@@ -124,7 +124,7 @@ def wider_angle(cosine: Float[Tensor, " batch"], angle: float | Float[Tensor, " 
 
     Args:
         cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
-        angle: g in radians, one for all or one a sample.
+        angle: g in radians, one for all or one per sample.
 
     The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
 
@@ -143,33 +143,36 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
 
     Args:
         cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
-        margin: m in [0, π/2] radians, one for all or one a sample.
+        margin: m in [-π/2, π/2] radians, one for all or one per sample.
 
     The gradient is exact (see `wider_angle`); insightface's arcface_torch leaves it out.
 
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
+    >>> angular_margin(torch.tensor([-0.99]), torch.tensor([-0.4]))  # cos(3 − 0.4)
+    tensor([-0.8569])
     """
     cos_m, sin_m = _cos_sin(margin)
-    # θ + m ≤ π, by cosines: θ ≤ π − m.
-    return torch.where(cosine >= -cos_m, wider_angle(cosine, margin), cosine - margin * sin_m)
+    # θ + m ≤ π, by cosines: θ ≤ π − m, which a negative margin never exceeds.
+    widened = (cosine >= -cos_m) | (margin < 0)
+    return torch.where(widened, wider_angle(cosine, margin), cosine - margin * sin_m)
 
 
 def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """``cos(clip(θ + g, 0, π))``: an angle moved either way, which stops at 0 and π (AdaFace).
+    """``cos(clip(θ + g, 0, π))``: an angle shifted either way, which stops at 0 and π (AdaFace).
 
     Args:
         cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
-        shift: g in [-π, π] radians, one a sample.
+        shift: g in [-π, π] radians, one per sample.
 
-    Where the clip holds there is no gradient.
+    Where it is clipped it has no gradient.
 
     >>> shifted_angle(torch.tensor([0.0, 0.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5]))
     tensor([-0.4794,  0.4794,  1.0000, -1.0000])
     """
-    cos_g, moved = shift.cos(), wider_angle(cosine, shift)
+    cos_g, shifted = shift.cos(), wider_angle(cosine, shift)
     # θ + g < 0 and θ + g > π, by cosines: θ < −g and θ > π − g.
-    return torch.where((shift < 0) & (cosine > cos_g), 1, torch.where((shift > 0) & (cosine < -cos_g), -1, moved))
+    return torch.where((shift < 0) & (cosine > cos_g), 1, torch.where((shift > 0) & (cosine < -cos_g), -1, shifted))
 
 
 def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tensor, " batch"]:
@@ -187,7 +190,7 @@ def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tens
     before, polynomial = torch.ones_like(cosine), cosine
     for _ in range(margin - 1):
         before, polynomial = polynomial, 2 * cosine * polynomial - before
-    passed = torch.zeros_like(cosine)  # j: how many of π/m, 2π/m, … the angle has passed
+    passed = torch.zeros_like(cosine)  # j: how many of π/m, 2π/m, … are below the angle
     for j in range(1, margin):
         passed = passed + (cosine < math.cos(j * math.pi / margin))
     return (1 - 2 * (passed % 2)) * polynomial - 2 * passed

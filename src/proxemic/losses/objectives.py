@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["all_pair_objective", "anchor_positive", "anchor_push", "softmax_objective"]
+__all__ = ["all_pair_objective", "anchor_negative", "anchor_positive", "softmax_objective"]
 
 
 def softmax_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
@@ -44,10 +44,10 @@ def anchor_positive(
     return terms.sum() / (count > 0).sum()
 
 
-def anchor_push(negative: Float[Tensor, "*classes"], shift: float, num_classes: int) -> Float[Tensor, "*classes"]:
+def anchor_negative(negative: Float[Tensor, "*classes"], shift: float, num_classes: int) -> Float[Tensor, "*classes"]:
     """``(1/C) softplus(M_c + αδ)`` of each class; an empty log-sum-exp, −∞, counts 0 (Proxy-Anchor, equation 4).
 
-    >>> anchor_push(torch.tensor([0.0, -torch.inf]), shift=0.0, num_classes=2)
+    >>> anchor_negative(torch.tensor([0.0, -torch.inf]), shift=0.0, num_classes=2)
     tensor([0.3466, 0.0000])
     """
     return F.softplus(negative + shift) / num_classes

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from proxemic.arguments import call_with_known
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
 from proxemic.losses.checks import check_embeddings, check_labels, refuse_samples
@@ -32,12 +33,12 @@ class OwnLoss(nn.Module):
     def __init__(self, num_classes: int, embedding_size: int, loss: nn.Module) -> None:
         super().__init__()
         self.num_classes, self.embedding_size, self.loss = num_classes, embedding_size, loss
-        self._spread: ClassSharding | None = None
+        self._sharding: ClassSharding | None = None
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
         """From now on the loss is that of the joined batch of all processes; see `PairwiseLoss.distribute`."""
-        self._spread = make_class_sharding(self._spread, self.num_classes, False, group, even_batches)
-        share_first([*self.parameters(), *self.buffers()], self._spread.group)
+        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
 
     def forward(
         self,
@@ -55,13 +56,13 @@ class OwnLoss(nn.Module):
         """
         name = loss_name(self)
         refuse_samples(weights, reduction, f"the loss {name} is given embeddings and labels alone: weigh inside it.")
-        check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         labels = labels.long()
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-            if self._spread is not None:
-                _, x, labels = self._spread.gather(x, labels)
+            if self._sharding is not None:
+                _, x, labels = self._sharding.gather(x, labels)
             value = self.loss(x, labels)
         if not isinstance(value, Tensor) or value.numel() != 1:
             came = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -82,14 +83,30 @@ class MakesLoss(Protocol):
     def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
 
 
-def make_loss(make: MakesLoss, num_classes: int, embedding_size: int) -> Loss:
+def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normalized: bool = False) -> Loss:
     """The loss that a recipe asks for.
+
+    Args:
+        make: Of the recipe.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
+        normalized: The model scales embeddings to unit length.
+
+    Raises:
+        ValueError: If the loss depends on the lengths of the embeddings, and the model normalises them.
 
     >>> type(make_loss(lambda num_classes, embedding_size: nn.CrossEntropyLoss(), 3, 2)).__name__
     'OwnLoss'
     """
-    loss = make(num_classes=num_classes, embedding_size=embedding_size)
-    return loss if isinstance(loss, ProxyLoss | PairwiseLoss) else OwnLoss(num_classes, embedding_size, loss)
+    loss = call_with_known(make, num_classes=num_classes, embedding_size=embedding_size)
+    if not isinstance(loss, ProxyLoss | PairwiseLoss):
+        return OwnLoss(num_classes, embedding_size, loss)
+    if normalized and isinstance(loss, ProxyLoss) and loss.reads_norms:
+        raise ValueError(
+            f"the loss is {loss_name(loss)}, which reads the lengths of the embeddings, but model.normalize is true, "
+            "which makes them all 1: set model.normalize to false."
+        )
+    return loss
 
 
 def loss_name(loss: nn.Module) -> str:

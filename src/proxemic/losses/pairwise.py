@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
 from proxemic.extras import optional_dependency
-from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, told
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, shown
 from proxemic.losses.described import Described
 
 __all__ = ["PairwiseLoss"]
@@ -26,7 +26,7 @@ class PairwiseLoss(Described):
     memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
     from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
     memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole,
-    which `proxemic.training.gradient_cache.embed_in_parts` makes.
+    which `proxemic.training.gradient_cache.embed_in_micro_batches` makes.
 
     What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
     loss) and the memory. What it draws at random comes from torch's global generator.
@@ -73,7 +73,7 @@ class PairwiseLoss(Described):
         _check_loss(loss)
         _check_miner(miner)
         self.num_classes, self.embedding_size, self.memory_size = num_classes, embedding_size, memory_size
-        self._spread: ClassSharding | None = None
+        self._sharding: ClassSharding | None = None
         # A recipe makes one loss and one miner, and builds from them more than once.
         loss, miner = copy.deepcopy((loss, miner))
         self.loss = _remember(loss, miner, embedding_size, memory_size) if memory_size else loss
@@ -94,11 +94,11 @@ class PairwiseLoss(Described):
         Raises:
             ValueError: If there is no process group, or this process is not of it, or this was done before.
         """
-        self._spread = make_class_sharding(self._spread, self.num_classes, False, group, even_batches)
-        share_first([*self.parameters(), *self.buffers()], self._spread.group)
+        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
         if self.memory_size:
             position = self.loss.get_extra_state()
-            share_first([position], self._spread.group)
+            share_first([position], self._sharding.group)
             self.loss.set_extra_state(position)
 
     def forward(
@@ -152,16 +152,16 @@ class PairwiseLoss(Described):
                 "memory: leave one of the two out."
             )
         if not isinstance(reference, tuple | list) or len(reference) != 2:
-            raise ValueError(f"reference is {told(reference)}, but must be a tuple of embeddings and labels.")
+            raise ValueError(f"reference is {shown(reference)}, but must be a tuple of embeddings and labels.")
 
     def _joined(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
         """Of all processes, checked, with at least 32 bits."""
-        check_embeddings(embeddings, self.embedding_size, least=1 if self._spread is None else 0)
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
         check_labels(labels, len(embeddings), self.num_classes)
         x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
-        return (x, labels) if self._spread is None else self._spread.gather(x, labels)[1:]
+        return (x, labels) if self._sharding is None else self._sharding.gather(x, labels)[1:]
 
     def check_batch_size(self, batch: int) -> None:
         """Raise `ValueError` if a batch of this size does not fit into the memory."""

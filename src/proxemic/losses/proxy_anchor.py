@@ -1,16 +1,16 @@
 """Proxy-Anchor: proxies pull and push the samples of the batch."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.losses.checks import check_finite, check_positive, is_number
-from proxemic.losses.initialization import kaiming_normal
-from proxemic.losses.margins import Margin, own_margin
-from proxemic.losses.objectives import anchor_positive, anchor_push
+from proxemic.losses.margins import Margin, target_margin
+from proxemic.losses.objectives import anchor_negative, anchor_positive
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["ProxyAnchorLoss"]
@@ -27,19 +27,14 @@ class ProxyAnchorLoss(ProxyLoss):
     Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
 
     Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.gradient_cache.embed_in_parts` makes that of the whole.
+    `proxemic.training.gradient_cache.embed_in_micro_batches` makes that of the whole.
 
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         alpha: α > 0, the sharpness.
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -49,6 +44,7 @@ class ProxyAnchorLoss(ProxyLoss):
     0.6598...
     """
 
+    defaults = ProxyOptions(pooling=SoftmaxPooling())
     _margin: float | Tensor
 
     def __init__(
@@ -58,32 +54,16 @@ class ProxyAnchorLoss(ProxyLoss):
         *,
         alpha: float = 32.0,
         margin: Margin = 0.1,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = kaiming_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(
-                check_positive("alpha", alpha),
-                push=partial(anchor_push, shift=alpha * margin if is_number(margin) else 0.0, num_classes=num_classes),
-                pooling=pooling,
-            ),
-            proxies_per_class=proxies_per_class,
-            regularizers=regularizers,
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
-        )
+        alpha, shift = check_positive("alpha", alpha), alpha * margin if is_number(margin) else 0.0
+        reduction = partial(anchor_negative, shift=shift, num_classes=num_classes)
+        super().__init__(num_classes, embedding_size, scoring=Scoring(alpha, class_reduction=reduction), **options)
         self._set_margin(margin, check_finite, "_margin")
 
     @property
     def margin(self) -> float | Tensor:
-        """δ, not to be changed: it is in the push too."""
+        """δ, read-only: the reduction of the negatives holds it too."""
         return self._margin
 
     def class_bias(self) -> Tensor | None:
@@ -91,6 +71,6 @@ class ProxyAnchorLoss(ProxyLoss):
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         pull = anchor_positive(
-            -self.scoring.scale * (positive - own_margin(self.margin, labels)), labels, self.num_classes
+            -self.scoring.scale * (positive - target_margin(self.margin, labels)), labels, self.num_classes
         )
         return pull + negative

@@ -1,14 +1,15 @@
-"""ProxyNCA and ProxyNCA++: neighbourhood component analysis with one neighbour a class, its proxy."""
+"""ProxyNCA and ProxyNCA++: neighbourhood component analysis with one neighbour per class, its proxy."""
 
-from collections.abc import Callable, Sequence
+from typing import Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxemic.losses.checks import check_positive
 from proxemic.losses.initialization import eighth_normal
 from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 
 __all__ = ["ProxyNCALoss", "ProxyNCAPlusPlusLoss"]
@@ -25,12 +26,7 @@ class ProxyNCALoss(ProxyLoss):
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         scale: σ > 0; published with 1, while tuned values are 8 to 14.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -40,29 +36,17 @@ class ProxyNCALoss(ProxyLoss):
     -2.0
     """
 
+    defaults = ProxyOptions(pooling=SoftmaxPooling(), init=eighth_normal)
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
         scale: float = 1.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = eighth_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(2 * check_positive("scale", scale), pooling=pooling),
-            proxies_per_class=proxies_per_class,
-            regularizers=regularizers,
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
-        )
+        super().__init__(num_classes, embedding_size, scoring=Scoring(2 * check_positive("scale", scale)), **options)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return negative - self.scoring.scale * positive
@@ -78,12 +62,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         temperature: T > 0.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -93,29 +72,18 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
     0.1269...
     """
 
+    defaults = ProxyOptions(pooling=SoftmaxPooling(), init=eighth_normal)
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
         *,
         temperature: float = 1 / 9,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = eighth_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(2 / check_positive("temperature", temperature), pooling=pooling),
-            proxies_per_class=proxies_per_class,
-            regularizers=regularizers,
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
-        )
+        scoring = Scoring(2 / check_positive("temperature", temperature))
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return softmax_objective(self.scoring.scale * positive, negative)

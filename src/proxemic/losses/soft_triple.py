@@ -1,15 +1,16 @@
-"""SoftTriple: several proxies a class and a margin, in a softmax."""
+"""SoftTriple: several proxies per class and a margin, in a softmax."""
 
-from collections.abc import Callable, Sequence
+from typing import Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from proxemic.losses.checks import check_finite, check_modules, check_positive
+from proxemic.losses.checks import check_finite, check_positive
 from proxemic.losses.initialization import kaiming_uniform
-from proxemic.losses.margins import Margin, own_margin
+from proxemic.losses.margins import Margin, target_margin
 from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.regularizers import CenterRegularizer
 from proxemic.losses.scores.scoring import Scoring
 
@@ -25,16 +26,11 @@ class SoftTripleLoss(ProxyLoss):
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
-        proxies_per_class: K ≥ 1.
         scale: λ > 0.
         gamma: γ > 0, the softness of the pooling over proxies.
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        pooling: In place of the softmax pooling with γ.
-        regularizers: Further terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -46,6 +42,7 @@ class SoftTripleLoss(ProxyLoss):
     0.4740...
     """
 
+    defaults = ProxyOptions(proxies_per_class=10, init=kaiming_uniform)
     margin: float | Tensor
 
     def __init__(
@@ -53,30 +50,16 @@ class SoftTripleLoss(ProxyLoss):
         num_classes: int,
         embedding_size: int,
         *,
-        proxies_per_class: int = 10,
         scale: float = 20.0,
         gamma: float = 0.1,
         margin: Margin = 0.01,
         center_weight: float = 0.2,
-        pooling: Pooling | None = None,
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = kaiming_uniform,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(
-                check_positive("scale", scale), pooling=SoftmaxPooling(gamma) if pooling is None else pooling
-            ),
-            proxies_per_class=proxies_per_class,
-            regularizers=(CenterRegularizer(center_weight), *check_modules("regularizers", regularizers)),
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
-        )
+        scoring = Scoring(check_positive("scale", scale), pooling=SoftmaxPooling(gamma))
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
+        self.regularizers.insert(0, CenterRegularizer(center_weight))
         self._set_margin(margin, check_finite)
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        return softmax_objective(self.scoring.scale * (positive - own_margin(self.margin, labels)), negative)
+        return softmax_objective(self.scoring.scale * (positive - target_margin(self.margin, labels)), negative)

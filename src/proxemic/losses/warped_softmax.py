@@ -1,19 +1,19 @@
 """Softmax of Euclidean distances, and its warped form, which puts the loss's minimum at a distance α from the proxy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_callable, check_positive, is_number, told
-from proxemic.losses.initialization import kaiming_normal
+from proxemic.losses.checks import check_callable, check_positive, is_number, shown
 from proxemic.losses.objectives import softmax_objective
+from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import Pooling, SoftmaxPooling
+from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.scores.similarity import Euclidean
 
@@ -45,6 +45,7 @@ class Power:
 
     Args:
         exponent: > 0.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If it is not.
@@ -65,35 +66,24 @@ class Power:
 class _DistanceSoftmax(ProxyLoss):
     """``mean_i softplus(T·f1(t_i) + LSE_{j≠y_i}(−T·f2(‖x_i − w_j‖)))``."""
 
+    defaults = ProxyOptions(pooling=SoftmaxPooling())
+
     def __init__(
         self,
         num_classes: int,
         embedding_size: int,
+        *,
         f1: Distances | None,
         f2: Distances | None,
         temperature: float,
-        proxies_per_class: int,
-        pooling: Pooling,
-        regularizers: Sequence[nn.Module],
-        chunk_size: int | None,
-        sample_rate: float,
-        init: Callable[[Tensor], object],
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            scoring=Scoring(
-                check_positive("temperature", temperature),
-                similarity=Euclidean(),
-                pooling=pooling,
-                transform=None if f2 is None else partial(_of_distance, f2),
-            ),
-            proxies_per_class=proxies_per_class,
-            regularizers=regularizers,
-            chunk_size=chunk_size,
-            sample_rate=sample_rate,
-            init=init,
+        scoring = Scoring(
+            check_positive("temperature", temperature),
+            similarity=Euclidean(),
+            transform=None if f2 is None else partial(_of_distance, f2),
         )
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
         self.f1 = f1
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
@@ -111,12 +101,7 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         temperature: T > 0; it multiplies the distances.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities, minus distances here, to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -132,26 +117,9 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         embedding_size: int,
         *,
         temperature: float = 1.0,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = kaiming_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
-        super().__init__(
-            num_classes,
-            embedding_size,
-            None,
-            None,
-            temperature,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, f1=None, f2=None, temperature=temperature, **options)
 
 
 class WarpedSoftmaxLoss(_DistanceSoftmax):
@@ -169,12 +137,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         temperature: T > 0; it multiplies the distances.
         f1: Elementwise on the distance to the own proxy.
         f2: Elementwise on the distances to the others; ``None`` is the identity.
-        proxies_per_class: K ≥ 1.
-        pooling: From K similarities, minus distances here, to a class score.
-        regularizers: Terms on the proxies to add.
-        chunk_size: Classes whose scores are held at once; ``None`` chooses.
-        sample_rate: Share of the classes not in the batch that a step looks at, in (0, 1]; see `ProxyLoss`.
-        init: Fills the proxies ``[C, K, D]`` in place.
+        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
         ValueError: If an argument is out of range, or neither or both of the warp and ``f1`` are given.
@@ -198,12 +161,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         temperature: float = 1.0,
         f1: Distances | None = None,
         f2: Distances | None = None,
-        proxies_per_class: int = 1,
-        pooling: Pooling = SoftmaxPooling(),
-        regularizers: Sequence[nn.Module] = (),
-        chunk_size: int | None = None,
-        sample_rate: float = 1.0,
-        init: Callable[[Tensor], object] = kaiming_normal,
+        **options: Unpack[ProxyOptions],
     ) -> None:
         for name, function in {"f1": f1, "f2": f2}.items():
             if function is not None:
@@ -218,19 +176,7 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
                 raise ValueError("f2 came without f1: give both functions, or alpha, k1 and k2 alone.")
         elif (alpha, k1, k2) != (None, None, None):
             raise ValueError("both f1 and alpha, k1, k2 came: give the functions or the warp, not both.")
-        super().__init__(
-            num_classes,
-            embedding_size,
-            f1,
-            f2,
-            temperature,
-            proxies_per_class,
-            pooling,
-            regularizers,
-            chunk_size,
-            sample_rate,
-            init,
-        )
+        super().__init__(num_classes, embedding_size, f1=f1, f2=f2, temperature=temperature, **options)
 
 
 def check_warp(alpha: float, k1: float, k2: float) -> None:
@@ -240,11 +186,11 @@ def check_warp(alpha: float, k1: float, k2: float) -> None:
     k1 = 1 and k2 = 1.
     """
     if not (is_number(alpha) and alpha >= 0):
-        raise ValueError(f"alpha is {told(alpha)}, but must be a distance of at least 0.")
+        raise ValueError(f"alpha is {shown(alpha)}, but must be a distance of at least 0.")
     if not (is_number(k1) and 0 < k1 <= 1):
-        raise ValueError(f"k1 is {told(k1)}, but the slope below alpha must be above 0 and at most 1.")
+        raise ValueError(f"k1 is {shown(k1)}, but the slope below alpha must be above 0 and at most 1.")
     if not (is_number(k2) and k2 >= 1):
-        raise ValueError(f"k2 is {told(k2)}, but the slope above alpha must be at least 1.")
+        raise ValueError(f"k2 is {shown(k2)}, but the slope above alpha must be at least 1.")
 
 
 def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta_scale: float) -> Distances:
@@ -254,7 +200,9 @@ def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta
         )
     check_warp(alpha, k1, k2)
     if not (is_number(delta_scale) and delta_scale >= 1):
-        raise ValueError(f"delta_scale is {told(delta_scale)}, but must be at least 1, which keeps the unwarped value.")
+        raise ValueError(
+            f"delta_scale is {shown(delta_scale)}, but must be at least 1, which keeps the unwarped value."
+        )
     return partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
 
 

@@ -30,14 +30,14 @@ def relevant_ranks(
     Of items at the same distance the irrelevant ones come first.
 
     Args:
-        search: of the queries and the gallery.
-        rows: which queries.
-        most: relevant items of a query at most.
-        query_labels: of all queries.
-        gallery_labels: of the gallery.
+        search: Of the queries and the gallery.
+        rows: Which queries.
+        most: Relevant items of a query at most.
+        query_labels: Of all queries.
+        gallery_labels: Of the gallery.
 
     Returns:
-        ranks from 1 in ascending order; infinite where there are no more relevant items.
+        Ranks from 1 in ascending order; infinite where there are no more relevant items.
     """
     distances = torch.empty(len(rows), len(gallery_labels), device=search.device)
     bounds = torch.full((len(rows), most), torch.inf, device=search.device)

@@ -1,8 +1,8 @@
-"""Optimiser steps of the rows of a parameter that have a gradient, and of no others.
+"""Optimiser steps of only those rows of a parameter that have a gradient.
 
-Torch's optimisers take dense gradients and step every row: momentum moves, and weight decay shrinks, also those that a
-step has not looked at, at the cost of all. Here an optimiser is shown, in the place of a parameter with a sparse
-gradient, one that has the rows of the gradient only, with its state of them; afterwards they are put where they belong.
+Torch's optimisers take dense gradients and step every row: momentum moves, and weight decay shrinks, also rows that a
+step has not looked at, at the cost of all. Here an optimiser sees, in place of a parameter with a sparse gradient, a
+parameter of the rows of the gradient only, with their state; after the step the rows are written back.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, RAdam, RMSprop
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 __all__ = ["check_steps_rows", "is_stepped_by_rows", "step_rows"]
 
-# What these keep of a row is of that row alone and starts from 0 (also SGD's momentum of a row that comes later, which
-# dampening then lessens in its first step too); AdamW is an Adam.
+# Their state of a row depends on that row alone and starts from 0 (also SGD's momentum of a row that comes later, which
+# dampening then reduces in its first step too); AdamW is an Adam.
 _BY_ROW = (SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, RAdam, RMSprop)
 
 _Tensor = TypeVar("_Tensor", bound=Tensor)
 
 
 def step_rows(parameter: _Tensor) -> _Tensor:
-    """From now on an optimiser steps only the rows that the sparse gradient of this parameter has.
+    """From now on let optimisers step only the rows that the sparse gradient of this parameter has.
 
-    While it does, the parameter in its ``param_groups`` is one of the rows. A step that was interrupted, by Ctrl-C or
-    for want of memory, is as if it had not been begun.
+    During a step the parameter in the optimiser's ``param_groups`` is one of these rows. A step that was interrupted,
+    by Ctrl-C or for lack of memory, leaves everything as it was before. The first call registers a hook on the steps of
+    all optimisers, which leaves those without such parameters alone.
 
     >>> rows = step_rows(nn.Parameter(torch.zeros(3, 1)))
     >>> optimizer = torch.optim.SGD([rows], lr=1.0, momentum=0.5)
@@ -39,11 +41,14 @@ def step_rows(parameter: _Tensor) -> _Tensor:
     >>> rows.flatten().tolist(), optimizer.state[rows]["momentum_buffer"].flatten().tolist()
     ([-2.5, 0.0, -2.5], [1.5, 0.0, 1.5])
     """
+    global _hook
+    if _hook is None:
+        _hook = register_optimizer_step_pre_hook(_before_step)
     marked: Any = parameter
     if not is_stepped_by_rows(parameter):
         marked.stepped_by_rows = True
-    for optimizer, those in list(_shown.items()):
-        if any(each.parameter is parameter for each in those):
+    for optimizer, replaced in list(_shown.items()):
+        if any(shown.parameter is parameter for shown in replaced):
             _give_up(optimizer)
     return parameter
 
@@ -74,12 +79,13 @@ class _Shown:
     grad: Tensor
     index: Tensor
     rows: nn.Parameter
-    among: list[nn.Parameter]
+    group: list[nn.Parameter]
     place: int
 
 
 _shown: "WeakKeyDictionary[Optimizer, list[_Shown]]" = WeakKeyDictionary()  # of those that are in a step
 _hooked: "WeakSet[Optimizer]" = WeakSet()
+_hook: RemovableHandle | None = None
 
 
 def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -117,8 +123,8 @@ def _show_rows(optimizer: Optimizer) -> None:
                 _show(optimizer, group["params"], place)
 
 
-def _show(optimizer: Optimizer, among: list[nn.Parameter], place: int) -> None:
-    parameter = among[place]
+def _show(optimizer: Optimizer, group: list[nn.Parameter], place: int) -> None:
+    parameter = group[place]
     grad = parameter.grad
     assert grad is not None
     index, values = _ascending(grad)
@@ -128,15 +134,15 @@ def _show(optimizer: Optimizer, among: list[nn.Parameter], place: int) -> None:
         name: value.index_select(0, index) if _is_like(value, parameter) else _copied(value)
         for name, value in optimizer.state[parameter].items()
     }
-    _shown[optimizer].append(_Shown(parameter, grad, index, rows, among, place))
+    _shown[optimizer].append(_Shown(parameter, grad, index, rows, group, place))
     optimizer.state[rows] = state
     parameter.grad = None
-    among[place] = rows
+    group[place] = rows
 
 
 def _ascending(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that a sparse gradient has, each once, and their gradients."""
-    # Autograd hands one of distinct rows on without the mark that it is; to compare is much cheaper than to sort again.
+    """The indices of the rows of a sparse gradient, ascending and distinct, and their gradients."""
+    # Autograd drops the mark of a coalesced gradient; comparing is much cheaper than sorting again.
     index = grad._indices()[0]
     if bool((index[1:] > index[:-1]).all()):
         return index, grad._values()
@@ -146,9 +152,9 @@ def _ascending(grad: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _after_step(optimizer: Optimizer, *_: Any) -> None:
-    for shown, found in _hide_rows(optimizer):
+    for shown, row_state in _hide_rows(optimizer):
         parameter, state = shown.parameter, optimizer.state[shown.parameter]
-        for name, value in found.items():
+        for name, value in row_state.items():
             if _is_like(value, shown.rows):
                 if name not in state:  # made in this step: of the other rows, what it starts from
                     state[name] = torch.zeros_like(parameter, dtype=value.dtype)
@@ -160,16 +166,16 @@ def _after_step(optimizer: Optimizer, *_: Any) -> None:
 
 
 def _give_up(optimizer: Optimizer) -> None:
-    """Leave all as it was before a step that was interrupted."""
+    """Restore everything to what it was before a step that was interrupted."""
     _hide_rows(optimizer)
 
 
 def _hide_rows(optimizer: Optimizer) -> list[tuple[_Shown, dict[str, Any]]]:
-    """End a step, if there is one: what was shown, and the state that the optimiser has of it."""
-    those = _shown.pop(optimizer, [])
-    for shown in those:
-        shown.among[shown.place] = shown.parameter
-    return [(shown, optimizer.state.pop(shown.rows, {})) for shown in those]
+    """End a step, if there is one; return what was shown, with the state that the optimiser has of it."""
+    replaced = _shown.pop(optimizer, [])
+    for shown in replaced:
+        shown.group[shown.place] = shown.parameter
+    return [(shown, optimizer.state.pop(shown.rows, {})) for shown in replaced]
 
 
 def _is_like(value: Any, parameter: Tensor) -> bool:
@@ -178,6 +184,3 @@ def _is_like(value: Any, parameter: Tensor) -> bool:
 
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
-
-
-register_optimizer_step_pre_hook(_before_step)

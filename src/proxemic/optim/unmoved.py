@@ -1,7 +1,7 @@
 """Notices proxies that no optimiser moves.
 
-The commonest mistake with a loss that has parameters is to give the optimiser the model's alone: training then runs,
-and learns little. A loss cannot see the optimisers, but torch tells whoever asks when one has stepped.
+The commonest mistake with a loss that has parameters is to give the optimiser those of the model alone: training then
+runs, and learns little. A loss cannot see the optimisers, but torch calls a hook when one has stepped.
 """
 
 import warnings
@@ -25,7 +25,7 @@ _handle: RemovableHandle | None = None
 
 @dataclass
 class _Seen:
-    """Some proxies as they were, in how many steps they have had a new gradient since, and the last of these."""
+    """Some proxies as they were, the number of steps with a new gradient since, and the last of these gradients."""
 
     before: Tensor
     steps: int
@@ -73,10 +73,10 @@ def _after_step(*_: Any) -> None:
 
 
 def _mark(proxies: Tensor) -> Tensor:
-    """What is not the same after they were stepped.
+    """Something that an optimiser step changes.
 
-    A copy of a hundred classes' proxies or so: values, as fused optimisers do not count a tensor's version up. Of
-    sampled classes a hundred may well not be among those of ten steps, but `row_steps` does count.
+    A copy of about a hundred proxies: values, as fused optimisers do not increment a tensor's version. With sampled
+    classes a hundred may well not be among those of ten steps, but `step_rows` does increment it.
     """
     if proxies.grad is not None and proxies.grad.is_sparse:
         return torch.tensor(proxies._version, device=proxies.device)

@@ -106,7 +106,7 @@ class RunDirectory:
         """Raise `UserError` unless the directory holds a run.
 
         Args:
-            test: It is to be judged on the test classes, which a search must not look at.
+            test: It will be evaluated on the test classes, which a search must not look at.
         """
         if not self.recipe.is_file():
             raise UserError(
@@ -147,7 +147,7 @@ class RunDirectory:
             source: Where the images come from.
             splits: The images.
             earlier: Classes that the weights which the run begins with were trained on.
-            test: The run is to be judged on the test classes.
+            test: The run is to be evaluated on the test classes.
             processes: How many train it.
         """
         images = {"processes": processes, "images": fingerprint(splits), "test": test}

@@ -11,7 +11,7 @@ import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
-from proxemic.data import CORRUPTIONS, CorruptedPixels, Corruption
+from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings
 

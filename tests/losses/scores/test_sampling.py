@@ -169,7 +169,7 @@ def test_of_data_wise_losses_the_sum_inside_is_unbiased_and_the_loss_smaller(mon
         values.append(sampled(x, y))
         classes = SampledClasses.of(y, CLASSES, 0.1, None, torch.float64)
         rows = classes.rows(sampled.proxies)
-        _, negative, _ = streamed_scores(x, rows, classes.labels, sampled.scoring, among=classes.among)
+        _, negative, _ = streamed_scores(x, rows, classes.labels, sampled.scoring, among=classes.sampling)
         sums.append(negative.exp())
     _, negative, _ = streamed_scores(x, full.proxies, y, full.scoring)
     torch.testing.assert_close(torch.stack(sums).mean(0), negative.exp(), rtol=1e-10, atol=0)
@@ -202,7 +202,7 @@ def test_the_classes_of_the_batch_are_always_among_those_chosen(
 def test_all_classes_are_stood_for(labels: list[int], rate: float) -> None:
     y = torch.tensor(labels)
     classes = SampledClasses.of(y, 40, rate, None, torch.float64)
-    weights = classes.among.weights
+    weights = classes.sampling.weights
     if classes.index is None:
         assert weights is None
         return

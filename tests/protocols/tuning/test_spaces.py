@@ -15,14 +15,17 @@ from images import write_folder, write_recipe
 from proxemic import losses
 from proxemic.errors import UserError
 from proxemic.losses import MeanProxyNorm, ProxyLoss
-from proxemic.protocols.tuning.dimensions import Choices, Factor, Range, read_dimension
 from proxemic.protocols.tuning.spaces import (
+    Choices,
+    Factor,
+    Range,
     Stage,
     as_flags,
     default_space,
-    hold,
     list_spaces,
     load_space,
+    pin,
+    read_dimension,
     read_stages,
     recipe_value,
 )
@@ -323,18 +326,16 @@ def test_the_phases_of_a_recipe_become_the_stages() -> None:
     assert (first["loss.f1"], second["loss.f1"]) == ("torch.positive", None)
 
 
-def test_what_flags_hold_is_found_however_they_spell_it() -> None:
+def test_what_overrides_give_is_not_searched() -> None:
     content = load_space("MultiProxyAnchorLoss")
-    for flag in ("--loss.alpha", "--loss.init_args.alpha=16"):
-        left, held = hold(content, [flag, "16"])
-        assert held == ["loss.alpha"]
-        assert "loss.alpha" not in left[0]["search"]
-        assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]}
-    assert hold(content, ["--loss", "MultiProxyAnchorLoss", "--seed", "3"]) == (content, [])
+    left, pinned = pin(content, ["loss.alpha"])
+    assert pinned == ["loss.alpha"]
+    assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]} != {*left[0]["search"]}
+    assert pin(content, ["loss", "seed"]) == (content, [])
     with pytest.raises(UserError, match=r"Flags give loss\.f1, which the search space sets itself"):
-        hold(load_space("WarpedSoftmaxLoss"), ["--loss.f1", "torch.sqrt"])
-    left, held = hold(load_space("WarpedSoftmaxLoss"), ["--loss.alpha", "5"])
-    assert held == ["loss.alpha"]  # of the second stage, which searched it
+        pin(load_space("WarpedSoftmaxLoss"), ["loss.f1"])
+    left, pinned = pin(load_space("WarpedSoftmaxLoss"), ["loss.alpha"])
+    assert pinned == ["loss.alpha"]  # of the second stage, which searched it
 
 
 def test_the_second_stage_does_not_warm_up_again() -> None:

@@ -45,6 +45,7 @@ def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
     """Call the function with what the flags say."""
     from proxemic.analyze import sweep
     from proxemic.cli.compare import read_seeds
+    from proxemic.recipes.flags import read_flags
 
     return sweep(
         arguments.recipe,
@@ -53,7 +54,7 @@ def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
         grid=arguments.grid,
         seeds=None if arguments.seeds is None else read_seeds(arguments.seeds),
         metric=arguments.metric,
-        flags=flags,
+        overrides=read_flags(flags),
         workers=arguments.workers,
         report=partial(print, flush=True),  # hours pass between two lines
     )

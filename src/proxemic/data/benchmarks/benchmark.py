@@ -19,9 +19,9 @@ class Official:
     """The two official splits as found on disk.
 
     Args:
-        train: training images.
-        test: test images.
-        flaws: what of the official data set is missing or different, half a sentence each.
+        train: Training images.
+        test: Test images.
+        flaws: What of the official data set is missing or different, half a sentence each.
     """
 
     train: ImageSet
@@ -59,8 +59,8 @@ class Benchmark(ImageSource):
         """Read what the annotations say, and look which of the images are there.
 
         Raises:
-            AbsentError: it is not there, or still packed.
-            ValueError: the annotations contradict themselves.
+            AbsentError: If it is not there, or still packed.
+            ValueError: If the annotations contradict themselves.
         """
 
     def load(self) -> Splits:
@@ -77,7 +77,7 @@ class Benchmark(ImageSource):
         """Refuse what is not the whole of the data set; where that is allowed, give a note that says so.
 
         Raises:
-            ValueError: something is missing or different, and `check_counts` is set.
+            ValueError: If something is missing or different, and `check_counts` is set.
         """
         counts = official.counts
         differences = [
@@ -100,7 +100,7 @@ class Benchmark(ImageSource):
         """The folder that is searched.
 
         Raises:
-            ValueError: none is given.
+            ValueError: If none is given.
         """
         if self.root is None:
             raise ValueError(
@@ -118,7 +118,7 @@ class Benchmark(ImageSource):
         """Find the first of the files or folders that is there.
 
         Raises:
-            AbsentError: none is; it says how to get the data set.
+            AbsentError: If none is; it says how to get the data set.
         """
         for name in names:
             if (self.folder / name).exists():

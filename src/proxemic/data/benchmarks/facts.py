@@ -9,10 +9,10 @@ class OriginalFile:
     """A file as its authors hand it out.
 
     Args:
-        name: where it belongs below the data set's folder; without its own folder it is found too.
-        md5: its checksum, where one is published.
-        url: its address, or None where it must be fetched by hand.
-        tree: the folder within the archive that holds the data, or None where the file is read as it is.
+        name: Where it belongs below the data set's folder; without its own folder it is found too.
+        md5: Its checksum, where one is published.
+        url: Its address, or None where it must be fetched by hand.
+        tree: The folder within the archive that holds the data, or None where the file is read as it is.
     """
 
     name: str
@@ -26,13 +26,13 @@ class Facts:
     """A published data set: how large it is and where it comes from.
 
     Args:
-        key: its name on the command line.
-        title: its name in print.
-        counts: what the whole of it counts, as "train images": 5864.
-        files: the original files.
-        page: where a person reads about it.
-        by_hand: how a person gets it, as half a sentence, where the files have no address.
-        mirror_files: archives of another layout, unpacked where they lie there.
+        key: Its name on the command line.
+        title: Its name in print.
+        counts: What the whole of it counts, as "train images": 5864.
+        files: The original files.
+        page: Where a person reads about it.
+        by_hand: How a person gets it, as half a sentence, where the files have no address.
+        mirror_files: Archives of another layout, unpacked where they lie there.
 
     Example:
         >>> Facts("cub", "CUB-200-2011", {"train classes": 100}, (), "https://example.org").counts["train classes"]

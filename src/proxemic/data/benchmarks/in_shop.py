@@ -18,14 +18,14 @@ class InShop(Benchmark):
     Training images have no such role, and neither have those held out of them for validation: all ask and answer.
 
     Args:
-        root: the folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`
+        root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`
             and `Img`.
-        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: which training classes validate.
-        check_counts: refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Which training classes validate.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
     Raises:
-        ValueError: (on load) it is not there, not whole, or its annotation file contradicts itself.
+        ValueError: If (on load) it is not there, not whole, or its annotation file contradicts itself.
 
     Source: Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
     2016.

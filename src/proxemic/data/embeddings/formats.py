@@ -14,7 +14,7 @@ from torch import Tensor
 
 from proxemic.data.embeddings.labels import RowLabels, gather_notes, number_labels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.tables import NOTE_COLUMNS, read_notes
+from proxemic.data.tables import NOTE_COLUMNS, read_notes
 from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
@@ -92,12 +92,12 @@ def _to_bytes(content: Sequence[str]) -> Tensor:
 
 def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
     try:
-        found = json.loads(content.numpy().tobytes())
-        assert isinstance(found, list)
-        assert all(isinstance(text, str) for text in found)
+        texts = json.loads(content.numpy().tobytes())
+        assert isinstance(texts, list)
+        assert all(isinstance(text, str) for text in texts)
     except (ValueError, RecursionError, AssertionError, TypeError) as error:
         raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.") from error
-    return tuple(found)
+    return tuple(texts)
 
 
 def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:

@@ -1,4 +1,4 @@
-"""One score a class from the similarities to its K proxies."""
+"""One score per class from the similarities to its K proxies."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.losses.checks import is_number, told
+from proxemic.losses.checks import is_number, shown
 
 __all__ = ["MaxPooling", "MeanPooling", "Pooling", "SoftmaxPooling"]
 
@@ -22,7 +22,7 @@ class Pooling(ABC):
 
     @abstractmethod
     def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
-        """The same for one chunk, outside autograd."""
+        """`dense` for one chunk, outside autograd."""
 
     @abstractmethod
     def backward(
@@ -31,7 +31,7 @@ class Pooling(ABC):
         similarities: Float[Tensor, "classes proxies batch"],
         pooled: Float[Tensor, "classes batch"],
     ) -> Float[Tensor, "classes proxies batch"]:
-        """The gradient of the similarities from that of the class scores; these two are scratch."""
+        """The gradient of the similarities from that of the class scores; it may overwrite ``grad`` and ``pooled``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SoftmaxPooling(Pooling):
     """``S = Σ_k q_k s_k`` with ``q = softmax(s / γ)`` (SoftTriple; MPA paper, equation 1).
 
     Args:
-        gamma: Softness γ > 0, in units of the similarity: near 0 the nearest proxy alone counts, near ∞ all alike.
+        gamma: Softness γ > 0, in units of the similarity: near 0 only the nearest proxy counts, near ∞ all count alike.
 
     Raises:
         ValueError: If ``gamma`` is not positive.
@@ -53,7 +53,7 @@ class SoftmaxPooling(Pooling):
     def __post_init__(self) -> None:
         if not (is_number(self.gamma) and self.gamma > 0):
             raise ValueError(
-                f"gamma is {told(self.gamma)}, but the softness of the pooling must be positive, as 0.1 is."
+                f"gamma is {shown(self.gamma)}, but the softness of the pooling must be positive, as 0.1 is."
             )
 
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
@@ -74,8 +74,8 @@ class SoftmaxPooling(Pooling):
         weight = self._weight(similarities)
         factor = grad.div_(weight.sum(1))
         constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(factor)
-        for each, similarity in zip(weight.unbind(1), similarities.unbind(1), strict=True):
-            each.mul_(torch.addcmul(constant, factor, similarity, value=1 / self.gamma))
+        for share, similarity in zip(weight.unbind(1), similarities.unbind(1), strict=True):
+            share.mul_(torch.addcmul(constant, factor, similarity, value=1 / self.gamma))
         return weight
 
     def _weight(self, similarities: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class SoftmaxPooling(Pooling):
 
 @dataclass(frozen=True)
 class MaxPooling(Pooling):
-    """``S = max_k s_k``: the nearest proxy alone, as sub-center ArcFace has it; of several that tie, one.
+    """``S = max_k s_k``: the nearest proxy alone, as in sub-center ArcFace; if several tie, one of them.
 
     >>> MaxPooling().dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 1.0000])

@@ -1,4 +1,4 @@
-"""Terms on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
+"""Terms that depend on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from proxemic.losses.checks import is_number, told
+from proxemic.losses.checks import is_number, shown
 from proxemic.losses.described import Described
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
@@ -19,67 +19,85 @@ __all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
 
 
 class Regularizer(Described, ABC):
-    """``weight ·`` a function of the proxies, whose gradient is added onto that of the loss.
+    """``weight ·`` a function of the proxies, which stays exact where classes are sampled or sharded.
 
-    `through` spares the memory of the proxies a second and a third time: of unit copies of them, and of a gradient
-    beside that of the loss.
+    A subclass implements `value`, whose gradient autograd computes. It may write the gradient in closed form by
+    `add_gradient`, and keep in the state of `make_state` what `value` computes for it: that spares the memory of unit
+    copies of the proxies and of a second gradient.
 
     Args:
         weight: Factor ≥ 0.
 
     Raises:
         ValueError: If ``weight`` is negative.
+
+    >>> class SquaredLength(Regularizer):
+    ...     separable = True  # a mean over classes
+    ...
+    ...     def value(self, proxies, sampling, state=None):
+    ...         return sampling.sum(proxies.square().sum((1, 2))) / sampling.total
+    >>> SquaredLength(0.5)(torch.tensor([[[1.0, 0.0]], [[0.0, 3.0]]]))
+    tensor(2.5000)
+    """
+
+    separable: ClassVar[bool] = False
+    """Whether the term is a mean over classes, so that each chunk of classes contributes its part.
+
+    `value` of some of the rows is then their part; else it is the whole term, on which all processes agree.
     """
 
     def __init__(self, weight: float) -> None:
         super().__init__()
         if not (is_number(weight) and weight >= 0):
-            raise ValueError(f"weight is {told(weight)}, but a regulariser's weight must be 0 or more.")
+            raise ValueError(f"weight is {shown(weight)}, but a regulariser's weight must be 0 or more.")
         self.weight = weight
 
     def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
-        """The term's value."""
-        return self.through(proxies)[1]
+        """The weighted term."""
+        return self.apply_to(proxies)[1]
 
-    def through(
-        self, proxies: Float[Tensor, "classes proxies dim"], among: SamplingWeights | None = None
+    def apply_to(
+        self, proxies: Float[Tensor, "classes proxies dim"], sampling: SamplingWeights | None = None
     ) -> tuple[Float[Tensor, "classes proxies dim"], Float[Tensor, ""]]:
-        """The proxies, to be used in place of the argument, and the term's value."""
-        return _Through.apply(proxies, self, among or SamplingWeights(len(proxies)))  # type: ignore[return-value]
-
-    separable: ClassVar[bool] = False
-    """Whether the term is a mean over classes, each by itself, so that a chunk of classes has its part of it.
-
-    Of rows that are not all, the value is then their part; else it is the whole, to which all processes add.
-    """
-
-    @abstractmethod
-    def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
-        """Room for what `value` leaves for `add_gradient`; of a separable term, one entry a class."""
+        """The proxies, to be used in place of the argument, and the weighted term, whose gradients share memory."""
+        return _Apply.apply(proxies, self, sampling or SamplingWeights(len(proxies)))  # type: ignore[return-value]
 
     @abstractmethod
     def value(
         self,
         proxies: Float[Tensor, "classes proxies dim"],
-        state: Float[Tensor, "*state"] | None,
-        among: SamplingWeights,
+        sampling: SamplingWeights,
+        state: Float[Tensor, "*state"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The term without its weight, outside autograd; fills the state."""
+        """The term without its weight.
 
-    @abstractmethod
+        Args:
+            proxies: All proxies, or those of the sampled classes, of a shard or of a chunk.
+            sampling: What these rows stand for among all classes.
+            state: What `make_state` made, to be filled for `add_gradient`.
+        """
+
+    def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
+        """Room for what `value` leaves for `add_gradient`; of a separable term, one entry per class."""
+        return None
+
     def add_gradient(
         self,
         grad: Float[Tensor, "classes proxies dim"],
         proxies: Float[Tensor, "classes proxies dim"],
+        sampling: SamplingWeights,
         state: Float[Tensor, "*state"] | None,
         factor: Float[Tensor, ""] | float,
-        among: SamplingWeights,
     ) -> None:
-        """Add ``factor ·`` the gradient of the term without its weight to ``grad``."""
+        """Add ``factor ·`` the gradient of the term without its weight to ``grad``; by autograd, unless overridden."""
+        with torch.enable_grad():
+            leaf = proxies.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.value(leaf, sampling), leaf)
+        grad.add_(slope * factor)
 
 
 class MeanProxyNorm(Regularizer):
-    """``weight · ‖(1/C) Σ_c ŵ_c‖``, the norm of the mean of the unit proxies; all K of a class count when K > 1.
+    """``weight · ‖(1/C) Σ_c ŵ_c‖``, the norm of the mean of all unit proxies.
 
     The smaller it is, the nearer the softmax loss puts its minimiser to the proxy (mean-proxy paper, section 3).
 
@@ -99,28 +117,28 @@ class MeanProxyNorm(Regularizer):
     def make_state(self, proxies: Tensor) -> Tensor:
         return proxies.new_zeros(proxies.shape[2])  # the mean
 
-    def value(self, proxies: Tensor, state: Tensor | None, among: SamplingWeights) -> Tensor:
+    def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
         mean = self.make_state(proxies) if state is None else state
         for part in _parts(proxies):
             scale = inverse_length(torch.linalg.vector_norm(proxies[part], dim=2))
-            if among.weights is not None:
-                scale.mul_(among.weights[part].unsqueeze(1))
+            if sampling.weights is not None:
+                scale.mul_(sampling.weights[part].unsqueeze(1))
             mean.addmv_(proxies[part].flatten(0, 1).T, scale.flatten())
-        if among.group is not None:
-            dist.all_reduce(mean, group=among.group)
-        mean.div_(among.total * proxies.shape[1])
+        if sampling.group is not None:
+            dist.all_reduce(mean, group=sampling.group)
+        mean.div_(sampling.total * proxies.shape[1])
         return mean.norm()
 
     def add_gradient(
-        self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float, among: SamplingWeights
+        self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
     ) -> None:
         assert state is not None
         # Every ŵ has the gradient mean/(‖mean‖·CK); that of w is its part across w, over ‖w‖.
-        direction = state * (inverse_length(state.norm()) * factor / (among.total * proxies.shape[1]))
+        direction = state * (inverse_length(state.norm()) * factor / (sampling.total * proxies.shape[1]))
         for part in _parts(proxies):
             rows = proxies[part]
             inverse = inverse_length(torch.linalg.vector_norm(rows, dim=2)).unsqueeze(2)
-            scale = inverse if among.weights is None else inverse * among.weights[part].view(-1, 1, 1)
+            scale = inverse if sampling.weights is None else inverse * sampling.weights[part].view(-1, 1, 1)
             along = (rows @ direction).unsqueeze(2).mul_(inverse.square())
             grad[part].addcmul_(scale, direction).addcmul_(rows, along.mul_(scale), value=-1)
 
@@ -142,54 +160,54 @@ class CenterRegularizer(Regularizer):
     tensor(0.7071)
     """
 
+    separable = True
+
     def __init__(self, weight: float = 0.2) -> None:
         super().__init__(weight)
 
-    separable: ClassVar[bool] = True
-
     def make_state(self, proxies: Tensor) -> Tensor | None:
         classes, per_class, _ = proxies.shape
-        # For its size beside the proxies', many proxies a class have theirs made again.
+        # With many proxies per class it would be large beside the proxies: it is computed again.
         return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
 
-    def value(self, proxies: Tensor, state: Tensor | None, among: SamplingWeights) -> Tensor:
+    def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
         total = proxies.new_zeros(())
         if proxies.shape[1] == 1:
             return total
         for part in _parts(proxies):
             lengths, mixing = _center_terms(proxies[part])
-            total.add_(lengths.sum() if among.weights is None else lengths.dot(among.weights[part]))
+            total.add_(sampling.part(part).sum(lengths))
             if state is not None:
                 state[part] = mixing
-        return total / self._pairs(proxies, among)
+        return total / self._pairs(proxies, sampling)
 
     def add_gradient(
-        self, grad: Tensor, proxies: Tensor, state: Tensor | None, factor: Tensor | float, among: SamplingWeights
+        self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
     ) -> None:
         if proxies.shape[1] == 1:
             return
-        factor = 2 * factor / self._pairs(proxies, among)
+        factor = 2 * factor / self._pairs(proxies, sampling)
         for part in _parts(proxies):
             mixing = (_center_terms(proxies[part])[1] if state is None else state[part]) * factor
-            if among.weights is not None:
-                mixing.mul_(among.weights[part].view(-1, 1, 1))
+            if sampling.weights is not None:
+                mixing.mul_(sampling.weights[part].view(-1, 1, 1))
             grad[part].baddbmm_(mixing, proxies[part])
 
-    def _pairs(self, proxies: Tensor, among: SamplingWeights) -> int:
-        """Each pair is met twice in a matrix of all."""
+    def _pairs(self, proxies: Tensor, sampling: SamplingWeights) -> int:
+        """Twice the number of pairs, as each stands twice in the matrix of a class."""
         per_class = proxies.shape[1]
-        return 2 * among.total * per_class * (per_class - 1)
+        return 2 * sampling.total * per_class * (per_class - 1)
 
 
-class _Through(torch.autograd.Function):
+class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, proxies: Tensor, regularizer: Regularizer, among: SamplingWeights
+        ctx: Any, proxies: Tensor, regularizer: Regularizer, sampling: SamplingWeights
     ) -> tuple[Tensor, Tensor]:
         state = regularizer.make_state(proxies)
-        value = regularizer.value(proxies, state, among)
+        value = regularizer.value(proxies, sampling, state)
         ctx.save_for_backward(proxies, state)
-        ctx.regularizer, ctx.among = regularizer, among
+        ctx.regularizer, ctx.sampling = regularizer, sampling
         ctx.set_materialize_grads(False)
         return proxies.view_as(proxies), value * regularizer.weight
 
@@ -199,9 +217,9 @@ class _Through(torch.autograd.Function):
         proxies, state = ctx.saved_tensors
         if grad_value is None:
             return grad, None, None
-        # Onto what came, not beside it: the loss made that gradient for this alone.
+        # In place: the loss made the incoming gradient for this alone.
         grad = torch.zeros_like(proxies) if grad is None else grad.contiguous()
-        ctx.regularizer.add_gradient(grad, proxies, state, grad_value * ctx.regularizer.weight, ctx.among)
+        ctx.regularizer.add_gradient(grad, proxies, ctx.sampling, state, grad_value * ctx.regularizer.weight)
         return grad, None, None
 
 

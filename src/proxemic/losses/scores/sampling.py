@@ -1,4 +1,4 @@
-"""The classes that one step looks at: all, or those of the batch and a random part of the others."""
+"""The classes that one step looks at: all, or those of the batch and a random share of the others."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ __all__ = ["SampledClasses", "SamplingWeights", "choose_classes", "num_sampled"]
 
 @dataclass(frozen=True)
 class SamplingWeights:
-    """What rows of proxies stand for among all classes.
+    """How many classes each row of the proxies stands for.
 
     Args:
-        total: Classes in all.
-        weights: How many classes each row stands for; ``None``: each for itself.
-        group: The processes that have the other rows; ``None``: these are all.
-        bias: Added to the scaled score of each row where it is a negative, as margins of classes are; ``None``: 0.
+        total: Number of all classes.
+        weights: Number of classes that each row stands for; ``None``: each row for itself.
+        group: The processes that hold the other rows; ``None``: there are no others.
+        bias: Added to the scaled score of each row where it is a negative, as margins per class are; ``None``: 0.
     """
 
     total: int
@@ -33,88 +33,92 @@ class SamplingWeights:
     group: dist.ProcessGroup | None = None
     bias: Float[Tensor, " classes"] | None = None
 
-    def part(self, part: slice) -> "Among":
-        """The same of a part of the rows."""
-        weights, bias = (None if each is None else each[part] for each in (self.weights, self.bias))
+    def part(self, rows: slice) -> "SamplingWeights":
+        """The same for some of the rows."""
+        weights, bias = (None if values is None else values[rows] for values in (self.weights, self.bias))
         return replace(self, weights=weights, bias=bias)
+
+    def sum(self, values: Float[Tensor, " classes"]) -> Float[Tensor, ""]:
+        """The sum over all classes that these rows stand for, of one value per row."""
+        return values.sum() if self.weights is None else values.dot(self.weights)
 
 
 @dataclass(frozen=True)
 class SampledClasses:
-    """The classes of a step, as rows of the parameters that have one row a class.
+    """The classes of a step, as rows of the parameters that have one row per class.
 
     Args:
-        labels: Row of each sample's own class among those looked at; out of their range where another process has it.
-        among: What the rows stand for.
-        index: Rows of the parameters that are looked at, ascending; ``None``: all.
-        part: Of those, the ones that this process works on, where all hold them alike; ``None``: all.
+        labels: Row of each sample's target class among the sampled ones; out of their range if another process has it.
+        sampling: What the rows stand for.
+        index: Rows of the parameters that are sampled, ascending; ``None``: all.
+        part: Of these, the rows that this process works on, where all processes hold them alike; ``None``: all.
     """
 
     labels: Int[Tensor, " batch"]
-    among: SamplingWeights
+    sampling: SamplingWeights
     index: Int[Tensor, " rows"] | None = None
     part: slice | None = None
 
     @classmethod
     def of(
-        cls, labels: Int[Tensor, " batch"], rows: int, rate: float, spread: ClassSharding | None, dtype: torch.dtype
-    ) -> "Classes":
-        """Of a (joined) batch.
+        cls, labels: Int[Tensor, " batch"], rows: int, rate: float, sharding: ClassSharding | None, dtype: torch.dtype
+    ) -> "SampledClasses":
+        """Sample the classes for a (joined) batch.
 
         Args:
             labels: Classes of the samples.
-            rows: Classes that this process holds.
+            rows: Number of classes that this process holds.
             rate: Share of the other classes to look at; 1 looks at all.
-            spread: How the classes are spread over processes.
-            dtype: Of the weights.
+            sharding: How the classes are spread over processes; ``None``: there is one process.
+            dtype: Data type of the weights.
         """
-        total = rows if spread is None else spread.num_classes
-        if spread is not None and spread.sharded:
-            labels = labels - spread.own.start
+        total = rows if sharding is None else sharding.num_classes
+        if sharding is not None and sharding.sharded:
+            labels = labels - sharding.own.start
         index = choose_classes(labels, rows, rate) if rate < 1 else None
-        if index is not None and spread is not None and not spread.sharded:
-            dist.broadcast(index, group=spread.group, group_src=0)
+        if index is not None and sharding is not None and not sharding.sharded:
+            dist.broadcast(index, group=sharding.group, group_src=0)
         weights = None
         if index is not None:
             labels, weights = _placed(labels, index, rows, dtype)
-        among = SamplingWeights(total, weights, None if spread is None else spread.group)
+        sampling = SamplingWeights(total, weights, None if sharding is None else sharding.group)
         part = None
-        if spread is not None and not spread.sharded:
-            part = part_of(rows if index is None else len(index), spread.group.rank(), spread.group.size())
-        return cls(labels, among, index, part)
+        if sharding is not None and not sharding.sharded:
+            part = part_of(rows if index is None else len(index), sharding.group.rank(), sharding.group.size())
+        return cls(labels, sampling, index, part)
 
     def rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "rows *shape"]:
-        """The rows looked at; with all others their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
+        """The sampled rows; where there are others, their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
         if self.index is None:
             return parameter
         step_rows(parameter)  # also a copy, or what `load_state_dict(assign=True)` has put in its place
         return _Rows.apply(parameter, self.index)  # type: ignore[return-value]
 
-    def own_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
-        """Of these, the ones that this process works on."""
+    def local_rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "part *shape"]:
+        """The sampled rows that this process works on."""
         rows = self.rows(parameter)
         if self.part is None:
             return rows
-        assert self.among.group is not None
-        return own_part(rows, self.part, self.among.group)
+        assert self.sampling.group is not None
+        return own_part(rows, self.part, self.sampling.group)
 
-    def own_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
-        """Of given numbers, one a class that this process holds, those of `own_rows`."""
+    def local_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
+        """Of numbers per class that this process holds, those of `local_rows`."""
         values = values if self.index is None else values[self.index]
         return values if self.part is None else values[self.part]
 
     @property
-    def own(self) -> "Classes":
-        """The classes that this process works on, as rows of `own_rows`."""
+    def local(self) -> "SampledClasses":
+        """The classes that this process works on, as rows of `local_rows`."""
         if self.part is None:
             return self
-        return SampledClasses(self.labels - self.part.start, self.among.part(self.part))
+        return SampledClasses(self.labels - self.part.start, self.sampling.part(self.part))
 
 
 def num_sampled(classes: int, batch: int, rate: float) -> int:
-    """How many classes a step looks at: as many as the batch may have, and the share ``rate`` of the others.
+    """The number of classes that a step looks at: as many as the batch may have, and the share ``rate`` of the others.
 
-    It depends on sizes alone, so that nothing waits for a GPU.
+    It depends on sizes alone, so that the GPU need not be waited for.
 
     >>> num_sampled(200_000, 128, 0.1), num_sampled(100, 128, 0.1), num_sampled(100, 10, 1.0)
     (20116, 100, 100)
@@ -127,12 +131,12 @@ def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> 
     """The classes of the batch and, uniformly at random without replacement, others: `num_sampled` in all.
 
     Args:
-        labels: Classes of the samples; those outside ``[0, classes)`` are not among these.
-        classes: How many there are.
+        labels: Classes of the samples; those outside ``[0, classes)`` are ignored.
+        classes: Number of classes.
         rate: Share of the others, in (0, 1).
 
     Returns:
-        Ascending; ``None`` for all. Drawn from torch's global generator of the labels' device.
+        Their indices, ascending; ``None`` for all. Drawn from torch's global generator of the labels' device.
     """
     count = num_sampled(classes, len(labels), rate)
     if count >= classes:
@@ -144,7 +148,7 @@ def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> 
 
 
 def _placed(labels: Tensor, index: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Where the labels are among the rows chosen, −1 where not; and how many classes each row stands for."""
+    """The place of each label among the sampled rows, −1 if it has none; how many classes each row stands for."""
     inside = (labels >= 0) & (labels < classes)
     place = torch.searchsorted(index, labels).clamp_(max=len(index) - 1)
     present = torch.zeros_like(index, dtype=torch.bool).index_put_((place,), inside, accumulate=True)

@@ -1,9 +1,9 @@
 """How near an embedding is to a proxy, with the gradient written by hand.
 
 A similarity is a few functions: ordinary PyTorch ones, which are the definition, and a forward and a backward for one
-chunk of proxies, which is what the streamed losses run. Neither of the last two ever builds a normalised copy of the
-proxies. Scores of a chunk lie ``[rows, batch]``, one proxy a row: then pooling over the proxies of a class and sums
-over the batch run over contiguous memory, and a chunk is a piece of one buffer.
+chunk of proxies, which the streamed losses run. Neither of the latter ever builds a normalised copy of the proxies.
+Scores of a chunk are laid out as ``[rows, batch]``, one row per proxy: pooling over the proxies of a class and sums
+over the batch then run over contiguous memory, and a chunk is a slice of one buffer.
 """
 
 import math
@@ -45,10 +45,11 @@ def inverse_length(length: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
 class Similarity(Protocol):
     """A similarity of embeddings and proxies; larger is nearer."""
 
-    cancels: ClassVar[bool]
-    """Whether the chunk's matrix product loses digits as an embedding nears a proxy.
+    needs_full_precision: ClassVar[bool]
+    """Whether the chunk's matrix product loses digits by cancellation as an embedding nears a proxy.
 
-    Then the own class's similarity is taken from `pairs`, and the product is never made in TF32 or bfloat16.
+    Then the similarity to the target class is taken from `pairs`, and the product is never computed in TF32 or
+    bfloat16.
     """
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
@@ -68,7 +69,7 @@ class Similarity(Protocol):
     def pairs(
         self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"]
     ) -> Float[Tensor, "batch proxies"]:
-        """The similarity of each query to proxies of its own, by ordinary autograd."""
+        """The similarity of each query to the proxies in its own row, by ordinary autograd."""
         ...
 
     def forward(
@@ -77,7 +78,7 @@ class Similarity(Protocol):
         proxies: Float[Tensor, "rows features"],
         out: Float[Tensor, "rows batch"],
     ) -> None:
-        """`dense` of one chunk, one proxy a row, into ``out``, outside autograd and without a copy of the proxies."""
+        """`dense` for one chunk, one row per proxy, into ``out``, outside autograd, without a copy of the proxies."""
         ...
 
     def backward(
@@ -97,7 +98,7 @@ class Similarity(Protocol):
 class Cosine:
     """``x̂·ŵ``, in [-1, 1]."""
 
-    cancels: ClassVar[bool] = False
+    needs_full_precision: ClassVar[bool] = False
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return rows * dim <= 2**17  # unit copies of the proxies are what it loses by
@@ -149,7 +150,9 @@ class Euclidean:
     A distance whose square overflows, from 1.8e19 in float32, is taken for 1.8e19 and has no gradient.
     """
 
-    cancels: ClassVar[bool] = True  # ‖x‖² + ‖w‖² − 2x·w, as x comes to lie on its proxy: where training goes
+    needs_full_precision: ClassVar[bool] = (
+        True  # ‖x‖² + ‖w‖² − 2x·w, as x comes to lie on its proxy: where training goes
+    )
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return batch * rows * dim <= 2**19  # each difference is made: no matrix product
@@ -203,7 +206,7 @@ class Euclidean:
 class InnerProduct:
     """``f(x)·w`` for features ``f`` of the embedding, given by a subclass's `prepare`; nothing normalised."""
 
-    cancels: ClassVar[bool] = True
+    needs_full_precision: ClassVar[bool] = True
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return False  # autograd's backward would run in whatever precision the process allows

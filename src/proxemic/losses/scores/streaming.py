@@ -1,12 +1,13 @@
 """The one expensive part of every proxy loss, walked over the classes in chunks.
 
-`streamed_scores` gives the values and gradients of `dense_scores` and holds no more than a
-chunk of ``[classes, proxies, batch]`` similarities: it folds each chunk into the result and throws it away. Its
-gradient is made in one of three ways, the fastest that the memory allows (`Plan`):
+`streamed_scores` gives the values and gradients of `dense_scores` and holds no more than a chunk of
+``[classes, proxies, batch]`` similarities: it folds each chunk into the result and discards it. Its gradient is
+computed in one of three ways, the fastest that the memory allows (`Plan`):
 
-* where all scores are few they are kept (three matrix products in all);
-* a class's log-sum-exp is complete inside its chunk, so class-wise losses form its gradient in the same pass (three);
-* else the backward makes each chunk again (four).
+* where there are few scores they are all kept (three matrix products altogether);
+* the log-sum-exp of a class is complete inside its chunk, so class-wise losses form its gradient in the same pass
+  (three);
+* else the backward computes each chunk again (four).
 """
 
 import math
@@ -32,12 +33,12 @@ Grads = tuple[Tensor | None, Tensor | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a problem is walked.
+    """How the classes are walked over.
 
     Args:
-        chunk: Classes whose scores are made at once.
+        chunk: Number of classes whose scores are computed at once.
         keep: Keep all similarities for the backward, ``batch · classes · proxies`` numbers.
-        dense: So small that ordinary autograd, with fewer and larger steps, is faster.
+        dense: The problem is so small that ordinary autograd, with fewer and larger steps, is faster.
     """
 
     chunk: int
@@ -58,7 +59,9 @@ class Plan:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
         rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-        keep = scores <= _KEPT and (scoring.push is None or 4 * batch >= classes)  # one pass pays with few samples
+        keep = scores <= _KEPT and (
+            scoring.class_reduction is None or 4 * batch >= classes
+        )  # one pass pays with few samples
         return cls(min(max(rows // proxies, 1), classes), keep)
 
 
@@ -73,25 +76,25 @@ def streamed_scores(
     scoring: Scoring,
     chunk_size: int | None = None,
     terms: Sequence[Regularizer] = (),
-    among: SamplingWeights | None = None,
+    sampling: SamplingWeights | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
     """Positive scores ``[batch]``; reduced negatives, ``[batch]``, or a scalar for class-wise losses; the sum of terms.
 
     Args:
-        embeddings: One a row, float32 or float64.
-        proxies: K a class, of the same dtype.
-        labels: Own classes; one out of [0, classes) is not among these, and its positive score is 0.
+        embeddings: One per row, float32 or float64.
+        proxies: K per class, of the same dtype.
+        labels: Target classes; the positive score is 0 where a label is out of [0, classes).
         scoring: What is summed, see `Scoring`.
-        chunk_size: Classes whose scores are made at once; ``None`` chooses by `Plan.of`.
-        terms: Separable regularisers, made with each chunk while its proxies are at hand.
-        among: What the classes stand for, where they are not all there are.
+        chunk_size: Number of classes whose scores are computed at once; ``None`` chooses by `Plan.of`.
+        terms: Separable regularisers, computed with each chunk while its proxies are in the cache.
+        sampling: What the classes stand for, where there are others.
 
     >>> x, w = torch.eye(2), torch.eye(3, 2).unsqueeze(1)
     >>> positive, negative, _ = streamed_scores(x, w, torch.tensor([0, 1]), Scoring(scale=1.0))
     >>> positive
     tensor([1., 1.])
     """
-    among = among or SamplingWeights(len(proxies))
+    sampling = sampling or SamplingWeights(len(proxies))
     if len(proxies) == 0:
         return _nothing(embeddings, proxies, scoring)
     if chunk_size is None:
@@ -99,18 +102,18 @@ def streamed_scores(
     else:
         plan = Plan(min(chunk_size, len(proxies)), keep=chunk_size >= len(proxies))
     if plan.dense:
-        return dense_scores(embeddings, proxies, labels, scoring, terms, among)
+        return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
     queries = scoring.similarity.prepare(embeddings)
     return _Streamed.apply(  # type: ignore[return-value]
-        queries, proxies, labels, scoring, plan, tuple(terms), among, torch.is_grad_enabled()
+        queries, proxies, labels, scoring, plan, tuple(terms), sampling, torch.is_grad_enabled()
     )
 
 
 def _nothing(embeddings: Tensor, proxies: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
-    """Of no classes: empty sums, with gradients of 0, so that what is to be sent between processes still is."""
+    """For no classes: empty sums, with gradients of 0, so that the collectives of the backward still run."""
     zero = 0 * (embeddings.sum() + proxies.sum())
     positive = zero.expand(len(embeddings))
-    return positive, positive - torch.inf if scoring.push is None else zero, zero
+    return positive, positive - torch.inf if scoring.class_reduction is None else zero, zero
 
 
 class _Streamed(torch.autograd.Function):
@@ -123,52 +126,52 @@ class _Streamed(torch.autograd.Function):
         scoring: Scoring,
         plan: Plan,
         terms: tuple[Regularizer, ...],
-        among: SamplingWeights,
+        sampling: SamplingWeights,
         differentiable: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
-        with _outside_autograd(queries, scoring):
-            walk = _Walk(queries, proxies, labels, scoring, plan, terms, among)
-            if scoring.similarity.cancels:
-                walk.own = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
+        with _without_autograd(queries, scoring):
+            walk = _Walk(queries, proxies, labels, scoring, plan, terms, sampling)
+            if scoring.similarity.needs_full_precision:
+                walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in terms]
             if plan.keep and differentiable:
                 walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
             for part in walk.parts():
-                walk.fold(part, grads)
-        ctx.scoring, ctx.plan, ctx.terms, ctx.among = scoring, plan, terms, among
+                walk.forward_chunk(part, grads)
+        ctx.scoring, ctx.plan, ctx.terms, ctx.sampling = scoring, plan, terms, sampling
         ctx.states, ctx.grads = walk.states, grads
-        ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.own, walk.kept)
-        return walk.positive, walk.negative if scoring.push else walk.negative * math.log(2), walk.total
+        ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.target, walk.kept)
+        return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None, None]:
-        queries, proxies, labels, negative, own, kept = ctx.saved_tensors
-        # Of one pass, made in the forward for a gradient of 1, and handed on, not copied: a second backward of a
-        # retained graph, which is rare, makes it again.
+        queries, proxies, labels, negative, target, kept = ctx.saved_tensors
+        # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
+        # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        with _outside_autograd(queries, ctx.scoring):
-            walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms, ctx.among)
-            walk.own, walk.kept, walk.filled, walk.states = own, kept, kept is not None, ctx.states
+        with _without_autograd(queries, ctx.scoring):
+            walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms, ctx.sampling)
+            walk.target, walk.kept, walk.filled, walk.states = target, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
                 for part in walk.parts():
-                    walk.unfold(part, grads, grad_positive, grad_negative, grad_terms)
+                    walk.backward_chunk(part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
-            if walk.one_pass or ctx.scoring.similarity.cancels:
-                walk.add_own(grads, grad_positive)
+            if walk.one_pass or ctx.scoring.similarity.needs_full_precision:
+                walk.add_target_gradient(grads, grad_positive)
         return grads[0], grads[1], None, None, None, None, None, None
 
 
 class _Walk:
-    """A pass over all parts of the classes: forward by `fold`, backward by `unfold`."""
+    """A pass over all chunks of the classes: forward by `forward_chunk`, backward by `backward_chunk`."""
 
     def __init__(
         self,
@@ -178,20 +181,24 @@ class _Walk:
         scoring: Scoring,
         plan: Plan,
         terms: tuple[Regularizer, ...],
-        among: SamplingWeights,
+        sampling: SamplingWeights,
     ) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.among = scoring, plan, terms, among
-        self.one_pass = scoring.push is not None and not plan.keep
-        self.own: Tensor | None = None  # similarities to the own proxies [batch, proxies], where a chunk's are inexact
+        self.scoring, self.plan, self.terms, self.sampling = scoring, plan, terms, sampling
+        self.one_pass = scoring.class_reduction is not None and not plan.keep
+        self.target: Tensor | None = (
+            None  # similarities to the target class [batch, proxies], where a chunk's are inexact
+        )
         self.kept: Tensor | None = None  # all similarities, if they are kept
-        self.filled = False  # whether they have been made
-        self.states: list[Tensor | None] = []  # of each term
+        self.filled = False  # whether they have been computed
+        self.states: list[Tensor | None] = []  # one per regulariser
         self.positive = queries.new_zeros(len(queries))
-        self.negative = queries.new_full((len(queries),), -torch.inf) if scoring.push is None else queries.new_zeros(())
+        self.negative = (
+            queries.new_full((len(queries),), -torch.inf) if scoring.class_reduction is None else queries.new_zeros(())
+        )
         self.total = queries.new_zeros(())
-        # One for all chunks, and results in place: small tensors that outlive a chunk, made between large ones that do
-        # not, would leave a hole in the heap for each.
+        # One buffer for all chunks, and results in place: small tensors that outlive a chunk, allocated between large
+        # ones that do not, would each leave a hole in the heap.
         self.scratch = queries.new_empty(min(plan.chunk, len(proxies)), proxies.shape[1], len(queries))
 
     def parts(self) -> Iterator[slice]:
@@ -200,85 +207,90 @@ class _Walk:
         for start in range(0, classes, self.plan.chunk):
             yield slice(start, min(start + self.plan.chunk, classes))
 
-    def fold(self, part: slice, grads: Grads | None) -> None:
-        """Add a chunk to positives, negatives and terms; to ``grads`` the gradient of the negatives, of one pass."""
+    def forward_chunk(self, part: slice, grads: Grads | None) -> None:
+        """Add a chunk to positives, negatives and terms; in a single pass, also their gradient to ``grads``."""
         chunk, scoring = _Chunk(self, part), self.scoring
-        chunk.own_scores(self.positive)
+        chunk.collect_positive(self.positive)
         logits, graph = chunk.logits()
-        if scoring.push is None:
+        if scoring.class_reduction is None:
             torch.logaddexp2(self.negative, _logsumexp2(logits), out=self.negative)
         else:
-            weights = self.among.part(part).weights
-            value, grad = _push(logits, scoring.push, scoring.scale, weights, differentiable=grads is not None)
+            weights = self.sampling.part(part).weights
+            value, grad = _reduce_classes(
+                logits, scoring.class_reduction, scoring.scale, weights, differentiable=grads is not None
+            )
             self.negative.add_(value)
             if grads is not None and grad is not None:
-                chunk.backward(_through(graph, grad), grads)
+                chunk.backward(_through_transform(graph, grad), grads)
         for term, state in zip(self.terms, self.states, strict=True):
-            value = term.value(self.proxies[part], None if state is None else state[part], self.among.part(part))
+            value = term.value(self.proxies[part], self.sampling.part(part), None if state is None else state[part])
             self.total.add_(value * term.weight)
         if grads is not None:
             self._add_terms(part, grads[1], 1.0)
 
-    def unfold(
+    def backward_chunk(
         self, part: slice, grads: Grads, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> None:
-        """Add a chunk's gradient; of one pass, that of the negatives and the terms, for gradients of 1."""
+        """Add a chunk's gradient; in a single pass, that of the negatives and the terms, for gradients of 1."""
         chunk, scoring = _Chunk(self, part), self.scoring
         logits, graph = chunk.logits()
-        if scoring.push is None:
+        if scoring.class_reduction is None:
             grad = logits.sub_(self.negative).exp2_().mul_(grad_negative * scoring.scale)
         else:
-            _, grad = _push(logits, scoring.push, scoring.scale, self.among.part(part).weights, differentiable=True)
+            _, grad = _reduce_classes(
+                logits, scoring.class_reduction, scoring.scale, self.sampling.part(part).weights, differentiable=True
+            )
             assert grad is not None
         if self.one_pass:
-            chunk.backward(_through(graph, grad), grads)
+            chunk.backward(_through_transform(graph, grad), grads)
             return self._add_terms(part, grads[1], 1.0)
-        if scoring.push is not None:
+        if scoring.class_reduction is not None:
             grad.mul_(grad_negative)
-        # Where a chunk's product is inexact near the own proxies, so is its gradient: `add_own` makes theirs.
-        own = 0.0 if scoring.similarity.cancels else grad_positive
-        chunk.backward(chunk.put_own(_through(graph, grad), own), grads)
+        # Where a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
+        target = 0.0 if scoring.similarity.needs_full_precision else grad_positive
+        chunk.backward(chunk.put_target(_through_transform(graph, grad), target), grads)
         return self._add_terms(part, grads[1], grad_terms)
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
-        """Of one pass: the gradient of negatives and terms, made for 1, times what came."""
-        # On a CPU the usual gradients of 1 are seen at once and spare passes over the proxies; on a GPU one would wait.
+        """Of a single pass: multiply the gradient of negatives and terms, computed for 1, by the incoming ones."""
+        # On a CPU incoming gradients of 1, the usual ones, spare passes over the proxies; a GPU would be waited for.
         for grad in grads:
-            if grad is not None and _counts(grad_negative - 1):
+            if grad is not None and _may_differ_from_0(grad_negative - 1):
                 grad.mul_(grad_negative)
-        if self.terms and _counts(grad_terms - grad_negative):
+        if self.terms and _may_differ_from_0(grad_terms - grad_negative):
             for part in self.parts():
                 self._add_terms(part, grads[1], grad_terms - grad_negative)
 
-    def add_own(self, grads: Grads, grad_positive: Tensor) -> None:
-        """The gradient of the positive scores, from the samples and their own proxies alone."""
+    def add_target_gradient(self, grads: Grads, grad_positive: Tensor) -> None:
+        """Add the gradient of the positive scores, from the samples and the proxies of their target classes alone."""
         scoring, last = self.scoring, len(self.proxies) - 1
         labels = self.labels.clamp(0, last)
         with torch.enable_grad():
             x, w = self.queries.detach().requires_grad_(), self.proxies.detach()[labels].requires_grad_()
             positive = pair_scores(x, w, scoring)
-            own = torch.autograd.grad(positive, (x, w), grad_positive.masked_fill(labels != self.labels, 0))
+            grad_x, grad_w = torch.autograd.grad(positive, (x, w), grad_positive.masked_fill(labels != self.labels, 0))
         if grads[0] is not None:
-            grads[0].add_(own[0])
+            grads[0].add_(grad_x)
         if grads[1] is not None:
-            grads[1].index_add_(0, labels, own[1])
+            grads[1].index_add_(0, labels, grad_w)
 
     def _add_terms(self, part: slice, grad: Tensor | None, factor: Tensor | float) -> None:
-        """The gradient of the regularisers onto that of the proxies."""
+        """Add the gradient of the regularisers to that of the proxies."""
         if grad is not None:
             for term, state in zip(self.terms, self.states, strict=True):
-                own = None if state is None else state[part]
-                term.add_gradient(grad[part], self.proxies[part], own, factor * term.weight, self.among.part(part))
+                chunk = None if state is None else state[part]
+                sampling = self.sampling.part(part)
+                term.add_gradient(grad[part], self.proxies[part], sampling, chunk, factor * term.weight)
 
 
 class _Chunk:
-    """The scores of a part of the classes, and where the samples' own classes lie among them."""
+    """The scores of a chunk of classes, and where the target classes of the samples are among them."""
 
     def __init__(self, walk: _Walk, part: slice) -> None:
         self.walk, self.part = walk, part
         self.rows = walk.proxies[part].flatten(0, 1)
-        # An entry for every sample, also where its class lies in another chunk: no indices of varying length, which
-        # would have to be waited for on a GPU.
+        # An entry for every sample, also where its class is in another chunk: indices of varying length would make a
+        # GPU be waited for.
         self.column = (walk.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0)
         self.inside = ((walk.labels >= part.start) & (walk.labels < part.stop)).unsqueeze(0)
         self.similarities = self._similarities()
@@ -293,21 +305,21 @@ class _Chunk:
             return scratch.copy_(walk.kept[self.part])  # the kept ones must outlast this backward
         into = scratch if walk.kept is None else walk.kept[self.part]
         walk.scoring.similarity.forward(walk.queries, self.rows, into.flatten(0, 1))
-        if walk.own is not None:
+        if walk.target is not None:
             column = self.column.unsqueeze(1).expand(1, proxies, -1)
-            exact = torch.where(self.inside, walk.own.T, into.gather(0, column).squeeze(0))
+            exact = torch.where(self.inside, walk.target.T, into.gather(0, column).squeeze(0))
             into.scatter_(0, column, exact.unsqueeze(0))
         return into
 
-    def own_scores(self, positive: Tensor) -> None:
-        """Put the score of each sample's own class where it is in this chunk."""
-        own = self.pooled.gather(0, self.column).squeeze(0)
-        torch.where(self.inside.squeeze(0), own, positive, out=positive)
+    def collect_positive(self, positive: Tensor) -> None:
+        """Write the score of each sample's target class, where it is in this chunk, into ``positive``."""
+        target = self.pooled.gather(0, self.column).squeeze(0)
+        torch.where(self.inside.squeeze(0), target, positive, out=positive)
 
     def logits(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """``(a·g(S) + bias)/ln 2`` with −∞ for the own class, and the graph of ``g``, if there is one.
+        """``(a·g(S) + bias)/ln 2`` with −∞ for the target class, and the graph of ``g``, if there is one.
 
-        In powers of 2, which a processor raises several times as fast as powers of e.
+        To base 2, as a processor computes powers of 2 several times as fast as powers of e.
         """
         scoring, graph, transformed = self.walk.scoring, None, self.pooled
         if scoring.transform is not None:
@@ -316,15 +328,15 @@ class _Chunk:
                 transformed = scoring.transform(leaf)
             graph = (leaf, transformed)
         logits = transformed.detach() * (scoring.scale / math.log(2))
-        among = self.walk.among.part(self.part)
-        if among.weights is not None and scoring.push is None:
-            logits.add_(among.weights.log2().unsqueeze(1))
-        if among.bias is not None:
-            logits.add_((among.bias / math.log(2)).unsqueeze(1))
-        return self.put_own(logits, -torch.inf), graph
+        sampling = self.walk.sampling.part(self.part)
+        if sampling.weights is not None and scoring.class_reduction is None:
+            logits.add_(sampling.weights.log2().unsqueeze(1))
+        if sampling.bias is not None:
+            logits.add_((sampling.bias / math.log(2)).unsqueeze(1))
+        return self.put_target(logits, -torch.inf), graph
 
-    def put_own(self, scores: Tensor, value: Tensor | float) -> Tensor:
-        """In place: ``value`` where a sample meets its own class."""
+    def put_target(self, scores: Tensor, value: Tensor | float) -> Tensor:
+        """Write ``value`` in place where a sample meets its target class."""
         kept = scores.gather(0, self.column)
         return scores.scatter_(0, self.column, torch.where(self.inside, value, kept))
 
@@ -344,33 +356,33 @@ class _Chunk:
 
 
 def _logsumexp2(logits: Tensor) -> Tensor:
-    """``log₂ Σ_c 2^logits`` of each sample; −∞ where there are none. Overwrites ``logits``."""
+    """``log₂ Σ_c 2^logits`` per sample, −∞ for an empty sum; overwrites ``logits``."""
     highest = logits.amax(0).clamp_(min=torch.finfo(logits.dtype).min)
     return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
 
 
-def _push(
-    logits: Tensor, push: Elementwise, scale: float, weights: Tensor | None, *, differentiable: bool
+def _reduce_classes(
+    logits: Tensor, reduction: Elementwise, scale: float, weights: Tensor | None, *, differentiable: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """``Σ_c push(M_c)`` of the chunk's classes, and its gradient in the transformed scores. Overwrites ``logits``."""
+    """``Σ_c r(M_c)`` of the chunk's classes, and its gradient in the transformed scores; overwrites ``logits``."""
 
-    def pushed(m: Tensor) -> Tensor:
-        return (push(m) if weights is None else push(m) * weights.unsqueeze(1)).sum()
+    def reduced(m: Tensor) -> Tensor:
+        return (reduction(m) if weights is None else reduction(m) * weights.unsqueeze(1)).sum()
 
     highest = logits.amax(1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     powers = logits.sub_(highest).exp2_()
     total = powers.sum(1, keepdim=True)
     m = total.log2().add_(highest).mul_(math.log(2))
     if not differentiable:
-        return pushed(m), None
+        return reduced(m), None
     with torch.enable_grad():
-        value = pushed(m.requires_grad_())
+        value = reduced(m.requires_grad_())
         (slope,) = torch.autograd.grad(value, m)
-    # A class without negatives has a total of 0 and no powers to share out.
+    # A class without negatives has a total of 0 and powers of 0.
     return value.detach(), powers.mul_(slope.mul_(scale).div_(total.masked_fill_(total == 0, 1)))
 
 
-def _through(graph: tuple[Tensor, Tensor] | None, grad: Tensor) -> Tensor:
+def _through_transform(graph: tuple[Tensor, Tensor] | None, grad: Tensor) -> Tensor:
     """The gradient of the class scores from that of the transformed ones."""
     if graph is None:
         return grad
@@ -378,8 +390,8 @@ def _through(graph: tuple[Tensor, Tensor] | None, grad: Tensor) -> Tensor:
     return torch.autograd.grad(transformed, leaf, grad)[0]
 
 
-def _counts(factor: Tensor) -> bool:
-    """Whether a factor is other than 0, as far as can be said without waiting for a GPU."""
+def _may_differ_from_0(factor: Tensor) -> bool:
+    """Whether a factor is other than 0, as far as is known without waiting for a GPU."""
     return factor.is_cuda or bool(factor != 0)
 
 
@@ -391,10 +403,10 @@ def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
 
 
 @contextmanager
-def _outside_autograd(like: Tensor, scoring: Scoring) -> Iterator[None]:
+def _without_autograd(like: Tensor, scoring: Scoring) -> Iterator[None]:
     with (
         torch.no_grad(),
         torch.autocast(like.device.type, enabled=False),
-        full_precision(scoring.similarity.cancels),
+        full_precision(scoring.similarity.needs_full_precision),
     ):
         yield

@@ -6,7 +6,7 @@ from proxemic.protocols.beside_paper import SAME, PaperRow, page, tables_beside
 from proxemic.protocols.comparison.directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison.entries import Entry
 from proxemic.protocols.comparison.statistics import mean
-from proxemic.protocols.comparison.tables import format_estimate
+from proxemic.protocols.statistics import format_estimate
 from proxemic.published import PublishedFigure
 
 __all__ = ["against_paper"]

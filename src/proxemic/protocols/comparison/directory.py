@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +10,10 @@ from typing import Any, Literal
 from proxemic.errors import UserError
 from proxemic.files import write_json, write_text
 from proxemic.protocols.comparison.entries import Entry
+from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-__all__ = ["Cell", "Comparison", "Result", "computed_metrics", "metric_names"]
+__all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,21 @@ class Comparison:
                 found[cell.entry][cell.seed] = result
         return found
 
+    def failed(self) -> list[Cell]:
+        """The cells whose last training failed."""
+        return [cell for cell in self.cells() if cell.state == "failed"]
+
+    def states(self) -> str:
+        """How far each recipe is, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
+        lines = []
+        for entry in self.entries:
+            seeds: dict[str, list[str]] = {}
+            for seed in self.seeds:
+                seeds.setdefault(self.cell(entry, seed).state, []).append(str(seed))
+            states = ", ".join(" ".join([state, *numbers]) for state, numbers in seeds.items())
+            lines.append(f"{entry.title}: {states}")
+        return "\n".join(lines)
+
     def datasets(self) -> dict[str, list[Entry]]:
         """The recipes of each table."""
         return {
@@ -209,12 +225,6 @@ class Comparison:
 def computed_metrics(entry: Entry) -> list[str]:
     """Names of the metrics that the runs of a recipe have."""
     return metric_names(entry.recipe["evaluation"])
-
-
-def metric_names(given: Mapping[str, Any]) -> list[str]:
-    """Names of the metrics that an evaluation with these settings computes."""
-    names = [f"{name}@{k}" for name in ("recall", "precision", "map", "ndcg") for k in given[f"{name}_at"]]
-    return [*names, "map@r", "r_precision", *(("nmi", "nmi_geometric", "ami") if given["nmi"] else ())]
 
 
 def _recipe_file(path: Path, slug: str) -> Path:

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from proxemic.plots import save_figure
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import mean, t_interval
+from proxemic.protocols.comparison.statistics import mean
 from proxemic.protocols.comparison.tables import FOOTNOTES, MARKS
+from proxemic.protocols.statistics import t_interval
 
 __all__ = ["draw_curves", "draw_points"]
 

@@ -1,6 +1,5 @@
 """One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,7 +15,8 @@ from proxemic.losses.own import make_loss
 from proxemic.protocols.comparison.directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.run import finish_comparison, plan_comparison
-from proxemic.protocols.comparison.statistics import Estimate, mean
+from proxemic.protocols.comparison.statistics import mean
+from proxemic.protocols.statistics import Estimate
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe
@@ -173,7 +173,8 @@ def _try_losses(recipe: Recipe) -> None:
             if phase is not None:
                 # How many classes there are is known once the images are; a list of margins has one for each.
                 margin = getattr(phase.loss, "keywords", {}).get("margin")
-                make_loss(phase.loss, len(margin) if isinstance(margin, list) else 4, recipe.model.embedding_size)
+                classes = len(margin) if isinstance(margin, list) else 4
+                make_loss(phase.loss, classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
@@ -194,8 +195,8 @@ def run_sweep(
     Raises:
         UserError: If a run failed; another call tries it again.
     """
-    finish_comparison(comparison, workers=workers, report=report or logging.getLogger("proxemic").info)
-    failed = [cell for cell in comparison.cells() if cell.state == "failed"]
+    finish_comparison(comparison, workers=workers, report=report)
+    failed = comparison.failed()
     if failed:
         raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
     results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}

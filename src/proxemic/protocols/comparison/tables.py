@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from proxemic.files import write_csv, write_text
-from proxemic.metrics import FEWEST_CLASSES
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import Estimate, difference, mean, seed_variation
+from proxemic.protocols.comparison.statistics import difference, mean, seed_variation
+from proxemic.protocols.statistics import Estimate, format_estimate
 from proxemic.tables import MISSING, Table
 
-__all__ = ["UNMEASURED", "format_estimate", "format_rows", "markdown", "write_tables"]
+__all__ = ["markdown", "write_tables"]
 
-UNMEASURED = MISSING
 MARKS = {"validation": "", "test": " †", "last": " ‡"}
 FOOTNOTES = {
     "test": "† the epoch was chosen on the test classes: too good beside the others.",
@@ -86,12 +85,13 @@ def _measured(results: Iterable[Result]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((split, name) for each in results for split, of in each.values.items() for name in of))
 
 
-def markdown(comparison: Comparison, results: _Results) -> str:
-    """One table a data set, with what is not finished and what failed."""
+def markdown(comparison: Comparison, results: _Results | None = None) -> str:
+    """A table per data set, with what is not finished and what failed."""
+    results = comparison.results() if results is None else results
     parts = [_title(comparison, results)]
     for dataset, entries in comparison.datasets().items():
         parts += [f"## {dataset}", *_tables(comparison, entries, results)]
-    failures = [f"- {cell}: {cell.failure}" for cell in comparison.cells() if cell.state == "failed"]
+    failures = [f"- {cell}: {cell.failure}" for cell in comparison.failed()]
     if failures:
         parts += ["## Failed", "\n".join(failures)]
     return "\n\n".join(parts) + "\n"
@@ -105,7 +105,7 @@ def _title(comparison: Comparison, results: _Results) -> str:
         "seeds (t distribution)."
     )
     if finished < cells:
-        text += f" **{cells - finished} of {cells} cells are not finished**; what was not measured is {UNMEASURED}."
+        text += f" **{cells - finished} of {cells} cells are not finished**; what was not measured is {MISSING}."
     return text + (f"\n\nFlags of all recipes: `{' '.join(comparison.flags)}`" if comparison.flags else "")
 
 
@@ -118,16 +118,18 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
         text = format_estimate(means[entry, metric])
         return f"**{text}**" if entry in best[metric] else text
 
-    yield format_rows(
+    yield Table(
         ["recipe", "loss", *metrics, "seeds"],
         [
             [_name(entry), entry.loss, *(cell(entry, metric) for metric in metrics), _seeds(comparison, entry)]
             for entry in entries
         ],
-        "ll" + "r" * (len(metrics) + 1),
-    )
+        align="ll" + "r" * (len(metrics) + 1),
+    ).text("markdown")
     used = {entry.selected_on for entry in entries}
     yield from (FOOTNOTES[each] for each in FOOTNOTES if each in used)
+    from proxemic.metrics import FEWEST_CLASSES  # imports torch
+
     classes = [each.test_classes for entry in entries for each in results[entry].values() if each.test_classes]
     if min(classes, default=FEWEST_CLASSES) < FEWEST_CLASSES:
         yield (
@@ -151,7 +153,7 @@ def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Res
         found = [differences[entry, metric] for metric in metrics]
         rows.append([_name(entry), *map(_difference, found), str(max([0, *(each.n for each in found if each)]))])
     yield f"Difference from {_name(baseline)}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
-    yield format_rows(["recipe", *metrics, "pairs"], rows, "l" + "r" * (len(metrics) + 1))
+    yield Table(["recipe", *metrics, "pairs"], rows).text("markdown")
 
 
 def _spread(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
@@ -162,18 +164,18 @@ def _spread(entries: Sequence[Entry], results: _Results, metrics: Sequence[str])
             f"{100 * each.seeds:.2f}",
             f"{100 * each.recipes:.2f}",
             f"{each.separability:.1f}",
-            "{:.2f} ({:.2f} to {:.2f})".format(*each.ratio) if each.ratio else UNMEASURED,
+            "{:.2f} ({:.2f} to {:.2f})".format(*each.ratio) if each.ratio else MISSING,
         ]
         for metric, each in found.items()
         if each is not None
     ]
     if rows:
         yield "Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:"
-        yield format_rows(
+        yield Table(
             ["metric", "over seeds", "of recipes' means", "recipes / seeds", f"over seeds, to {metrics[0]}'s"],
             rows,
-            "lrrrr",
-        )
+            align="lrrrr",
+        ).text("markdown")
 
 
 def _best(entries: Sequence[Entry], mean_of: Callable[[Entry], Estimate | None]) -> list[Entry]:
@@ -190,27 +192,11 @@ def _seeds(comparison: Comparison, entry: Entry) -> str:
     return f"{text}, {failed} failed" if failed else text
 
 
-def format_estimate(found: Estimate | None, factor: float = 100) -> str:
-    """In percent, or times another factor; without an interval where there is one value.
-
-    >>> format_estimate(Estimate(0.92614, 0.00112, 5)), format_estimate(Estimate(0.5, None, 1)), format_estimate(None)
-    ('92.61 ± 0.11', '50.00', '–')
-    """
-    if found is None:
-        return UNMEASURED
-    return f"{factor * found.mean:.2f}" + ("" if found.half_width is None else f" ± {factor * found.half_width:.2f}")
-
-
 def _difference(found: Estimate | None) -> str:
     if found is None:
-        return UNMEASURED
+        return MISSING
     sign = "+" if found.mean > 0 else ""
     return f"{sign}{format_estimate(found)}{' *' if found.excludes_zero else ''}"
-
-
-def format_rows(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    """A Markdown table; see `Table`."""
-    return Table(header, rows, align=align).text("markdown")
 
 
 def _name(entry: Entry) -> str:

@@ -204,7 +204,7 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     device = pick_device(recipe.training.accelerator)
     parts = []
     for run in runs:
-        model, preprocessing = load_embedder(run, recipe.model.own)
+        model, preprocessing = load_embedder(run, recipe.model.custom_backbone)
         found = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
         parts.append(normalize(found, dim=1))
     return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

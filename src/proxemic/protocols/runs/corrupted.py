@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from proxemic.data import CorruptedPixels, Corruption
+from proxemic.data.corruptions import CorruptedPixels, Corruption
 from proxemic.errors import UserError
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
-from proxemic.protocols.comparison.directory import metric_names
-from proxemic.protocols.comparison.statistics import t_interval
-from proxemic.protocols.comparison.tables import UNMEASURED, format_estimate
+from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.published import PublishedFigure
+from proxemic.tables import MISSING
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
 __all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_against_paper"]
@@ -124,7 +124,7 @@ def robustness_against_paper(
         def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
             name = figure.settings.removeprefix("corruption=")
             found = values[title].get(name) if figure.metric == metric else None
-            return f"{figure.metric} {name}", format_estimate(t_interval(found)) if found else UNMEASURED
+            return f"{figure.metric} {name}", format_estimate(t_interval(found)) if found else MISSING
 
         runs = len(next(iter(values[title].values())))
         return tables_beside(rows, ours, lambda _: (recipes[title], runs))

@@ -175,7 +175,7 @@ class FinishedRun(Run):
     @cached_property
     def model(self) -> EmbeddingModel:
         """The network of the chosen epoch, in evaluation mode."""
-        return load_model(self.path, self.recipe.model.own)[0].eval()
+        return load_model(self.path, self.recipe.model.custom_backbone)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
         """Embed images as the run judges them, on the best device there is."""

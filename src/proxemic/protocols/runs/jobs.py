@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ def run_job(
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import RunDirectory, train
     from proxemic.training.extending import branch
+    from proxemic.training.multiprocess.processes import Processes
 
     run = RunDirectory(job.out)
     read = read_recipe(job.recipe, job.flags, own_code=True)
@@ -83,17 +84,17 @@ def run_job(
     if job.begin is not None and not begun:
         branch(RunDirectory(job.begin), run, read.yaml)
         begun = True
-    training = replace(read.recipe.training, threads=read.recipe.training.threads or RUN_THREADS)
     return train(
-        replace(read.recipe, training=training),
-        read.yaml,
+        read.recipe,
         job.out,
         resume=begun,
+        threads=RUN_THREADS,
         report=report,
         progress=False,
         test=job.test,
         on_epoch=on_epoch,
-    )
+        processes=Processes(),
+    ).metrics
 
 
 @contextlib.contextmanager

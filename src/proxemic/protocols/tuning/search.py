@@ -1,39 +1,42 @@
 """A search for the best parameters, by one process or by many that share a study."""
 
+import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.runs.jobs import check_stopped
-from proxemic.protocols.tuning.dimensions import Choices, Range, grid_points
-from proxemic.protocols.tuning.planned_sampler import PlannedSampler, Sampler
-from proxemic.protocols.tuning.pulse import beating
+from proxemic.protocols.tuning.sampler import Sampler, SeededPerTrial
+from proxemic.protocols.tuning.spaces import Choices, Range, grid_points
 from proxemic.protocols.tuning.study import (
-    ENDED,
-    FAILURE,
     PROCESS,
-    SLOT,
-    SURPLUS,
     agree,
-    free_dead_trials,
+    fail_dead_trials,
     open_study,
-    original_of,
     process_mark,
-    put_back,
     quiet,
-    slot_of,
     storage_at_work,
 )
-from proxemic.protocols.tuning.trials import Finished, Trial, TrialFailed, best_of, finished, finished_trials
+from proxemic.protocols.tuning.trials import (
+    ENDED,
+    FAILURE,
+    SLOT,
+    FinishedTrial,
+    Trial,
+    TrialFailed,
+    best_of,
+    finished_trials,
+)
 
 with optional_dependency("tune"):
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 
-__all__ = ["Finished", "Pruner", "Trial", "TrialFailed", "search"]
+__all__ = ["Pruner", "search"]
 
 Pruner = Literal["median", "none"]
 
@@ -54,14 +57,14 @@ def search(
     seed: int = 0,
     first: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
-    on_trial: Callable[[Finished], object] | None = None,
-) -> Finished:
+    on_trial: Callable[[FinishedTrial], object] | None = None,
+) -> FinishedTrial:
     """Maximise an objective; processes that call this with the same storage and study share the trials.
 
     It returns, in all processes, when the study has its number of trials. A process may be killed at any time: its
-    trial is taken up by another one, or by the next call, with the same number and parameters. The same seed gives the
+    trial is retried by another one, or by the next call, with the same number and parameters. The same seed gives the
     same trials where one process makes them. What the objective raises, but for `TrialFailed`, ends the search in this
-    process, and the trial is taken up by the next call.
+    process, and the trial is retried by the next call.
 
     Args:
         objective: From a `Trial` to the value.
@@ -84,7 +87,7 @@ def search(
     Raises:
         UserError: If the storage cannot be opened or fails, as on a full disk, the study is of another search, or no
             trial works, of 5 or of all.
-        Interrupted: After Ctrl-C; the trial under way is taken up by the next call.
+        Interrupted: After Ctrl-C; the trial under way is retried by the next call.
         ValueError: If ``trials`` is below 1.
 
     >>> from tempfile import mkdtemp
@@ -109,8 +112,8 @@ def search(
         with storage_at_work(storage), quiet():
             shared = open_study(storage, study, patience if pruner == "median" else None)
             agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
-            shared.sampler = PlannedSampler(plan, sampler, seed, total)
-            _share(shared, objective, dimensions, total, on_trial, learns_from_complete=sampler == "gp")
+            shared.sampler = SeededPerTrial(sampler, seed, total)
+            _share(shared, objective, dimensions, plan, total, on_trial, learns_from_complete=sampler == "gp")
             done = finished_trials(shared)
     except KeyboardInterrupt:
         raise Interrupted("Stopped: the same call goes on with the search.") from None
@@ -125,30 +128,32 @@ def _inside(point: Mapping[str, Any], dimensions: Mapping[str, Range | Choices])
 
 
 class _Surplus(Exception):
-    """Another process took the last trial at the same moment."""
+    """Another process makes the same trial."""
 
 
 def _share(
     study: optuna.Study,
     objective: Callable[[Trial], float],
     dimensions: Mapping[str, Range | Choices],
+    plan: Sequence[Mapping[str, Any]],
     total: int,
-    on_trial: Callable[[Finished], object] | None,
+    on_trial: Callable[[FinishedTrial], object] | None,
     learns_from_complete: bool,
 ) -> None:
-    """Make trials until all are made; wait for those of other processes, and take them over if these die."""
-    full = False
+    """Make trials until all are made; wait for those of other processes, and retry them if these die.
+
+    The trials are enqueued one by one under their numbers. Optuna's `MaxTrialsCallback` counts trials that are over, so
+    that processes which share a study would begin more than ``total``.
+    """
     while True:
         check_stopped()
-        free_dead_trials(study)
-        states = [each.state for each in study.get_trials(deepcopy=False)]
-        begun = sum(state != TrialState.FAIL for state in states)
-        if TrialState.WAITING in states or (begun < total and not full):
-            made = _make_one(study, objective, dimensions, total, learns_from_complete)
-            full = full or (made is not None and SURPLUS in made.user_attrs)
+        fail_dead_trials(study)
+        states = {trial.state for trial in study.get_trials(deepcopy=False)}
+        if TrialState.WAITING in states or _enqueue(study, plan, total):
+            made = _make_one(study, objective, dimensions, learns_from_complete)
             if made is not None and made.state != TrialState.FAIL:
                 if on_trial is not None:
-                    on_trial(finished(made))
+                    on_trial(FinishedTrial.of(made))
                 _check_hope(study)
         elif TrialState.RUNNING in states:
             time.sleep(POLL)
@@ -156,14 +161,29 @@ def _share(
             return
 
 
+def _enqueue(study: optuna.Study, plan: Sequence[Mapping[str, Any]], total: int) -> bool:
+    """Enqueue the first of our trials that none of Optuna's makes or has made; False if there is none."""
+    trials = study.get_trials(deepcopy=False)
+    made = {trial.user_attrs.get(SLOT) for trial in trials if trial.state != TrialState.FAIL}
+    slot = next((slot for slot in range(total) if slot not in made), None)
+    if slot is None:
+        return False
+    if before := [trial for trial in trials if trial.user_attrs.get(SLOT) == slot]:
+        failed = copy.deepcopy(max(before, key=lambda trial: len(trial.params)))  # of two, the one that was made
+        failed.user_attrs = {SLOT: slot}  # not the process that is dead
+        optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(study, failed)
+    else:
+        study.enqueue_trial(dict(plan[slot]) if slot < len(plan) else {}, {SLOT: slot})
+    return True
+
+
 def _make_one(
     study: optuna.Study,
     objective: Callable[[Trial], float],
     dimensions: Mapping[str, Range | Choices],
-    total: int,
     learns_from_complete: bool,
 ) -> FrozenTrial | None:
-    """Make one trial; None if another process took it over, having taken this one for dead.
+    """Make the trial that waits; None if another process took it over, because this one seemed dead.
 
     ``learns_from_complete`` is of a sampler that knows nothing of trials without a value: it would choose the
     parameters that were pruned, or failed, over and over.
@@ -173,12 +193,11 @@ def _make_one(
     def body(trial: optuna.Trial) -> float:
         mine.append(trial.number)
         trial.set_user_attr(PROCESS, process_mark())
-        number = slot_of(study.get_trials(deepcopy=False), trial.number)
-        if number >= total:
-            trial.set_user_attr(SURPLUS, True)
-            raise _Surplus
-        trial.set_user_attr(SLOT, number)
-        known = set(_get(study, trial.number).intermediate_values)
+        *before, frozen = study.get_trials(deepcopy=False)[: trial.number + 1]
+        slot = frozen.user_attrs.get(SLOT)
+        if slot is None or any(each.user_attrs.get(SLOT) == slot and each.state != TrialState.FAIL for each in before):
+            raise _Surplus  # two processes enqueued the same one, or took the same one from the queue
+        known = set(frozen.intermediate_values)
 
         def report(step: int, value: float) -> None:
             check_stopped()
@@ -188,13 +207,14 @@ def _make_one(
             if trial.should_prune():
                 raise optuna.TrialPruned
 
-        parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Fixed parameter", UserWarning)  # one between the steps of a range
+            parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
         try:
-            with beating(study, trial):
-                value = objective(Trial(number, parameters, report))
-            if math.isfinite(value):
-                return value
-            raise TrialFailed(f"The value is {value}.")
+            value = objective(Trial(slot, parameters, report))
+            if not math.isfinite(value):
+                raise TrialFailed(f"The value is {value}.")
+            return value
         except optuna.TrialPruned:
             trial.set_user_attr(ENDED, "pruned")
         except TrialFailed as error:
@@ -206,30 +226,25 @@ def _make_one(
 
     try:
         study.optimize(body, n_trials=1, catch=(_Surplus,))
-    except (Exception, KeyboardInterrupt) as error:
-        if mine and (ended := _get(study, mine[0])).state == TrialState.FAIL:
-            if not _is_continued(study, ended):
-                put_back(study, ended)
-            elif not isinstance(error, UserError | KeyboardInterrupt):
-                return None
+    except UserError:
+        raise
+    except Exception:
+        later = study.get_trials(deepcopy=False)[mine[0] + 1 :] if mine else []
+        if any(trial.user_attrs.get(SLOT) == _get(study, mine[0]).user_attrs.get(SLOT) for trial in later):
+            return None
         raise
     return _get(study, mine[0])
 
 
 def _get(study: optuna.Study, number: int) -> FrozenTrial:
-    return next(each for each in study.get_trials(deepcopy=False) if each.number == number)
-
-
-def _is_continued(study: optuna.Study, trial: FrozenTrial) -> bool:
-    later = (each for each in study.get_trials(deepcopy=False) if each.number > trial.number)
-    return any(original_of(each) == original_of(trial) for each in later)
+    return study.get_trials(deepcopy=False)[number]
 
 
 def _stand_in(study: optuna.Study, number: int) -> float:
     """A value for a trial that came to none: the last reported, or the worst of all others."""
-    known = _get(study, number).intermediate_values
-    if known and _get(study, number).user_attrs[ENDED] == "pruned":
-        return known[max(known)]
+    trial = _get(study, number)
+    if trial.intermediate_values and trial.user_attrs[ENDED] == "pruned":
+        return trial.intermediate_values[max(trial.intermediate_values)]
     others = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return min((each.value for each in others if each.value is not None), default=0.0)
 
@@ -246,5 +261,5 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
 def _check_hope(study: optuna.Study) -> None:
     """End a search of which nothing works from the beginning."""
     done = finished_trials(study)
-    if len(done) >= 5 and all(each.state == "failed" for each in done):
+    if len(done) >= 5 and all(trial.state == "failed" for trial in done):
         raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")

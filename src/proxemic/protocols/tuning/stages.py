@@ -12,15 +12,16 @@ from typing import Any
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
+from proxemic.locks import LOCK
 from proxemic.protocols.runs.jobs import Job, run_job
-from proxemic.protocols.tuning.dimensions import Choices, Range
 from proxemic.protocols.tuning.directory import TuningDirectory
-from proxemic.protocols.tuning.spaces import Stage, as_flags, recipe_value
-from proxemic.protocols.tuning.trials import Finished, Trial, TrialFailed
+from proxemic.protocols.tuning.spaces import Choices, Range, Stage, as_flags, recipe_value
+from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
 from proxemic.recipes.reader import read_recipe
 
 with optional_dependency("train"):
     import yaml
+    from filelock import FileLock
 
 __all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "fingerprint", "stage_values"]
 
@@ -98,6 +99,8 @@ def fingerprint(base: Mapping[str, Any]) -> str:
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)
     content["batches"].pop("workers", None)
+    # By the key's earlier name, so that studies begun with it go on.
+    content["batches"].setdefault("parts", content["batches"].pop("micro_batches", None))
     content["training"].pop("accelerator", None)
     content["training"].pop("threads", None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -159,10 +162,10 @@ class StageSearch:
             raise TrialFailed(said) from error
         return result["validation"][self.metric]
 
-    def weights(self, best: Finished) -> Path:
+    def weights(self, best: FinishedTrial) -> Path:
         """The run directory of this stage's best trial, trained again where it is not on this machine."""
         run = self.directory.run(self.number, best.number)
-        with self.directory.alone():
+        with FileLock(self.directory.path / LOCK):  # one process trains it, the others wait
             if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
                 if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
                     shutil.rmtree(run, ignore_errors=True)
@@ -176,7 +179,7 @@ class StageSearch:
         return run_job(job, report=_say_nothing, on_epoch=on_epoch)
 
 
-def compose_best(searches: Sequence[StageSearch], found: Sequence[Finished]) -> dict[str, Any]:
+def compose_best(searches: Sequence[StageSearch], found: Sequence[FinishedTrial]) -> dict[str, Any]:
     """Content of the best recipe, that trains from the beginning what the best trial came to in stages.
 
     Args:

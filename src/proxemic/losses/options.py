@@ -1,0 +1,47 @@
+"""The keywords that every proxy loss takes beside its own."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack, get_type_hints
+
+from torch import Tensor, nn
+
+from proxemic.losses.scores.pooling import Pooling
+
+__all__ = ["ProxyOptions", "list_options"]
+
+
+class ProxyOptions(TypedDict, total=False):
+    """Keywords of every proxy loss, which its constructor hands on to that of `ProxyLoss` as ``**options``.
+
+    A class chooses its defaults of them by the class attribute `ProxyLoss.defaults`.
+
+    Attributes:
+        proxies_per_class: K ≥ 1.
+        pooling: From the K similarities of a class to its score. ``None`` keeps the pooling of the loss's `Scoring`.
+        regularizers: Modules that map the proxies ``[C, K, D]`` to a scalar, which is added to the loss.
+        chunk_size: Number of classes whose scores are held at once. ``None`` chooses it from B, C, K and D.
+        sample_rate: r in (0, 1], the share of the classes absent from the batch that a step looks at; see `ProxyLoss`.
+        init: Fills the proxies ``[C, K, D]`` in place, as the functions of `proxemic.losses.initialization` do.
+    """
+
+    proxies_per_class: int
+    pooling: Pooling | None
+    regularizers: Sequence[nn.Module]
+    chunk_size: int | None
+    sample_rate: float
+    init: Callable[[Tensor], object]
+
+
+def list_options(loss: Any) -> None:
+    """Let the signature of a loss's constructor list the options, with the defaults of the class, for ``**options``.
+
+    So `help` and recipes, which are written with all defaults, name every keyword, though no class repeats them.
+    """
+    constructor = vars(loss).get("__init__")
+    *parameters, last = inspect.signature(constructor).parameters.values() if constructor else [None]
+    if last is not None and last.annotation == Unpack[ProxyOptions]:
+        for name, annotation in get_type_hints(ProxyOptions).items():
+            default = loss.defaults[name]
+            parameters.append(last.replace(name=name, kind=last.KEYWORD_ONLY, default=default, annotation=annotation))
+        constructor.__signature__ = inspect.Signature(parameters)

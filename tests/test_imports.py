@@ -1,0 +1,60 @@
+"""Importing changes nothing for the rest of the process."""
+
+import subprocess
+import sys
+
+# What other libraries change when they are imported is theirs: they come first.
+CODE = """
+import importlib, os, pkgutil, random, signal, sys, threading, warnings
+
+import numpy, torch
+
+for name in ("jsonargparse", "kornia", "lightning.pytorch", "matplotlib.pyplot", "optuna", "pyarrow", "rich.console",
+             "scipy.stats", "sklearn.cluster", "tensorboard", "timm", "torch._dynamo", "torch._inductor.config",
+             "torchvision.transforms.v2", "pytorch_metric_learning.losses", "pytorch_metric_learning.miners"):
+    importlib.import_module(name)
+
+
+def state():
+    places = (sys.modules["torch.optim.optimizer"], torch.nn.modules.module)
+    found = {f"{place.__name__}.{name}": len(hooks) for place in places for name, hooks in vars(place).items()
+             if name.startswith("_global") and hasattr(hooks, "__len__")}
+    assert len(found) >= 8, found
+    return found | {
+        "torch's generator": torch.get_rng_state().tolist(),
+        "NumPy's generator": str(numpy.random.get_state(legacy=False)),
+        "Python's generator": random.getstate(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "precision of products": torch.get_float32_matmul_precision(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads of torch": torch.get_num_threads(),
+        "threads": threading.active_count(),
+        "start method": torch.multiprocessing.get_start_method(allow_none=True),
+        "warnings": [*warnings.filters],
+        "signals": {each: signal.getsignal(each) for each in signal.valid_signals()},
+        "environment": dict(os.environ),
+        "excepthook": sys.excepthook,
+        "path": [*sys.path],
+    }
+
+
+import proxemic
+
+before, imported = state(), 0
+for module in pkgutil.walk_packages(proxemic.__path__, "proxemic."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+        imported += 1
+        after = state()
+        for name in before:
+            assert after[name] == before[name], (module.name, name, before[name], after[name])
+print(imported)
+"""
+
+
+def test_importing_every_module_changes_no_global_state() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 150
