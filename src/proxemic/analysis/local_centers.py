@@ -50,11 +50,6 @@ def nearest_own_proxy(
 ) -> Int64[Tensor, " batch"]:
     """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity.
 
-    Args:
-        loss: With K proxies per class.
-        embeddings: Of images of training classes.
-        labels: Their classes.
-
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
     >>> loss.proxies.data[0] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -74,10 +69,6 @@ def nearest_own_proxy(
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
     """How many proxies of its class are the nearest of some image, the mean over classes; of K, from 1.
 
-    Args:
-        classes: Of each row.
-        proxies: Number of the nearest proxy, of each row.
-
     >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
     1.5
     """
@@ -87,9 +78,6 @@ def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"
 @torch.no_grad()
 def proxy_cosine(loss: ProxyLoss) -> float:
     """The mean cosine between two proxies of a class; where it is 1 they have merged, and K is 1 in effect.
-
-    Args:
-        loss: With K ≥ 2 proxies per class.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)

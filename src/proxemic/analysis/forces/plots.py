@@ -101,12 +101,6 @@ def draw_forces(
 ) -> Any:
     """A figure of `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
 
-    Args:
-        embeddings: As in `plot_forces`.
-        labels: As in `plot_forces`.
-        proxies: As in `plot_forces`.
-        warp: Of the panel to the right.
-
     >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
     >>> figure = draw_forces(proxies - 1, torch.tensor([0, 1]), proxies, WarpPotential(3.0, 0.65, 1.5))
     >>> [axes.get_title() for axes in figure.axes]

@@ -25,11 +25,6 @@ def landscape_grid(
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
     """The loss on a square grid around the own proxy: the x, the y, and the values, one row a y.
 
-    Args:
-        landscape: Of places in two dimensions.
-        half_width: Of the square.
-        points: Along a side.
-
     >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
     >>> x.tolist(), values[1, 2]
     ([-2.0, 0.0, 2.0], tensor(0.6931, dtype=torch.float64))
@@ -96,12 +91,6 @@ def draw_landscapes(
     landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float, *, columns: int = 2
 ) -> Any:
     """A figure of several landscapes by their titles, beside each other, with one legend.
-
-    Args:
-        landscapes: At least one.
-        minima: Of the same titles.
-        half_width: Of the squares.
-        columns: Panels in a row.
 
     >>> from proxemic.analysis import find_minimum
     >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))

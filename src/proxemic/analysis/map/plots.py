@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend
 from proxemic.analysis.map.thumbnails import draw_thumbnails
 from proxemic.extras import optional_dependency
 
@@ -115,12 +116,10 @@ def _draw_legend(axes: Any, labels: Tensor, class_names: Sequence[str], star_lab
                                   markeredgecolor=edge))  # fmt: skip
     title = None if named else f"{len(present)} classes:\ncolours and shapes repeat"
     if handles or title:
-        legend = axes.legend(
-            handles=handles, title=title, title_fontsize=8, fontsize=8, frameon=False, loc="upper left",
-            bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, alignment="left",
+        add_legend(
+            axes, handles=handles, title=title, title_fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0),
+            borderaxespad=0.0, alignment="left",
         )  # fmt: skip
-        for text in legend.get_texts():
-            text.set_parse_math(False)
 
 
 def _style(label: int) -> dict[str, Any]:
