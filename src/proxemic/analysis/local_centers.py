@@ -32,8 +32,8 @@ class LocalCenters:
     """What the nearest proxy of the own class tells about a property.
 
     Args:
-        information: Bits.
-        chance: Mean of the same over shuffled properties, bits.
+        information: Information in bits.
+        chance: Mean of the same over shuffled properties, in bits.
         chance_range: The 2.5 and 97.5 per cent quantiles of these.
         most: What a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
     """
@@ -117,13 +117,13 @@ def shuffled_information(
     """The information beside that of properties shuffled within each class.
 
     Args:
-        classes: Of each row.
-        values: The property, of each row.
-        proxies: Number of the nearest proxy, of each row.
+        classes: Class of each row.
+        values: Property of each row.
+        proxies: Number of the nearest proxy of each row.
         units: What is shuffled as a whole, such as all draws of one image; they have one value each within a class.
             None shuffles row by row.
-        shuffles: How many, at least 1.
-        seed: Of the shuffles.
+        shuffles: Number of shuffles, at least 1.
+        seed: Seed of the shuffles.
 
     Raises:
         ValueError: If a unit has two values within a class, or there are no shuffles.

@@ -50,7 +50,7 @@ def characteristics(
 
     Args:
         proxies_per_class: K of all losses; None takes each loss's default.
-        seed: Of the random scores.
+        seed: Seed of the random scores.
         numbers: Show also how much gradients changed.
         csv: A file for answers and measurements as a table.
         json: A file for the same as JSON.

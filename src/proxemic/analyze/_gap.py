@@ -46,7 +46,7 @@ class GapResult(Analysis):
     Args:
         measures: The keys of `MEASURES`, as means over the seeds of a group, by the group's name and ``trained`` or
             ``untrained``.
-        differences: Of each group of runs from the first, paired by seed, by what they are of.
+        differences: Differences of each group of runs from the first, paired by seed, by what they are of.
         minimum: Without runs, the angle in radians where the loss of the first of the three proxies is least.
     """
 

@@ -35,8 +35,8 @@ class RobustnessResult(Analysis):
     """A metric of groups of runs under corruptions.
 
     Args:
-        groups: By name; runs that differ in their seed alone are a group.
-        differences: Of each group from the first, paired by seed, by what they are of.
+        groups: Values by name of the group; runs that differ in their seed alone are a group.
+        differences: Differences of each group from the first, paired by seed, by what they are of.
     """
 
     groups: Mapping[str, Robustness]
@@ -58,9 +58,9 @@ def robustness(
     Args:
         runs: Finished runs, evaluated on the same test images.
         corruptions: Names of `proxemic.data.CORRUPTIONS`; None takes all.
-        severities: Of 1 (mild) to 5 (strong); the paper used about 3.
-        metric: That the evaluation of all runs computes.
-        seed: Of the corruptions.
+        severities: Levels from 1 (mild) to 5 (strong); the paper used about 3.
+        metric: A metric that the evaluation of all runs computes.
+        seed: Seed of the corruptions.
         against_paper: Show also what the paper prints, and what differs in protocol.
         out: How the names of the files begin: ``RUN/robustness``.
 

@@ -43,10 +43,10 @@ def sweep(
         vary: What to vary, and its values, as ``loss.alpha=8,16,32``; keys with commas between them are set alike.
         out: The directory for runs, plots and tables.
         grid: Combine every value of the first of two with every value of the second.
-        seeds: Of each point; None is 0 to 4, or those that ``out`` has.
-        metric: Of the test.
+        seeds: Seeds of each point; None takes 0 to 4, or those that ``out`` has.
+        metric: Metric of the test.
         overrides: Other values of the recipe by dotted key, such as ``{"training.epochs": 5}``.
-        workers: Runs at a time.
+        workers: Number of runs at a time.
         report: Is given lines on the way; by default they are logged.
 
     Raises:

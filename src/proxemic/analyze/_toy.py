@@ -27,7 +27,7 @@ class ToyResult(Analysis):
     """How compact classes are and how far apart.
 
     Args:
-        separations: By run, what `proxemic.analysis.toy.separation` measures.
+        separations: For each run what `proxemic.analysis.toy.separation` measures.
         means: The same over the seeds of each group of several, and differences paired by seed, by what they are of.
     """
 

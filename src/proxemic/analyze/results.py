@@ -54,7 +54,7 @@ def format_mean(estimate: Estimate | None, form: str = ".4g", *, width: str = ""
         estimate: None is shown as nothing.
         form: Format of the mean.
         width: Format of the half-width; by default that of the mean.
-        factor: Of both, 100 for percent.
+        factor: Factor of both, 100 for percent.
 
     >>> format_mean(Estimate(0.9261, 0.0112, 5), ".1f", factor=100), format_mean(Estimate(0.5, None, 1))
     ('92.6 ± 1.1', '0.5')

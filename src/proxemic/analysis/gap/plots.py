@@ -82,7 +82,7 @@ def plot_gaps(
     Args:
         gaps: ``‖x_c − ŵ_c‖²`` of the classes at the loss's own scale, by what they are of.
         bounds: For each of the same, numbers by the names ``gap`` and those of `GapBounds`.
-        title: Of the figure.
+        title: Title of the figure.
 
     >>> names = ("gap", "lower", "lower_sharp", "lower_printed", "upper", "upper_printed")
     >>> figure = plot_gaps({"a run": [0.1, 0.3]}, {"a run": dict.fromkeys(names, 0.1)})

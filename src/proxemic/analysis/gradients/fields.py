@@ -78,8 +78,8 @@ def plot_gradient_field(
         label: Class of the embedding.
         radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace mind it.
         half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
-        rest: As in `gradient_field`.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        rest: Rest of the batch, as in `gradient_field`.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Returns:
         The axes; ``axes.figure.savefig(path)`` writes the plot.

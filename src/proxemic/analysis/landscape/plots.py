@@ -46,11 +46,11 @@ def plot_landscape(
     shows the way; around the own proxy of a `WarpPotential` a dashed circle has the radius α.
 
     Args:
-        landscape: Of places in two dimensions.
-        half_width: Of the square around the own proxy.
-        minimum: As `find_minimum` found it.
-        title: Above the plot.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        landscape: A landscape in two dimensions.
+        half_width: Half the width of the square around the own proxy.
+        minimum: The minimum that `find_minimum` returns.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Raises:
         ValueError: If an argument is not allowed.

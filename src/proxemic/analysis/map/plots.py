@@ -40,12 +40,12 @@ def plot_map(
     Args:
         points: Places of the embeddings, at least one.
         labels: Class of each point, from 0 to the number of names - 1.
-        class_names: Of the classes; long ones are cut.
+        class_names: Names of the classes; long ones are cut.
         proxies: Places of proxies, drawn as stars of the class's colour with its shape inside.
         proxy_labels: Class of each, or -1 for one of a class that is not drawn, whose star is grey.
-        thumbnails: From the number of a point to its PIL image; drawn where they hide nothing.
-        axis_names: With units; None draws no scale, where places mean nothing.
-        title: Above the map.
+        thumbnails: Function from the number of a point to its PIL image; drawn where they hide nothing.
+        axis_names: Names of the axes, with units; None draws no scale, where places mean nothing.
+        title: Title of the map.
 
     Raises:
         ValueError: If the arguments do not fit together.
