@@ -20,7 +20,7 @@ LOSSES = [
     name
     for name in losses.__all__
     if inspect.isclass(kind := getattr(losses, name)) and issubclass(kind, nn.Module)
-    and (kind is PairwiseLoss or (issubclass(kind, ProxyLoss) and kind is not ProxyLoss))
+    and (kind is PairwiseLoss or (issubclass(kind, ProxyLoss) and not inspect.isabstract(kind)))
 ]  # fmt: skip
 
 

@@ -28,7 +28,6 @@ from proxemic.losses import (
     SphereFaceLoss,
     WarpedSoftmaxLoss,
 )
-from proxemic.losses.scores.similarity import Cosine, Euclidean, InnerProduct
 
 TWO: dict[str, tuple[Any, Any]] = {
     "a": (0.4, 0.5),
@@ -71,12 +70,11 @@ TWO: dict[str, tuple[Any, Any]] = {
     "weight": (0.1, 0.2),
 }
 CLASSES: list[Any] = [
-    *(
-        kind
-        for name in proxemic.losses.__all__
-        if inspect.isclass(kind := getattr(proxemic.losses, name)) and not inspect.isabstract(kind)
-    ),
-    *(Cosine, Euclidean, InnerProduct),
+    kind
+    for name in proxemic.losses.__all__
+    if inspect.isclass(kind := getattr(proxemic.losses, name))
+    and not inspect.isabstract(kind)
+    and name not in ("ProxyOptions", "SamplingWeights", "Scoring", "Similarity")
 ]
 
 

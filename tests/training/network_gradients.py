@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[str, Tensor]]:
     """Values, gradients and running statistics after each of two batches, in float64."""
+    from proxemic.training.components import build_networks
     from proxemic.training.data_module import TrainingData
     from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
-    from proxemic.training.train import _networks
 
-    model, loss = _networks(recipe, splits)
+    model, loss = build_networks(recipe, splits)
     model.double()
     loss.double()
     network: torch.nn.Module = model

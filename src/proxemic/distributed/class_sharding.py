@@ -32,7 +32,7 @@ class ClassSharding:
     even_batches: bool = False
 
     @property
-    def own(self) -> slice:
+    def local(self) -> slice:
         """The classes of this process."""
         return part_of(self.num_classes, self.group.rank(), self.group.size())
 

@@ -19,8 +19,8 @@ __all__ = [
     "exchange_sizes",
     "gather_batch",
     "gather_rows",
-    "own_part",
-    "own_rows",
+    "local_part",
+    "local_rows",
     "pool_across",
     "reduce_scores_across",
     "share_first",
@@ -69,8 +69,9 @@ def gather_batch(
         as the scores of its shard of the classes: the gradients of all processes are summed. From the second, each
         derives the *whole* scalar, so that the local gradient is complete, and nothing is sent.
     """
+    joined = gather_rows(labels, group, sizes)
     parts, whole = _Gather.apply(embeddings, group, tuple(sizes))  # type: ignore[misc]
-    return parts, whole, gather_rows(labels, group, sizes)
+    return parts, whole, joined
 
 
 def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
@@ -95,7 +96,7 @@ def reduce_scores_across(
     return _Reduce.apply(positive, negative, term, group)  # type: ignore[return-value]
 
 
-def own_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> Float[Tensor, "part *shape"]:
+def local_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> Float[Tensor, "part *shape"]:
     """Select the rows that this process works on; each process gets the gradient of all rows.
 
     Args:
@@ -103,7 +104,7 @@ def own_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> F
         part: ``⌈rows/W⌉`` consecutive rows in the order of the ranks, fewer or none at the end.
         group: The processes.
     """
-    return _OwnPart.apply(rows, part, group)  # type: ignore[return-value]
+    return _LocalPart.apply(rows, part, group)  # type: ignore[return-value]
 
 
 def gather_rows(
@@ -118,7 +119,7 @@ def gather_rows(
     return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
 
 
-def own_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
+def local_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
     """Select the rows of this process among values that are the same on every process.
 
     Each process derives a scalar from its rows; what is trained is the mean of these scalars, as
@@ -129,7 +130,7 @@ def own_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int
         group: The processes.
         sizes: How many rows each process has.
     """
-    return _OwnRows.apply(joined, group, tuple(sizes))  # type: ignore[return-value]
+    return _LocalRows.apply(joined, group, tuple(sizes))  # type: ignore[return-value]
 
 
 class _Gather(torch.autograd.Function):
@@ -198,7 +199,7 @@ class _Reduce(torch.autograd.Function):
         return positive, negative if share is None else negative * share, term, None
 
 
-class _OwnPart(torch.autograd.Function):
+class _LocalPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, part: slice, group: Group) -> Tensor:  # type: ignore[override]
         ctx.rows, ctx.group = len(rows), group
@@ -214,7 +215,7 @@ class _OwnPart(torch.autograd.Function):
         return whole[: ctx.rows], None, None
 
 
-class _OwnRows(torch.autograd.Function):
+class _LocalRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, joined: Tensor, group: Group, sizes: tuple[int, ...]) -> Tensor:  # type: ignore[override]
         ctx.group, ctx.sizes = group, sizes

@@ -66,21 +66,21 @@ class MarginSoftmax(ProxyLoss):
     def outliers(
         self, embeddings: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], *, degrees: float = 75.0
     ) -> Bool[Tensor, " rows"]:
-        """Which samples the sub-centers of their classes say to be mislabelled: sub-center ArcFace's cleaning.
+        """Find samples that the sub-centers of their class mark as mislabelled: the cleaning of sub-center ArcFace.
 
-        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one, and
-        noise at the others. An outlier is more than 75° from the dominant sub-center of its class, that which most of
-        the class's samples are nearest to; where no sub-center is nearer, too. Deng et al., Sub-center ArcFace, ECCV
+        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one,
+        and noise at the others. An outlier is more than 75° from the dominant sub-center of its class, the one that most
+        samples of the class are nearest to, also where no other sub-center is nearer. Deng et al., Sub-center ArcFace, ECCV
         2020, as the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers`` have it.
 
         Args:
-            embeddings: ``[N, D]`` of all the samples to be cleaned at once, as a class's samples vote.
+            embeddings: ``[N, D]`` of all samples to be cleaned at once, as the samples of a class vote.
             labels: ``[N]``, their classes.
             degrees: The angle, in [0, 180].
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
         Returns:
-            A mask ``[N]``: true of an outlier.
+            A mask ``[N]``, true for outliers.
 
         Raises:
             ValueError: If a shape, a dtype, a label or the angle is not allowed, or the proxies are sharded.

@@ -1,10 +1,11 @@
 """The network and its loss as Lightning trains them."""
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -135,9 +136,7 @@ class EmbeddingTask(LightningModule):
         rank = self.processes.rank
         torch.manual_seed(derive_seed(self.seed, self.global_step, *([rank] if rank else [])))
 
-    def training_step(
-        self, batch: tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]], batch_idx: int
-    ) -> Float[Tensor, ""]:
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Float[Tensor, ""]:
         images, labels = batch
         embeddings = embed_in_micro_batches(self.model, images, self.micro_batches)
         if self.processes.world > 1 and self.shards is None:

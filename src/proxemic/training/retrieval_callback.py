@@ -4,11 +4,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.metrics import RetrievalMetrics
-from proxemic.training.embed import embed_images, join_shares, metric_settings, share_of
+from proxemic.training.embed import embed_images, evaluate_embeddings, join_shares
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
-from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import RetrievalMetric
 
 __all__ = ["RetrievalCallback"]
 
@@ -89,17 +87,4 @@ class RetrievalCallback(Callback):
                 module.check_weights()  # nearer to the cause
                 module.fail(what)
             raise TrainingDiverged(f"{what}.")
-        metric = RetrievalMetric(**metric_settings(self.evaluation))
-        share = share_of(len(self.images), size, rank, world)
-        # Also of a process that has no share, which torchmetrics would warn of.
-        sequences = None if self.images.sequences is None else self.images.sequences.numbers
-        known = (self.images.is_query, self.images.is_gallery, sequences)
-        metric.update(
-            embeddings, self.images.labels[share], share, *(part if part is None else part[share] for part in known)
-        )
-        metric.compute()
-        assert metric.latest is not None
-        if self.evaluation.own_metrics:
-            embeddings = join_shares(embeddings, len(self.images), size, world)
-            metric.latest.update(compute_own_metrics(self.evaluation, embeddings, self.images.labels))
-        return metric.latest
+        return evaluate_embeddings(join_shares(embeddings, len(self.images), size, world), self.images, self.evaluation)

@@ -1,12 +1,12 @@
 """Which classes a run was begun with, and where their images were."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 
 from proxemic.data import ImageSource, Splits
 from proxemic.errors import UserError
-from proxemic.files import read_json, write_json
+from proxemic.files import read_json
 
 __all__ = ["RunClasses"]
 
@@ -44,7 +44,7 @@ class RunClasses:
 
     @classmethod
     def read(cls, path: Path) -> "RunClasses":
-        """Read what `write` wrote.
+        """Read the ``classes.json`` of a run.
 
         Raises:
             UserError: If the file is damaged.
@@ -57,10 +57,6 @@ class RunClasses:
             raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
         validation, test = (part and tuple(map(str, part)) for part in (names["validation"], names["test"]))
         return cls(root, tuple(map(str, train)), validation, test, tuple(map(str, names["earlier"] or ())))
-
-    def write(self, path: Path) -> None:
-        """Write a JSON file, whole or not at all."""
-        write_json(path, asdict(self))
 
     def locate(self, source: ImageSource) -> ImageSource:
         """Find the images also from another working directory than the one where the run began.

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ class RunDirectory:
         """
         images = {"processes": processes, "images": fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)
-        RunClasses.of(source, splits, earlier).write(self.classes)
+        write_json(self.classes, asdict(RunClasses.of(source, splits, earlier)))
         write_text(self.recipe, recipe_yaml)
 
     def read_environment(self) -> dict[str, Any]:

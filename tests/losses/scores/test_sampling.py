@@ -169,7 +169,7 @@ def test_of_data_wise_losses_the_sum_inside_is_unbiased_and_the_loss_smaller(mon
         values.append(sampled(x, y))
         classes = SampledClasses.of(y, CLASSES, 0.1, None, torch.float64)
         rows = classes.rows(sampled.proxies)
-        _, negative, _ = streamed_scores(x, rows, classes.labels, sampled.scoring, among=classes.sampling)
+        _, negative, _ = streamed_scores(x, rows, classes.labels, sampled.scoring, sampling=classes.sampling)
         sums.append(negative.exp())
     _, negative, _ = streamed_scores(x, full.proxies, y, full.scoring)
     torch.testing.assert_close(torch.stack(sums).mean(0), negative.exp(), rtol=1e-10, atol=0)

@@ -38,35 +38,27 @@ def after(recipe: Path, space: PhaseSpace) -> dict[str, Any]:
     return read(recipe, space.flags({**space.middle(), **own}))
 
 
-@pytest.mark.parametrize("name", CHECKED)
-def test_the_first_trials_of_both_searches_are_the_recipe_itself(name: str) -> None:
-    """Where its values can be sampled; the second phase's space holds its published rates."""
-    recipe = find_recipe(name)
-    base = read(recipe)
-    spaces = spaces_of(base)
-    assert read(recipe, spaces.first.flags(spaces.first.own)) == base
-    second = spaces.second(after(recipe, spaces.first))
-    rates = {key: each for key, each in second.dimensions.items() if key.startswith("second_phase.optim.")}
-    assert all(second.own[key] in each for key, each in rates.items() if not key.endswith("graph_lr"))
-    assert read(recipe, second.flags({key: second.own[key] for key in rates if "graph" not in key})) == base
-
-
-@pytest.mark.parametrize("name", CHECKED)
-def test_the_second_phase_is_searched_in_tighter_bounds(name: str) -> None:
-    recipe = find_recipe(name)
-    base = read(recipe)
-    first = spaces_of(base).first
-    second = spaces_of(base).second(after(recipe, first))
-    assert second.dimensions
-    found = after(recipe, first)
-    for key, each in second.dimensions.items():
-        wider = first.dimensions[key.removeprefix("second_phase.")]
-        assert isinstance(each, Range)
-        assert isinstance(wider, Range)
-        if ".optim." in key:
-            assert each.high == pytest.approx(recipe_value(found, key.removeprefix("second_phase.")))  # rates fall
-        else:
-            assert each.high - each.low < wider.high - wider.low, key
+def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() -> None:
+    """Where the recipe's values can be sampled; the second phase's space holds its published rates."""
+    for name in CHECKED:
+        recipe = find_recipe(name)
+        base = read(recipe)
+        spaces = spaces_of(base)
+        assert read(recipe, spaces.first.flags(spaces.first.own)) == base, name
+        found = after(recipe, spaces.first)
+        second = spaces.second(found)
+        rates = {key: each for key, each in second.dimensions.items() if key.startswith("second_phase.optim.")}
+        assert all(second.own[key] in each for key, each in rates.items() if not key.endswith("graph_lr")), name
+        assert read(recipe, second.flags({key: second.own[key] for key in rates if "graph" not in key})) == base, name
+        assert second.dimensions
+        for key, each in second.dimensions.items():
+            wider = spaces.first.dimensions[key.removeprefix("second_phase.")]
+            assert isinstance(each, Range)
+            assert isinstance(wider, Range)
+            if ".optim." in key:  # rates fall
+                assert each.high == pytest.approx(recipe_value(found, key.removeprefix("second_phase."))), (name, key)
+            else:
+                assert each.high - each.low < wider.high - wider.low, (name, key)
 
 
 def test_what_the_first_search_found_is_where_the_second_begins() -> None:

@@ -331,7 +331,7 @@ def test_without_heartbeats_of_the_storage_trials_give_signs_of_life(
 ) -> None:
     """As redis has none: a file with the same journal, and another machine's trials, one alive and one dead."""
     journal = JournalWithHeartbeats(JournalFileBackend(str(tmp_path / "journal")))
-    monkeypatch.setattr(study_module, "_open_storage", lambda _: journal)
+    monkeypatch.setattr(study_module, "open_storage", lambda _: journal)
     monkeypatch.setattr(study_module, "HEARTBEAT", 0.05)
     monkeypatch.setattr(study_module, "GRACE", 2)
     shared = open_study("journal", "s")

@@ -1,6 +1,5 @@
 """Runs of several processes: equal to those of one, whole after a kill, and clear about what went wrong."""
 
-import importlib
 import os
 import re
 import shutil
@@ -13,20 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 import warm
 from command_line import ENVIRONMENT, TERMINAL, Here, assert_refused
 from images import write_folder, write_recipe
-from proxemic.errors import UserError
-from proxemic.losses import ProxyAnchorLoss
-from proxemic.models import ModelConfig, build_model
-from proxemic.recipes import find_recipe
-from proxemic.recipes.reader import read_recipe
-from proxemic.training.module import EmbeddingTask
-from proxemic.training.multiprocess.processes import Processes
 from together import (
     JOB_SCRIPT,
     SLOW_SGD,
@@ -41,8 +31,6 @@ from together import (
     start_together,
     wait_for_checkpoint,
 )
-
-training = importlib.import_module("proxemic.training.train")  # the module: the package has the function by this name
 
 
 def test_sharded_proxies_end_where_replicated_ones_do_and_near_those_of_one_process(
@@ -178,7 +166,7 @@ def not_called(*words):
     os._exit(3)
 
 and_then(RunCheckpointer, "on_train_start", signal.SIGINT)
-fit = (sys.modules["proxemic.training.train"], "_fit")
+fit = (sys.modules["proxemic.training.train"], "fit")
 for kind, name in ((RunCheckpointer, "_leave"), (_SignalConnector, "teardown"), fit):
     and_then(kind, name, signal.SIGINT, signal.SIGUSR1)
 and_then(processes, "_is_first_to_say", signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
@@ -332,51 +320,3 @@ def test_processes_whose_clocks_differ_write_alike(
     results = finish(start_together(2, recipe, program=("-c", ALIKE)))
     assert [result.returncode for result in results] == [0, 0], results
     assert [path.name for path in tmp_path.iterdir()] == ["run-0"]
-
-
-def test_the_network_draws_on_each_process_its_own() -> None:
-    model = build_model(ModelConfig(backbone="convnet", embedding_size=4, width=4))
-    draws = []
-    for rank in (0, 1, 0):
-        task = EmbeddingTask(
-            model,
-            ProxyAnchorLoss(3, 4),
-            read_recipe(find_recipe("glyphs-small")).recipe.optim,
-            7,
-            processes=Processes(rank, 2),
-        )
-        task.on_train_batch_start(None, 0)
-        draws.append(torch.rand(4))
-    assert torch.equal(draws[0], draws[2])
-    assert not torch.equal(draws[0], draws[1])
-
-
-@pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not available")
-@pytest.mark.parametrize(
-    ("world", "layout", "apart"), [(2, "sharded", True), (2, "replicated", False), (1, "sharded", False)]
-)
-def test_the_scale_of_half_precision_is_one_where_gradients_differ(world: int, layout: str, apart: bool) -> None:
-    flags = ["--proxies", layout, "--training.precision", "16-mixed"]
-    found = read_recipe(find_recipe("glyphs-small"), flags).recipe
-    scalers = [
-        each.scaler for each in training._plugins(found, Processes(0, world)) if isinstance(each, MixedPrecision)
-    ]
-    assert [type(scaler) for scaler in scalers] == [ShardedGradScaler] * apart
-
-
-@pytest.mark.parametrize(
-    ("seen", "launcher", "number"),
-    [(8, "torchrun", 3), (8, "srun", 3), (1, "srun", 0), (2, "srun", None), (1, "torchrun", None)],
-)
-def test_each_process_takes_its_own_gpu(
-    seen: int, launcher: str, number: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
-    if launcher == "torchrun":
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "tests")
-    processes = Processes(rank=11, world=16, local_rank=3)
-    if number is None:
-        with pytest.raises(UserError, match=f"More than {seen} processes were started on a machine .* start one a GPU"):
-            training._gpu(processes)
-    else:
-        assert training._gpu(processes) == number

@@ -16,7 +16,7 @@ from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
 from proxemic.protocols.tuning.spaces import as_flags, default_space, load_space, pin, read_stages
 from proxemic.protocols.tuning.stages import budgets, check_stages
-from proxemic.protocols.tuning.study import check_storage, masked, storage_at_work
+from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
 from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
@@ -130,7 +130,7 @@ def tune(
     if not directory.is_begun(options, read.yaml):
         read.recipe.load()  # a folder that is missing is refused before anything is written
     if storage is not None:
-        check_storage(storage)
+        open_storage(storage)
     directory.create(options, read.yaml)
     if pinned:
         report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")

@@ -5,6 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxemic.errors import Interrupted, UserError
@@ -113,7 +114,7 @@ def search(
             shared = open_study(storage, study, patience if pruner == "median" else None)
             agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
             shared.sampler = SeededPerTrial(sampler, seed, total)
-            _share(shared, objective, dimensions, plan, total, on_trial, learns_from_complete=sampler == "gp")
+            _Search(shared, objective, dimensions, plan, total, on_trial, stand_in=sampler == "gp").make_trials()
             done = finished_trials(shared)
     except KeyboardInterrupt:
         raise Interrupted("Stopped: the same call goes on with the search.") from None
@@ -131,69 +132,84 @@ class _Surplus(Exception):
     """Another process makes the same trial."""
 
 
-def _share(
-    study: optuna.Study,
-    objective: Callable[[Trial], float],
-    dimensions: Mapping[str, Range | Choices],
-    plan: Sequence[Mapping[str, Any]],
-    total: int,
-    on_trial: Callable[[FinishedTrial], object] | None,
-    learns_from_complete: bool,
-) -> None:
-    """Make trials until all are made; wait for those of other processes, and retry them if these die.
+@dataclass(frozen=True)
+class _Search:
+    """The part of a search that one process has."""
 
-    The trials are enqueued one by one under their numbers. Optuna's `MaxTrialsCallback` counts trials that are over, so
-    that processes which share a study would begin more than ``total``.
-    """
-    while True:
-        check_stopped()
-        fail_dead_trials(study)
-        states = {trial.state for trial in study.get_trials(deepcopy=False)}
-        if TrialState.WAITING in states or _enqueue(study, plan, total):
-            made = _make_one(study, objective, dimensions, learns_from_complete)
-            if made is not None and made.state != TrialState.FAIL:
-                if on_trial is not None:
-                    on_trial(FinishedTrial.of(made))
-                _check_hope(study)
-        elif TrialState.RUNNING in states:
-            time.sleep(POLL)
+    study: optuna.Study
+    objective: Callable[[Trial], float]
+    dimensions: Mapping[str, Range | Choices]
+    plan: Sequence[Mapping[str, Any]]
+    total: int
+    on_trial: Callable[[FinishedTrial], object] | None
+    stand_in: bool
+    """Give trials without a value one: the Gaussian process would sample the parameters of a pruned or failed trial, of
+    which it knows nothing, over and over."""
+
+    def make_trials(self) -> None:
+        """Make trials until all are made; wait for those of other processes, and retry them if these die.
+
+        The trials are enqueued one by one under their numbers. Optuna's `MaxTrialsCallback` counts trials that are
+        over, so that processes which share a study would begin more than ``total``.
+        """
+        while True:
+            check_stopped()
+            fail_dead_trials(self.study)
+            states = {trial.state for trial in self.trials()}
+            if TrialState.WAITING in states or self.enqueue():
+                trial = self.make_one()
+                if trial is not None and trial.state != TrialState.FAIL:
+                    if self.on_trial is not None:
+                        self.on_trial(FinishedTrial.of(trial))
+                    self.check_hope()
+            elif TrialState.RUNNING in states:
+                time.sleep(POLL)
+            else:
+                return
+
+    def trials(self) -> list[FrozenTrial]:
+        """All of Optuna's trials, by their numbers."""
+        return self.study.get_trials(deepcopy=False)
+
+    def enqueue(self) -> bool:
+        """Enqueue the first of our trials that none of Optuna's makes or has made; False if there is none."""
+        trials = self.trials()
+        made = {trial.user_attrs.get(SLOT) for trial in trials if trial.state != TrialState.FAIL}
+        slot = next((slot for slot in range(self.total) if slot not in made), None)
+        if slot is None:
+            return False
+        if before := [trial for trial in trials if trial.user_attrs.get(SLOT) == slot]:
+            failed = copy.deepcopy(max(before, key=lambda trial: len(trial.params)))  # of two, the one that was made
+            failed.user_attrs = {SLOT: slot}  # not the process that is dead
+            optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self.study, failed)
         else:
-            return
+            self.study.enqueue_trial(dict(self.plan[slot]) if slot < len(self.plan) else {}, {SLOT: slot})
+        return True
 
+    def make_one(self) -> FrozenTrial | None:
+        """Make the trial that waits; None if another process took it over, because this one seemed dead."""
+        number = -1
 
-def _enqueue(study: optuna.Study, plan: Sequence[Mapping[str, Any]], total: int) -> bool:
-    """Enqueue the first of our trials that none of Optuna's makes or has made; False if there is none."""
-    trials = study.get_trials(deepcopy=False)
-    made = {trial.user_attrs.get(SLOT) for trial in trials if trial.state != TrialState.FAIL}
-    slot = next((slot for slot in range(total) if slot not in made), None)
-    if slot is None:
-        return False
-    if before := [trial for trial in trials if trial.user_attrs.get(SLOT) == slot]:
-        failed = copy.deepcopy(max(before, key=lambda trial: len(trial.params)))  # of two, the one that was made
-        failed.user_attrs = {SLOT: slot}  # not the process that is dead
-        optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(study, failed)
-    else:
-        study.enqueue_trial(dict(plan[slot]) if slot < len(plan) else {}, {SLOT: slot})
-    return True
+        def evaluate(trial: optuna.Trial) -> float:
+            nonlocal number
+            number = trial.number
+            return self.evaluate(trial)
 
+        try:
+            self.study.optimize(evaluate, n_trials=1, catch=(_Surplus,))
+        except UserError:
+            raise
+        except Exception:
+            mine, *later = self.trials()[number:]
+            if number >= 0 and any(trial.user_attrs.get(SLOT) == mine.user_attrs.get(SLOT) for trial in later):
+                return None
+            raise
+        return self.trials()[number]
 
-def _make_one(
-    study: optuna.Study,
-    objective: Callable[[Trial], float],
-    dimensions: Mapping[str, Range | Choices],
-    learns_from_complete: bool,
-) -> FrozenTrial | None:
-    """Make the trial that waits; None if another process took it over, because this one seemed dead.
-
-    ``learns_from_complete`` is of a sampler that knows nothing of trials without a value: it would choose the
-    parameters that were pruned, or failed, over and over.
-    """
-    mine: list[int] = []
-
-    def body(trial: optuna.Trial) -> float:
-        mine.append(trial.number)
+    def evaluate(self, trial: optuna.Trial) -> float:
+        """The objective of Optuna's."""
         trial.set_user_attr(PROCESS, process_mark())
-        *before, frozen = study.get_trials(deepcopy=False)[: trial.number + 1]
+        *before, frozen = self.trials()[: trial.number + 1]
         slot = frozen.user_attrs.get(SLOT)
         if slot is None or any(each.user_attrs.get(SLOT) == slot and each.state != TrialState.FAIL for each in before):
             raise _Surplus  # two processes enqueued the same one, or took the same one from the queue
@@ -209,44 +225,29 @@ def _make_one(
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Fixed parameter", UserWarning)  # one between the steps of a range
-            parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
+            parameters = {name: _suggest(trial, name, each) for name, each in self.dimensions.items()}
         try:
-            value = objective(Trial(slot, parameters, report))
+            value = self.objective(Trial(slot, parameters, report))
             if not math.isfinite(value):
                 raise TrialFailed(f"The value is {value}.")
             return value
         except optuna.TrialPruned:
             trial.set_user_attr(ENDED, "pruned")
+            values = self.trials()[trial.number].intermediate_values
+            if self.stand_in and values:
+                return values[max(values)]
         except TrialFailed as error:
             trial.set_user_attr(ENDED, "failed")
             trial.set_user_attr(FAILURE, str(error))
-        if learns_from_complete:
-            return _stand_in(study, trial.number)
+        if self.stand_in:  # the worst of the others
+            return min((each.value for each in self.trials() if each.value is not None), default=0.0)
         raise optuna.TrialPruned  # not failed in Optuna's sense, of which no sampler learns anything
 
-    try:
-        study.optimize(body, n_trials=1, catch=(_Surplus,))
-    except UserError:
-        raise
-    except Exception:
-        later = study.get_trials(deepcopy=False)[mine[0] + 1 :] if mine else []
-        if any(trial.user_attrs.get(SLOT) == _get(study, mine[0]).user_attrs.get(SLOT) for trial in later):
-            return None
-        raise
-    return _get(study, mine[0])
-
-
-def _get(study: optuna.Study, number: int) -> FrozenTrial:
-    return study.get_trials(deepcopy=False)[number]
-
-
-def _stand_in(study: optuna.Study, number: int) -> float:
-    """A value for a trial that came to none: the last reported, or the worst of all others."""
-    trial = _get(study, number)
-    if trial.intermediate_values and trial.user_attrs[ENDED] == "pruned":
-        return trial.intermediate_values[max(trial.intermediate_values)]
-    others = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return min((each.value for each in others if each.value is not None), default=0.0)
+    def check_hope(self) -> None:
+        """End a search of which nothing works from the beginning."""
+        done = finished_trials(self.study)
+        if len(done) >= 5 and all(trial.state == "failed" for trial in done):
+            raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
 
 
 def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
@@ -256,10 +257,3 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
     if dimension.integer:
         return trial.suggest_int(name, int(low), int(high), step=int(step or 1), log=log)
     return trial.suggest_float(name, low, high, step=step, log=log)
-
-
-def _check_hope(study: optuna.Study) -> None:
-    """End a search of which nothing works from the beginning."""
-    done = finished_trials(study)
-    if len(done) >= 5 and all(trial.state == "failed" for trial in done):
-        raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")

@@ -176,7 +176,7 @@ class StageSearch:
         self, run: Path, parameters: Mapping[str, Any], on_epoch: Callable[[Mapping[str, float]], object] | None
     ) -> dict[str, Any]:
         job = Job(self.directory.base, as_flags({**self.values, **parameters}), run, test=False)
-        return run_job(job, report=_say_nothing, on_epoch=on_epoch)
+        return run_job(job, report=lambda _: None, on_epoch=on_epoch)
 
 
 def compose_best(searches: Sequence[StageSearch], found: Sequence[FinishedTrial]) -> dict[str, Any]:
@@ -197,7 +197,3 @@ def compose_best(searches: Sequence[StageSearch], found: Sequence[FinishedTrial]
     before["training"]["epochs"] = chosen + epochs
     before["second_phase"] = {"epochs": epochs, "loss": content["loss"], "optim": content["optim"]}
     return before
-
-
-def _say_nothing(line: str) -> None:
-    pass

@@ -1,6 +1,7 @@
 """An Optuna study that processes share: opened, checked, and freed of trials whose process died."""
 
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -27,10 +28,10 @@ with optional_dependency("tune"):
 __all__ = [
     "PROCESS",
     "agree",
-    "check_storage",
     "fail_dead_trials",
     "importances",
     "masked",
+    "open_storage",
     "open_study",
     "process_mark",
     "quiet",
@@ -60,7 +61,7 @@ def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = N
     """
     with quiet():
         study = optuna.create_study(
-            storage=_open_storage(url),
+            storage=open_storage(url),
             study_name=name,
             direction="maximize",
             load_if_exists=True,
@@ -69,12 +70,6 @@ def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = N
     if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
         raise UserError(f"The study {name} of this storage does not maximise one value: choose another --study.")
     return study
-
-
-def check_storage(url: str) -> None:
-    """Raise `UserError` unless the storage can be opened."""
-    with quiet():
-        _open_storage(url)
 
 
 def masked(url: str) -> str:
@@ -249,7 +244,14 @@ class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
         return None
 
 
-def _open_storage(url: str) -> BaseStorage:
+@functools.lru_cache(maxsize=8)
+@quiet()
+def open_storage(url: str) -> BaseStorage:
+    """Open an Optuna storage, once per process.
+
+    Raises:
+        UserError: If that is not possible.
+    """
     for attempt in range(50):
         try:
             if url.startswith(("redis://", "rediss://")):

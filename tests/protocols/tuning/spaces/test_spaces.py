@@ -1,4 +1,4 @@
-"""The search spaces of the package fit their losses, the papers, and the recipes; others are refused in a sentence."""
+"""The search spaces of the package fit their losses, the papers, and the recipes."""
 
 import inspect
 import json
@@ -13,7 +13,6 @@ from torch import nn
 
 from images import write_folder, write_recipe
 from proxemic import losses
-from proxemic.errors import UserError
 from proxemic.losses import MeanProxyNorm, ProxyLoss
 from proxemic.protocols.tuning.spaces import (
     Choices,
@@ -24,12 +23,10 @@ from proxemic.protocols.tuning.spaces import (
     default_space,
     list_spaces,
     load_space,
-    pin,
-    read_dimension,
     read_stages,
     recipe_value,
 )
-from proxemic.protocols.tuning.stages import budgets, check_stages, stage_values
+from proxemic.protocols.tuning.stages import check_stages, stage_values
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 
@@ -119,14 +116,14 @@ def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
     assert sorted([*PUBLISHED, *TWO_PHASES]) == list_spaces()
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_space_includes_the_published_values(name: str) -> None:
-    search = {key: each for stage in stages_of(name) for key, each in stage.search.items()}
-    for key, values in PUBLISHED[name].items():
-        dimension = search[key]
-        assert isinstance(dimension, Range | Choices)
-        for value in values:
-            assert value in dimension, (key, value)
+def test_a_space_includes_the_published_values() -> None:
+    for name, published in PUBLISHED.items():
+        search = {key: each for stage in stages_of(name) for key, each in stage.search.items()}
+        for key, values in published.items():
+            dimension = search[key]
+            assert isinstance(dimension, Range | Choices)
+            for value in values:
+                assert value in dimension, (name, key, value)
 
 
 def ends(stage: Stage) -> list[dict[str, Any]]:
@@ -160,15 +157,14 @@ def make(name: str, point: Mapping[str, Any]) -> nn.Module:
     return getattr(losses, name)(7, 4, **given)
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "PairwiseLoss"])
-def test_a_loss_can_be_made_at_both_ends_of_its_ranges(name: str) -> None:
-    points = [point for stage in stages_of(name) for point in ends(stage)]
-    assert len(points) >= 2
+def test_a_loss_can_be_made_at_both_ends_of_its_ranges() -> None:
     x, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
-    for point in points:
-        module = make(name, point)
-        if isinstance(module, ProxyLoss):
-            assert module(x, labels).isfinite()
+    for name in PUBLISHED.keys() - {"PairwiseLoss"}:
+        points = [point for stage in stages_of(name) for point in ends(stage)]
+        assert len(points) >= 2
+        for point in points:
+            module = make(name, point)
+            assert not isinstance(module, ProxyLoss) or module(x, labels).isfinite(), (name, point)
 
 
 def test_the_warp_is_off_in_the_first_stage_and_on_from_its_weights_in_the_second() -> None:
@@ -233,113 +229,3 @@ def test_the_mean_proxy_norm_is_searched_where_the_recipe_has_it(recipe: Path) -
     (regularizer,) = loss.regularizers
     assert isinstance(regularizer, MeanProxyNorm)
     assert regularizer.weight == 0.25
-
-
-def test_rates_are_relative_to_the_recipe() -> None:
-    assert Factor(0.1, 10, log=True).around("optim.lr", 0.002) == Range(0.0002, 0.02, log=True)
-    with pytest.raises(
-        UserError, match=r"varies optim.graph_lr by a factor of the recipe's own value, but that is None"
-    ):
-        Factor(0.1, 10).around("optim.graph_lr", None)
-
-
-def test_what_a_grid_takes() -> None:
-    assert Range(1, 8, step=2, integer=True, points=3).values() == (1, 5, 8)
-    assert Range(0.1, 0.9, grid=(0.1, 0.7)).values() == (0.1, 0.7)
-    low, high = Range(0.3, 0.3000000001, points=2).values()
-    assert low == high == 0.3
-
-
-def test_budgets_of_stages() -> None:
-    stages = (Stage({}, {}, share=0.4), Stage({}, {}, share=0.6))
-    assert [budgets(stages, trials) for trials in (50, 7, 2)] == [[20, 30], [3, 4], [1, 1]]
-    assert budgets((Stage({}, {}), Stage({}, {}), Stage({}, {})), 4) == [1, 1, 2]
-    assert budgets((Stage({}, {}, share=0.99), Stage({}, {})), 3) == [2, 1]
-    with pytest.raises(ValueError, match="--trials is 1, but must be at least 2"):
-        budgets(stages, 1)
-
-
-RATE = {"optim.lr": {"factor": 10}}
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ([], "holds no stages"),
-        ([{"serach": {}}], "has no search"),
-        ([{"search": RATE, "trails": 1}], "no key trails; allowed are search, fixed, start_from, trials"),
-        ([{"search": RATE, "trials": 2}], "trials is 2, but must be the stage's part"),
-        ([{"search": RATE, "trials": 0.9}, {"search": RATE, "trials": 0.9}], "add up to more than 1"),
-        ([{"search": RATE, "start_from": "best"}], "only the last of several stages"),
-        ([{"search": RATE, "start_from": "best.yaml"}], "start_from is 'best.yaml', but must be best"),
-        ([{"search": RATE}, {"search": {"batches.size": {"choices": [8]}}, "start_from": "best"}], "batches.size, but"),
-        ([{"search": RATE, "fixed": ["loss.alpha"]}], "fixed is .* must map"),
-        ([{"search": {"optim.lr": 0.1}}], r"optim\.lr is 0\.1, but must give low and high, or factor, or choices"),
-        ([{"search": {"optim.lr": {"low": 1}}}], "'high'"),
-        ([{"search": {"optim.lr": {"low": 2, "high": 1}}}], "low is 2 and high is 1: swap them"),
-        ([{"search": {"optim.lr": {"low": 0, "high": 1, "log": True}}}], "log needs a low above 0"),
-        ([{"search": {"optim.lr": {"low": 0, "high": "big"}}}], "high is 'big', but must be a number"),
-        ([{"search": {"optim.lr": {"low": 1, "hgih": 2}}}], "no key hgih beside low; allowed are high, log"),
-        ([{"search": {"optim.lr": {"factor": 0}}}], "division"),
-        ([{"search": {"optim.lr": {"factor": [2, 1]}}}], "swap them"),
-        ([{"search": {"optim.lr": {"choices": []}}}], "choices is empty"),
-        ([{"search": {"k": {"low": 0.5, "high": 2, "int": True}}}], "not whole"),
-        ([{"search": {"k": {"low": 1, "high": 2, "grid": [3]}}}], "grid holds 3"),
-        ([{"search": {"k": {"low": 1, "high": 2, "points": 0}}}], "points is 0"),
-        ([{"search": {"k": {"low": 1, "high": 2, "step": 0}}}], "step is 0"),
-    ],
-)
-def test_a_space_that_is_wrong(content: list[Any], words: str) -> None:
-    with pytest.raises(UserError, match=words) as refusal:
-        read_stages(content, "mine.yaml")
-    assert str(refusal.value).startswith("mine.yaml")
-
-
-def test_a_key_that_the_recipe_has_not(recipe: Path) -> None:
-    stages = (Stage({"loss.alhpa": read_dimension({"low": 1, "high": 2}, "")}, {}),)
-    with pytest.raises(UserError, match=r"search space mine.yaml, stage 1, does not fit .* did you mean --loss.alpha"):
-        check_stages(recipe, (), stages, "mine.yaml")
-
-
-def test_names_of_spaces(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"'ProxyAncorLoss' \(did you mean ProxyAnchorLoss\?\)"):
-        load_space("ProxyAncorLoss")
-    with pytest.raises(UserError, match="not a readable YAML file"):
-        load_space(str(tmp_path / "mine.yaml"))
-    (tmp_path / "mine.yaml").write_text("search: {}\n")
-    with pytest.raises(UserError, match="must be a list of stages"):
-        load_space(str(tmp_path / "mine.yaml"))
-    with pytest.raises(
-        UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space FILE"
-    ):
-        default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
-
-
-def test_the_phases_of_a_recipe_become_the_stages() -> None:
-    base = {"training": {"epochs": 50}, "second_phase": {"epochs": 30}}
-    stages = stages_of("WarpedSoftmaxLoss")
-    first = stage_values(base, stages, 1, {})
-    second = stage_values(base, stages, 2, {"loss.temperature": 3.0})
-    assert (first["training.epochs"], second["training.epochs"]) == (20, 30)
-    assert first["second_phase"] is second["second_phase"] is None
-    assert second["loss.temperature"] == 3.0
-    assert (first["loss.f1"], second["loss.f1"]) == ("torch.positive", None)
-
-
-def test_what_overrides_give_is_not_searched() -> None:
-    content = load_space("MultiProxyAnchorLoss")
-    left, pinned = pin(content, ["loss.alpha"])
-    assert pinned == ["loss.alpha"]
-    assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]} != {*left[0]["search"]}
-    assert pin(content, ["loss", "seed"]) == (content, [])
-    with pytest.raises(UserError, match=r"Flags give loss\.f1, which the search space sets itself"):
-        pin(load_space("WarpedSoftmaxLoss"), ["loss.f1"])
-    left, pinned = pin(load_space("WarpedSoftmaxLoss"), ["loss.alpha"])
-    assert pinned == ["loss.alpha"]  # of the second stage, which searched it
-
-
-def test_the_second_stage_does_not_warm_up_again() -> None:
-    base = {"training": {"epochs": 50, "warmup_epochs": 5}, "second_phase": None}
-    stages = stages_of("WarpedSoftmaxLoss")
-    assert "training.warmup_epochs" not in stage_values(base, stages, 1, {})
-    assert stage_values(base, stages, 2, {})["training.warmup_epochs"] == 0
