@@ -1,19 +1,33 @@
-# make demo, make test: each sets everything up by itself and writes nothing outside this folder but uv's cache.
+# make demo, test, coverage, docs, lint, types, lowest: each sets everything up by itself and writes nothing outside this
+# folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
 # What libraries keep for themselves (fonts, rendered glyphs, pyright's program) stays in this folder.
-HERE = env "XDG_CACHE_HOME=$(CURDIR)/.cache" "MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib"
+CACHES = "XDG_CACHE_HOME=$(CURDIR)/.cache" "MPLCONFIGDIR=$(CURDIR)/.cache/matplotlib"
+HERE = env $(CACHES)
+# Two workers of one thread each: with more threads than processors, torch's wait for each other. What is compiled is
+# kept, so that the hundreds of processes that the tests start need not compile it anew.
+TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
+PYTEST = pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint types setup
+.PHONY: demo test coverage docs lint types lowest setup
 
 demo: setup
 	@$(RUN) $(HERE) proxemic demo
 	@echo "In this folder, proxemic is .venv/bin/proxemic."
 
-# Two workers of one thread each: with more threads than processors, torch's wait for each other.
 test: setup
-	$(RUN) $(HERE) OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile
+	$(RUN) $(TESTING) $(PYTEST)
+
+# Lines and branches of src that the tests run, and which they do not; pyproject.toml says how many are demanded.
+coverage: setup
+	@mkdir -p .cache/coverage
+	$(RUN) $(TESTING) $(PYTEST) --cov --cov-report=term
+
+# Every command, example, figure and link of README.md and docs/.
+docs: setup
+	$(RUN) $(TESTING) pytest README.md tests/test_readme.py tests/test_docs.py tests/test_extending.py
 
 lint: setup
 	$(RUN) ruff check
@@ -21,6 +35,13 @@ lint: setup
 
 types: setup
 	$(RUN) $(HERE) pyright
+
+# The tests with the lowest versions that pyproject.toml allows. What libraries of that age warn about is not for us to mend.
+lowest: $(UV)
+	$(UV) venv --quiet --clear --python 3.11 .cache/lowest
+	$(UV) pip install --quiet --python .cache/lowest --resolution lowest-direct --all-extras --group dev \
+		-r pyproject.toml --editable .
+	$(TESTING) .cache/lowest/bin/$(PYTEST) --override-ini=filterwarnings=default
 
 # Compiled once, at the start: where PYTHONDONTWRITEBYTECODE is set, each command would compile torch anew, for ten seconds.
 setup: $(UV)

@@ -22,7 +22,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from measure import medians
-from proxemic.data import Augmentation, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, cache_images
+from proxemic.data import Augmentation, EmbeddingDataset, FilePixels, ImageSet, Preprocessing
+from proxemic.data.image_cache import cache_images
 
 BATCH = 64
 CELLS = (96, 24, 6, 1.5)  # pixels; each coarser pattern is stronger, as in photographs

@@ -20,8 +20,9 @@ from typing import Any
 
 IMPORTED = [
     "numpy",
-    "proxemic.cli.evaluate.targets",
     "proxemic.cli.show",
+    "proxemic.protocols.runs.evaluation",
+    "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
     "proxemic.training",
     "pytest",  # the main module of those who ask

@@ -1,3 +1,81 @@
-"""Proxy-based deep metric learning: train an embedding, judge it on unseen classes, understand why it works."""
+"""Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes, understand why it works.
 
-__version__ = "0.1.0"
+Sub-packages and functions are imported when they are first used, so that ``import proxemic`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proxemic import (
+        analysis,
+        analyze,
+        data,
+        distributed,
+        losses,
+        metrics,
+        models,
+        optim,
+        protocols,
+        published,
+        recipes,
+        training,
+    )
+    from proxemic.protocols.comparison import compare
+    from proxemic.protocols.reality_check import reality_check
+    from proxemic.protocols.runs.evaluate import evaluate
+    from proxemic.protocols.runs.verify import verify
+    from proxemic.protocols.tuning import tune
+    from proxemic.training import train
+    from proxemic.training.memory import plan
+
+    __version__: str
+
+__all__ = [
+    "__version__",
+    "analysis",
+    "analyze",
+    "compare",
+    "data",
+    "distributed",
+    "evaluate",
+    "losses",
+    "metrics",
+    "models",
+    "optim",
+    "plan",
+    "protocols",
+    "published",
+    "reality_check",
+    "recipes",
+    "train",
+    "training",
+    "tune",
+    "verify",
+]
+
+_FUNCTIONS = {
+    "compare": "protocols.comparison",
+    "evaluate": "protocols.runs.evaluate",
+    "plan": "training.memory",
+    "reality_check": "protocols.reality_check",
+    "train": "training",
+    "tune": "protocols.tuning",
+    "verify": "protocols.runs.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("proxemic")
+    if name in _FUNCTIONS:
+        return getattr(import_module(f"proxemic.{_FUNCTIONS[name]}"), name)
+    if name in __all__:
+        return import_module(f"proxemic.{name}")
+    raise AttributeError(f"module 'proxemic' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torchvision.datasets.utils import calculate_md5
 
 from command_line import Here, assert_refused
 from data.benchmarks.miniature import pack, write_cars, write_cub, write_fashion_mnist, write_in_shop, write_sop
 from data.benchmarks.site import Site, serve
 from proxemic.data.benchmarks import BENCHMARKS, Benchmark, downloads
-from proxemic.data.benchmarks.archives import md5_of
 
 WRITERS = {"cub": write_cub, "cars": write_cars, "sop": write_sop, "in-shop": write_in_shop}
 FOLDERS = {"cub": "CUB_200_2011", "cars": "car_ims", "sop": "Stanford_Online_Products", "in-shop": "Img/img"}
@@ -35,16 +35,15 @@ def originals(key: str, folder: Path) -> dict[str, bytes]:
         write_fashion_mnist(folder)
     else:
         WRITERS[key](folder)
-        (source,) = (each for each in BENCHMARKS if each.facts.key == key)
         tree = folder / FOLDERS[key]
-        pack(tree, folder / source.facts.files[0].name)
+        pack(tree, folder / BENCHMARKS[key].facts.files[0].name)
         shutil.rmtree(tree)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(params=[*WRITERS, "fashion-mnist"])
 def source(request: pytest.FixtureRequest) -> type[Benchmark]:
-    return next(each for each in BENCHMARKS if each.facts.key == request.param)
+    return BENCHMARKS[request.param]
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def site(source: type[Benchmark], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         counts |= {"query images": 8, "gallery images": 8}
     if source.facts.key == "fashion-mnist":
         counts = {"train classes": 10, "train images": 40, "test classes": 10, "test images": 40}
-    files = tuple(replace(file, md5=file.md5 and md5_of(folder / file.name)) for file in source.facts.files)
+    files = tuple(replace(file, md5=file.md5 and calculate_md5(folder / file.name)) for file in source.facts.files)
     monkeypatch.setattr(source, "facts", replace(source.facts, counts=counts, files=files))
     with serve(Site(contents)) as site:
         yield site

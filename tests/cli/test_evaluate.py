@@ -13,7 +13,7 @@ import torch
 
 from command_line import Here, assert_refused, proxemic, warm_proxemic
 from images import write_folder, write_recipe
-from proxemic.data import LabelledEmbeddings, read_embeddings, write_embeddings
+from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings, write_embeddings
 from proxemic.data.embeddings.labels import number_labels
 from proxemic.metrics import paired_differences, retrieval_metrics
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.cli.evaluate import targets
-from proxemic.data import read_embeddings
+from proxemic.data import OwnImages
+from proxemic.data.embeddings import read_embeddings
+from proxemic.protocols.runs.evaluation import models
 from proxemic.training import RunDirectory
 from proxemic.training.embed import embed_images
 
@@ -59,7 +60,7 @@ def test_a_relative_root_is_that_of_the_folder_where_the_run_began(
     recipe = copy / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(folder), folder.name))
     assert evaluated(here, copy, cwd=copy)["test"] == own_test(copy)
-    assert RunDirectory(copy).locate(targets.OwnImages(Path("elsewhere"))) == targets.OwnImages(folder)
+    assert RunDirectory(copy).locate(OwnImages(Path("elsewhere"))) == OwnImages(folder)
     (copy / "metrics.json").unlink()
     assert here("train", "--resume", copy, cwd=copy).returncode == 0  # what was left: to judge it
     assert own_test(copy) == own_test(run)
@@ -119,7 +120,7 @@ def test_the_recipe_or_a_flag_says_how_many_processes_load_images(
         asked.append(workers)
         return embed_images(*arguments, **options)
 
-    monkeypatch.setattr(targets, "embed_images", embed)
+    monkeypatch.setattr(models, "embed_images", embed)
     evaluated(here, copy)
     evaluated(here, copy, "--batches.workers", "2")
     evaluated(here, copy, "--query", folder, "--gallery", folder)

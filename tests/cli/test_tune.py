@@ -3,10 +3,12 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import yaml
 
 from command_line import Here, assert_refused, warm_start
 from images import write_folder, write_recipe
+from proxemic.protocols.tuning import TuningResult, tune
 from proxemic.recipes.reader import read_recipe
 
 
@@ -48,31 +51,55 @@ def history(run: Path) -> list[int]:
         return [int(float(row["epoch"])) for row in csv.DictReader(file)]
 
 
-def test_a_search_from_begin_to_end(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
-    out = tmp_path / "out"
+@dataclass(frozen=True)
+class Searched:
+    """A finished search, with what it reported."""
+
+    result: TuningResult
+    lines: list[str]
+    words: list[str | Path]
+
+
+@pytest.fixture(scope="module")
+def searched(recipe: Path, space: Path) -> Searched:
+    out = recipe.parent / "searched"
+    lines: list[str] = []
+    result = tune(
+        recipe,
+        out=out,
+        overrides={"training.epochs": 2},
+        metric="recall@1",
+        space=str(space),
+        trials=3,
+        pruner="median",
+        report=lines.append,
+    )
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "3", "--training.epochs", "2"]
-    words += ["--metric", "recall@1", "--pruner", "median"]
-    result = here(*words)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert [line.split()[1] for line in lines[:3]] == ["1-0", "1-1", "1-2"]
-    assert "recall@1" in lines[0]
-    assert "3 of 3" in lines[2]
-    assert f"proxemic train --recipe {out}/best.yaml" in lines[-1]
+    return Searched(result, lines, [*words, "--metric", "recall@1", "--pruner", "median"])
+
+
+def test_a_search_from_begin_to_end(searched: Searched) -> None:
+    result, out = searched.result, searched.result.out
+    assert [line.split()[1] for line in searched.lines] == ["1-0", "1-1", "1-2"]
+    assert "recall@1" in searched.lines[0]
+    assert "3 of 3" in searched.lines[2]
 
     trials, best = rows(out), json.loads((out / "best.json").read_text())
     assert [row["state"] for row in trials] == ["complete"] * 3
+    assert [str(trial.value) for trial in result.trials[0]] == [row["value"] for row in trials]
     assert trials[0]["optim.lr"] == "0.002"  # the recipe's own comes first
-    assert best["value"] == max(float(row["value"]) for row in trials)
+    assert result.value == best["value"] == max(float(row["value"]) for row in trials)
     number = next(row["trial"] for row in trials if float(row["value"]) == best["value"])
     assert best["trial"] == f"1-{number}"
+    assert result.parameters == best["parameters"]
+    assert result.best_recipe == out / "best.yaml"
     found = yaml.safe_load((out / "best.yaml").read_text())
     assert found["optim"]["lr"] == best["parameters"]["optim.lr"]
     assert found["loss"]["init_args"]["alpha"] == best["parameters"]["loss.alpha"]
     assert found["evaluation"]["metric"] == "recall@1"
     read_recipe(out / "best.yaml")
-    for picture in ("importance.png", "slices.png"):
-        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    for plot in ("importance.png", "slices.png"):
+        assert (out / plot).read_bytes().startswith(b"\x89PNG")
 
     for row in trials:
         run = out / "trials" / f"1-{row['trial']}"
@@ -83,13 +110,29 @@ def test_a_search_from_begin_to_end(recipe: Path, space: Path, tmp_path: Path, h
         kept = row["trial"] == number
         assert (run / "model.safetensors").exists() == (run / "checkpoints" / "last.ckpt").exists() == kept
 
+
+def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
+    """By the command with the same flags, which goes on with what the function began."""
+    out, words = searched.result.out, searched.words
     before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")}
     (out / f".best.yaml.{os.getpid()}.tmp").touch()
-    assert here(*words).returncode == 0  # nothing is left to do
+    again = here(*words)
+    assert again.returncode == 0, again.stderr
+    assert f"proxemic train --recipe {out}/best.yaml" in again.stdout.splitlines()[-1]
     assert not list(out.rglob("*.tmp"))
     assert {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")} == before
     assert_refused(here(*words, "--seed", "1"), ["another seed", f"--resume {out}"])
     assert_refused(here(*words, "--optim.loss_lr", "0.5"), ["another flags", "choose another --out"])
+
+
+def test_a_trial_is_not_to_be_judged_on_the_test_classes(searched: Searched, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(searched.result.out, tmp_path / "out")
+    trial = tmp_path / "out" / "trials" / "1-0"
+    for left in ("metrics.json", "recipe.yaml"):  # finished, then as if it were under way
+        refused = here("train", "--resume", trial)
+        assert_refused(refused, ["is a trial of a search", "must not be judged on the test classes"])
+        if left == "metrics.json":
+            (trial / left).unlink()
 
 
 def test_the_warp_is_tuned_from_the_best_weights_without_it(recipe: Path, tmp_path: Path, here: Here) -> None:
@@ -193,13 +236,13 @@ def test_bad_parameters_do_not_stop_a_search(recipe: Path, tmp_path: Path, here:
 
 def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     out = tmp_path / "out"
-    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "1"]
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "1", "--training.epochs", "1"]
     result = here(*words, "--loss.alpha", "20")
     assert result.returncode == 0, result.stderr
     assert "Not searched, as flags give it: loss.alpha." in result.stdout
-    assert [set(row) & {"optim.lr", "loss.alpha"} for row in rows(out)] == [{"optim.lr"}] * 2
+    assert [set(row) & {"optim.lr", "loss.alpha"} for row in rows(out)] == [{"optim.lr"}]
     trials = [yaml.safe_load(path.read_text()) for path in (out / "trials").glob("*/recipe.yaml")]
-    assert [trial["loss"]["init_args"]["alpha"] for trial in trials] == [20, 20]
+    assert [trial["loss"]["init_args"]["alpha"] for trial in trials] == [20]
     words = ["--recipe", recipe, "--space", space, "--loss.alpha=20", "--optim.lr=1", "--out", tmp_path / "other"]
     assert_refused(here("tune", *words), ["Flags give optim.lr, loss.alpha", "leave one of them"])
 
@@ -231,7 +274,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "resume with more": (["--resume", "out", "--trials", "3"], ["--resume", "alone"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "holds no search"]),
     "out is a file": (["--recipe", "tiny.yaml", "--out", "tiny.yaml"], ["is a file"]),
-    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["is not empty"]),
+    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["something else than a search"]),
 }
 
 
@@ -280,14 +323,3 @@ def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path:
         hidden.rename(images)
     assert here("tune", "--resume", begun).returncode == 0
     assert [row["state"] for row in rows(begun)] == ["complete"]
-
-
-def test_a_trial_is_not_to_be_judged_on_the_test_classes(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
-    out = tmp_path / "out"
-    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "1", "--training.epochs", "1"]
-    assert here(*words).returncode == 0
-    for left in ("metrics.json", "recipe.yaml"):  # finished, then as if it were under way
-        refused = here("train", "--resume", out / "trials" / "1-0")
-        assert_refused(refused, ["is a trial of a search", "must not be judged on the test classes"])
-        if left == "metrics.json":
-            (out / "trials" / "1-0" / left).unlink()

@@ -2,15 +2,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from proxemic.data import (
-    ArrayPixels,
-    Augmentation,
-    EmbeddingDataset,
-    ImageSet,
-    Preprocessing,
-    RandomBatches,
-    SeededBatches,
-)
+from proxemic.data import ArrayPixels, Augmentation, EmbeddingDataset, ImageSet, Preprocessing, RandomBatches
+from proxemic.data.samplers import SeededBatches
 
 PREPROCESSING = Preprocessing(size=16, resize=None, channels=1, mean=(0.5,), std=(0.5,))
 AUGMENTATION = Augmentation(degrees=20.0, translate=0.2, noise=0.1)

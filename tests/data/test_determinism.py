@@ -1,4 +1,7 @@
-"""Everything that a seed decides is the same in another process, whatever Python's hash seed is there."""
+"""Everything that a seed decides is the same in another process, whatever Python's hash seed is there.
+
+That process also shows that the data need no package of another extra.
+"""
 
 import hashlib
 import os
@@ -8,7 +11,9 @@ from pathlib import Path
 
 import torch
 
-from proxemic.data import ClassBalancedBatches, Glyphs, RandomBatches, SeededBatches, split_classes
+from proxemic.data import ClassBalancedBatches, Glyphs, RandomBatches
+from proxemic.data.samplers import SeededBatches
+from proxemic.data.splits import split_classes
 
 
 def draw(cache: Path) -> str:
@@ -27,7 +32,9 @@ def draw(cache: Path) -> str:
 
 def test_another_process_draws_the_same(tmp_path: Path) -> None:
     script = (
-        f"from test_determinism import draw; from pathlib import Path; print(draw(Path({str(tmp_path / 'other')!r})))"
+        "import sys; from pathlib import Path; from test_determinism import draw;"
+        f"print(draw(Path({str(tmp_path / 'other')!r})));"
+        "assert not {'kornia', 'timm', 'lightning'} & {*sys.modules}"
     )
     environment = os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from proxemic.data import CategoryBalancedBatches, ClassBalancedBatches, RandomBatches, RowGroups, SeededBatches
+from proxemic.data import CategoryBalancedBatches, ClassBalancedBatches, RandomBatches, RowGroups
+from proxemic.data.samplers import SeededBatches
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxemic.data import ArrayPixels, ImageSet, split_classes
-from proxemic.data.splits import hold_out, hold_out_images
+from proxemic.data import ArrayPixels, ImageSet
+from proxemic.data.splits import hold_out, hold_out_images, split_classes
 
 
 @given(st.integers(4, 500), st.floats(0.01, 0.99), st.integers(0, 2**40))

@@ -107,21 +107,16 @@ def test_a_regularizer_of_ones_own_is_taken_of_replicated_proxies() -> None:
 
 @pytest.mark.parametrize(("rank", "rows"), [(0, 2), (1, 2), (2, 1), (3, 0)])
 def test_a_shard_is_a_state_of_its_own_classes(monkeypatch: pytest.MonkeyPatch, rank: int, rows: int) -> None:
-    class Group:  # one process, which believes to be one of four
-        def rank(self) -> int:
-            return rank
-
-        def size(self) -> int:
-            return 4
-
     loss = NormalizedSoftmaxLoss(5, 3, proxies_per_class=2)
     whole = loss.proxies.detach().clone()
-    spread = ClassSharding(Group(), 5, sharded=True)  # type: ignore[arg-type]
-    monkeypatch.setattr("proxemic.losses.proxy_loss.make_spread", lambda *_: spread)
+    sharding = ClassSharding(
+        dist.ProcessGroup(rank, 4), 5, sharded=True
+    )  # one process, which believes to be one of four
+    monkeypatch.setattr("proxemic.losses.proxy_loss.make_class_sharding", lambda *_: sharding)
     loss.distribute(sharded=True)
     state = loss.state_dict()
     assert list(state) == ["proxies"]
-    assert torch.equal(state["proxies"], whole[spread.own])
+    assert torch.equal(state["proxies"], whole[sharding.local])
     assert state["proxies"].shape == (rows, 2, 3)
     # What the shard keeps is its own: the storage of all proxies is not held any more.
     assert state["proxies"].untyped_storage().nbytes() == 4 * rows * 2 * 3

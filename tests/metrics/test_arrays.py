@@ -27,6 +27,7 @@ CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
         to(POINTS), to(POINTS), k=3, exclude=to(torch.arange(60))
     ),
     "clustering_metrics": lambda to: metrics.clustering_metrics(to(POINTS), to(LABELS)),
+    "kmeans_clusters": lambda to: metrics.kmeans_clusters(to(POINTS), 3),
     "normalized_mutual_information": lambda to: metrics.normalized_mutual_information(to(POINTS), to(LABELS)),
     "adjusted_mutual_information": lambda to: metrics.adjusted_mutual_information(to(POINTS), to(LABELS)),
     "bootstrap_intervals": lambda to: metrics.bootstrap_intervals({"m": to(VALUES)}, to(LABELS), resamples=50),

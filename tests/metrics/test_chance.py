@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from proxemic.metrics import chance, ranking, retrieval_metrics
-from proxemic.metrics.confidence import Average
+from proxemic.metrics.confidence import AveragedOver
 
 AT_K = ("recall_at_k", "precision_at_k", "map_at_k", "ndcg_at_k")
 DIVIDED = {f"map_at_k over {divisor}": divisor for divisor in ("k", "hits", "R")}
@@ -52,7 +52,7 @@ def test_large_galleries_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("average", ["queries", "classes"])
-def test_random_embeddings_are_worth_what_chance_says(average: Average) -> None:
+def test_random_embeddings_are_worth_what_chance_says(average: AveragedOver) -> None:
     labels = torch.arange(400) % 9 * (torch.arange(400) % 2)  # 0 for half of them: classes of different sizes
     drawn = [
         retrieval_metrics(

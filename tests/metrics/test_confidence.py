@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from proxemic.metrics.confidence import (
-    Average,
+    AveragedOver,
     Interval,
     bootstrap_intervals,
     bootstrap_statistic,
@@ -18,7 +18,7 @@ from proxemic.metrics.confidence import (
 )
 from proxemic.metrics.contingency import contingency, weighted_ami, weighted_nmi
 
-AVERAGES: tuple[Average, ...] = ("queries", "classes")
+AVERAGES: tuple[AveragedOver, ...] = ("queries", "classes")
 
 
 def queries(classes: int = 24, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def queries(classes: int = 24, *, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_equals_a_bootstrap_in_plain_python(average: Average) -> None:
+def test_equals_a_bootstrap_in_plain_python(average: AveragedOver) -> None:
     values, labels = queries()
     values[labels == 3] = torch.nan
     values[::7] = torch.nan
@@ -86,7 +86,7 @@ def test_covers_the_truth_where_single_queries_do_not() -> None:
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_order_and_names_do_not_matter(average: Average) -> None:
+def test_order_and_names_do_not_matter(average: AveragedOver) -> None:
     values, labels = queries()
     values[3] = torch.nan
     other = values.flip(0).nan_to_num().where(~values.isnan(), torch.nan)
@@ -147,7 +147,7 @@ def test_few_classes_have_no_interval(classes: int) -> None:
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_a_mean_as_a_statistic(average: Average) -> None:
+def test_a_mean_as_a_statistic(average: AveragedOver) -> None:
     values, labels = queries()
     sums = torch.stack([values[labels == c].sum() for c in range(24)])
     counts = labels.bincount().double()
@@ -173,7 +173,7 @@ def test_clusterings_lie_within_their_interval(score: Callable[[Tensor, Tensor],
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_p_values_of_few_classes_by_hand(average: Average) -> None:
+def test_p_values_of_few_classes_by_hand(average: AveragedOver) -> None:
     first, labels = queries(classes=5)
     second = first - 0.4 * torch.randn(len(labels), generator=torch.Generator().manual_seed(1)) - 0.1
     gaps = [(first - second)[labels == c] for c in range(5)]

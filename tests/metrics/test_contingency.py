@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.metrics.contingency import Average, contingency, weighted_ami, weighted_nmi
+from proxemic.metrics.contingency import EntropyMean, contingency, weighted_ami, weighted_nmi
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
@@ -27,7 +27,7 @@ def partitions(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 @given(partitions(), st.sampled_from(["arithmetic", "geometric"]))
 @settings(deadline=None)
-def test_nmi_equals_scikit_learn(data: tuple[Tensor, Tensor], average: Average) -> None:
+def test_nmi_equals_scikit_learn(data: tuple[Tensor, Tensor], average: EntropyMean) -> None:
     table = contingency(*data)
     expected = sklearn_metrics.normalized_mutual_info_score(data[0], data[1], average_method=average)
     assert float(weighted_nmi(table, everyone(table), average=average)) == pytest.approx(expected, abs=1e-12)

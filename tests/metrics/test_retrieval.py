@@ -1,6 +1,5 @@
 """Retrieval metrics against an oracle written from the definitions, and the awkward cases."""
 
-import json
 import math
 import sys
 
@@ -61,17 +60,19 @@ def labelled_points(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return torch.tensor(points, dtype=torch.float32), torch.tensor([0, 0, *labels])
 
 
+@settings(max_examples=40)
 @given(labelled_points())
 def test_equals_the_oracle_within_one_set(data: tuple[Tensor, Tensor]) -> None:
     assert judge(*data) == pytest.approx(oracle(*data, *data, own=True), abs=1e-12)
 
 
+@settings(max_examples=40)
 @given(labelled_points(), labelled_points())
 def test_equals_the_oracle_between_sets(queries: tuple[Tensor, Tensor], gallery: tuple[Tensor, Tensor]) -> None:
     assert judge(*queries, *gallery) == pytest.approx(oracle(*queries, *gallery, own=False), abs=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     labelled_points(), st.integers(1, 12), st.randoms(use_true_random=False), st.sampled_from(["cosine", "euclidean"])
 )
@@ -91,7 +92,7 @@ def test_duplicated_rows_in_any_order_give_the_same_values(distance: Distance, d
     points = torch.randn(40, dim, generator=generator).repeat(5, 1)
     labels = torch.randint(0, 12, (200,), generator=generator)
     before = judge(points, labels, distance=distance)
-    for chunk_size in (1, 7, 64):
+    for chunk_size in (7, 64):
         order = torch.randperm(200, generator=generator)
         assert judge(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
 
@@ -130,11 +131,6 @@ def test_k_beyond_the_gallery() -> None:
     assert found == pytest.approx(exact)
 
 
-def test_is_a_plain_mapping_for_json() -> None:
-    found = retrieval_metrics(torch.eye(2), torch.tensor([0, 0]), recall_at=())
-    assert json.loads(json.dumps(found)) == {"map@r": 1.0, "r_precision": 1.0}
-
-
 def test_gradients_stay_out() -> None:
     points = torch.eye(2, requires_grad=True)
     assert retrieval_metrics(points, torch.tensor([0, 0]))["recall@1"] == 1
@@ -157,7 +153,7 @@ def test_refuses() -> None:
         r"gallery has NaN or infinite values in 1 of 4 rows": (points, labels, broken, labels),
         r"queries has shape \(0, 4\)": (points[:0], labels[:0]),
         r"gallery has shape \(0, 4\)": (points, labels, points[:0], labels[:0]),
-        r"gallery has 3 dimensions a row but queries 4": (points, labels, points[:, :3], labels),
+        r"gallery has 3 dimensions per row but queries 4": (points, labels, points[:, :3], labels),
         r"without gallery_labels": (points, labels, points),
         r"without a gallery": (points, labels, None, labels),
     }
@@ -278,32 +274,6 @@ def test_equals_pytorch_metric_learning_where_that_is_right() -> None:
             assert ours[their_names[their_name]] == pytest.approx(value, abs=1e-6)
 
 
-def test_averages_over_classes_and_what_they_are_made_of() -> None:
-    points = torch.tensor([[0.0], [0.1], [0.25], [5.0], [0.3], [20.0]])
-    labels = torch.tensor([3, 3, 3, 8, 8, 2**40])
-    found = retrieval_metrics(points, labels, distance="euclidean", recall_at=(1,))
-    assert found.per_query["recall@1"].tolist() == pytest.approx([1, 1, 0, 1, 0, math.nan], nan_ok=True)
-    assert found.per_class().keys() == {3, 8}
-    assert found.per_class()[3]["recall@1"] == pytest.approx(2 / 3)
-    assert found["recall@1"] == pytest.approx(3 / 5)
-    macro = retrieval_metrics(points, labels, distance="euclidean", recall_at=(1,), average="classes")
-    assert macro["recall@1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert macro.per_class() == found.per_class()
-
-
-@pytest.mark.parametrize("average", ["queries", "classes"])
-def test_every_value_has_an_interval_about_it(average) -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(120) % 20
-    points = torch.randn(20, 8, generator=generator)[labels] + torch.randn(120, 8, generator=generator)
-    found = retrieval_metrics(points, labels, ndcg_at=(4,), nmi=True, average=average)
-    intervals = found.intervals(resamples=200)
-    assert intervals.keys() == found.keys()
-    for name, interval in intervals.items():
-        assert interval.value == pytest.approx(found[name], abs=1e-12)
-        assert interval.low < found[name] < interval.high
-
-
 def oracle_of_sequences(
     points: Tensor, labels: Tensor, sequences: Tensor, asked: Tensor, searched: Tensor, k: int
 ) -> list[list[float]]:
@@ -364,25 +334,10 @@ def test_sequences_of_none_change_nothing_and_wrong_ones_are_refused() -> None:
     assert retrieval_metrics(points, labels, query_sequences=none) == retrieval_metrics(points, labels)
     for message, given_sequences in {
         r"query_sequences has torch.float32": {"query_sequences": none.float()},
-        r"query_sequences has torch.int64 and shape \(3,\) but must be int64 and \[12\]": {"query_sequences": none[:3]},
+        r"query_sequences has shape \(3,\) but must be \[12\]": {"query_sequences": none[:3]},
         r"gallery_sequences is given without a gallery": {"gallery_sequences": none},
     }.items():
         with pytest.raises(ValueError, match=message):
             retrieval_metrics(points, labels, **given_sequences)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="go together"):
         retrieval_metrics(points, labels, points, labels, query_sequences=none)
-
-
-def test_groups_of_queries_search_the_whole_gallery() -> None:
-    generator = torch.Generator().manual_seed(0)
-    points, labels = torch.randn(60, 3, generator=generator), torch.arange(60) % 6
-    groups = torch.randint(-1, 3, (60,), generator=generator)
-    found = retrieval_metrics(points, labels, average="classes")
-    parts = found.by_group(groups)
-    assert parts.keys() == {0, 1, 2}
-    for group, part in parts.items():
-        asked = (groups == group).nonzero().squeeze(1)
-        alone = retrieval_metrics(points[asked], labels[asked], points, labels, exclude=asked, average="classes")
-        assert (part, part.chance, part.queries) == (alone, alone.chance, alone.queries)
-    with pytest.raises(ValueError, match=r"groups has torch.float32"):
-        found.by_group(groups.float())

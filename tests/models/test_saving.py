@@ -41,7 +41,8 @@ def test_the_same_embeddings_in_a_fresh_process(tmp_path: Path) -> None:
         save_model(tmp_path / backbone, model, {})
         expected.append(model(IMAGES).view(torch.int32).tolist())
     code = (
-        "import torch; from proxemic.models import load_model;"
+        "import sys, torch; from proxemic.models import load_model;"
+        "assert not {'timm', 'torchvision', 'lightning'} & {*sys.modules};"
         f"torch.set_num_threads({torch.get_num_threads()});"
         "images = torch.linspace(-1, 1, 3 * 32 * 32).reshape(3, 1, 32, 32);"
         f"models = [load_model({str(tmp_path)!r} + name)[0] for name in ('/convnet', '/test_convnext')];"

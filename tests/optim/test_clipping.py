@@ -38,7 +38,7 @@ def test_dense_gradients_are_clipped_as_torch_does(
 
 def test_parts_of_one_process_are_the_whole() -> None:
     found, expected = parameters(1.0), parameters(1.0)
-    clip_norm(found[:2], 0.5, own=found[2:], group=None)
+    clip_norm(found[:2], 0.5, local=found[2:], group=None)
     clip_norm(expected, 0.5)
     for one, other in zip(gradients(found), gradients(expected), strict=True):
         torch.testing.assert_close(one, other)
@@ -59,7 +59,7 @@ def test_sparse_gradients_are_clipped_as_dense_ones(clip: Callable[..., None]) -
 
 def test_parameters_that_are_in_both_lists_count_once() -> None:
     found, expected = parameters(1.0), parameters(1.0)
-    clip_norm(found, 0.5, own=found[1:])
+    clip_norm(found, 0.5, local=found[1:])
     clip_norm(expected, 0.5)
     for one, other in zip(gradients(found), gradients(expected), strict=True):
         torch.testing.assert_close(one, other)

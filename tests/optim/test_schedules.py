@@ -55,10 +55,10 @@ def rates(recipe: Path, out: Path, *flags: str, resume: bool = False, stop_at: i
     watch = Rates(stop_at)
     watched = replace(read.recipe, training=replace(read.recipe.training, callbacks=[watch]))
     if stop_at is None:
-        train(watched, read.yaml, out, resume=resume, report=[].append, test=False)
+        train(watched, out, resume=resume, report=[].append, test=False)
     else:
         with pytest.raises(UserError, match=r"failed at .* with Stopped"):
-            train(watched, read.yaml, out, report=[].append, test=False)
+            train(watched, out, report=[].append, test=False)
     return watch
 
 

@@ -133,9 +133,7 @@ def test_of_a_logger_whose_package_is_missing(package: str, tmp_path: Path) -> N
     path = tmp_path / "mine.yaml"
     path.write_text(f"extends: glyphs-small\ntraining: {{loggers: [lightning.pytorch.loggers.{logger}]}}\n")
     read = read_recipe(path)
-    with pytest.raises(
-        UserError, match=rf"^{logger} cannot be made: it needs {package}.* pip install '{package}.*'\.$"
-    ):
+    with pytest.raises(UserError, match=rf"^{logger} cannot be made: .*{package}.*pip install .*{package}.*\.$"):
         _ = read.recipe
 
 

@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[str, Tensor]]:
     """Values, gradients and running statistics after each of two batches, in float64."""
+    from proxemic.training.components import build_networks
     from proxemic.training.data_module import TrainingData
     from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
-    from proxemic.training.train import _networks
 
-    model, loss = _networks(recipe, splits)
+    model, loss = build_networks(recipe, splits)
     model.double()
     loss.double()
     network: torch.nn.Module = model
@@ -72,7 +72,7 @@ def clipped(rank: int) -> float:
     mine = slice(0, 4) if rank == 0 else slice(4, 6)
     ours = [torch.nn.Parameter(torch.zeros_like(each)) for each in (shared, whole[mine])]
     ours[0].grad, ours[1].grad = shared.clone(), whole[mine].clone()
-    clip_norm(ours[:1], 0.5, own=ours[1:], group=dist.group.WORLD)
+    clip_norm(ours[:1], 0.5, local=ours[1:], group=dist.group.WORLD)
     factor = 0.5 / (shared.square().sum() + whole.square().sum()).sqrt()
     return max(
         float((parameter.grad - expected * factor).abs().max())

@@ -109,7 +109,7 @@ from pathlib import Path
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
 read = read_recipe(Path(sys.argv[1]))
-train(read.recipe, read.yaml, Path(sys.argv[2]), on_epoch=lambda row: os._exit(9))
+train(read.recipe, Path(sys.argv[2]), on_epoch=lambda row: os._exit(9))
 """
 
 

@@ -52,13 +52,13 @@ def four(recipe: Path) -> Path:
 
 def begin(recipe: Path, out: Path, *flags: str) -> Path:
     read = read_recipe(recipe, flags)
-    train(read.recipe, read.yaml, out, report=[].append)
+    train(read.recipe, out, report=[].append)
     return out
 
 
 def resume(run: Path, epochs: int | None = None) -> None:
     read = read_recipe(run / "recipe.yaml")
-    train(read.recipe, read.yaml, run, resume=True, epochs=epochs, report=[].append)
+    train(read.recipe, run, resume=True, epochs=epochs, report=[].append)
 
 
 def copied(run: Path, to: Path) -> Path:

@@ -31,7 +31,7 @@ def read(recipe: Path) -> ReadRecipe:
 
 
 def run(read: ReadRecipe, out: Path, **options: object) -> None:
-    train(read.recipe, read.yaml, out, report=[].append, **options)  # type: ignore[arg-type]
+    train(read.recipe, out, report=[].append, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,12 @@ def test_too_little_memory_names_what_to_lower(
         with pytest.raises(OutOfMemory) as caught:
             run(read, tmp_path / "run")
     said = str(caught.value)
-    for words in ("batches.parts, which is 1", "batches.size, which is 8", f"in {tmp_path}", "proxemic train --resume"):
+    for words in (
+        "batches.micro_batches, which is 1",
+        "batches.size, which is 8",
+        f"in {tmp_path}",
+        "proxemic train --resume",
+    ):
         assert words in said
     with explained_to_fail("batches.size, which is 8"), explained(read.recipe, RunDirectory(tmp_path / "none")):
         raise error

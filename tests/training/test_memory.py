@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxemic.training.memory import OPTIMIZERS, Needs, Setting, alternatives
+from proxemic.training.memory import OPTIMIZERS, Needs, Setting, alternatives, plan
 
 MILLION = Setting(1_000_000, 512, 1, 1024, 8)
 
@@ -39,6 +39,22 @@ def test_sampled_classes_are_counted_by_the_rows_looked_at() -> None:
     assert needs.held["optimiser's step"] == 3 * rows * 512 * 4  # the rows, their momentum, weight decay
     assert needs.moved["choice of classes"] == rows * 8
     assert Needs.of(replace(setting, sharded=True)).moved["choice of classes"] == 0
+
+
+def test_a_plan_has_the_needs_of_each_layout_and_what_fits() -> None:
+    planned = plan(1_000_000, 512, batch=1024, processes=8, memory=2 * 10**9)
+    assert planned.setting == MILLION
+    assert planned.needs == {
+        "replicated": Needs.of(MILLION),
+        "sharded": Needs.of(replace(MILLION, sharded=True)),
+        "all scores at once": Needs.of_dense(MILLION),
+    }
+    assert [setting for setting, _, _ in planned.fitting] == alternatives(MILLION)
+    assert all(fits == (peak <= 2 * 10**9) for _, peak, fits in planned.fitting)
+    assert {fits for _, _, fits in planned.fitting} == {True, False}
+    assert list(plan(1000, 16, batch=32).needs) == ["replicated", "all scores at once"]
+    sharded = plan(1000, 16, batch=32, layouts=["sharded"])
+    assert (sharded.setting.sharded, sharded.fitting) == (True, [])
 
 
 def test_one_process_moves_nothing() -> None:

@@ -8,10 +8,11 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
-from proxemic.losses import NormalizedSoftmaxLoss
+from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.training import Optimization
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.multiprocess.processes import Processes
 
 
 @pytest.fixture
@@ -67,3 +68,20 @@ def test_half_precision_clips_gradients_of_their_true_size(clip: str, fused: boo
 
 def _of_all(optimizer: Any, groups: Any, lr: float) -> torch.optim.Optimizer:
     return optimizer([parameter for group in groups for parameter in group["params"]], lr=lr)
+
+
+def test_the_network_draws_on_each_process_its_own() -> None:
+    model = build_model(ModelConfig(backbone="convnet", embedding_size=4, width=4))
+    draws = []
+    for rank in (0, 1, 0):
+        task = EmbeddingTask(
+            model,
+            ProxyAnchorLoss(3, 4),
+            Optimization(torch.optim.AdamW, lr=0.002, loss_lr=0.1),  # type: ignore[arg-type]
+            7,
+            processes=Processes(rank, 2),
+        )
+        task.on_train_batch_start(None, 0)
+        draws.append(torch.rand(4))
+    assert torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0], draws[1])

@@ -39,7 +39,7 @@ def run(recipe: Path, out: Path, *flags: str, stop_after: int | None = None, res
 
     lines: list[str] = []
     read = read_recipe(out / "recipe.yaml" if resume else recipe, [] if resume else [*flags, *OTHER])
-    train(read.recipe, read.yaml, out, resume=resume, report=lines.append, on_epoch=on_epoch)
+    train(read.recipe, out, resume=resume, report=lines.append, on_epoch=on_epoch)
     return lines
 
 
@@ -145,7 +145,7 @@ def test_one_phase_ends_at_its_plateau_and_is_no_longer_for_being_extended(recip
     assert "Training ended after 3 epochs, at a plateau" in " ".join(run(recipe, tmp_path / "run", *UNTIL))
     before = (tmp_path / "run" / "metrics.json").read_bytes()
     read = read_recipe(tmp_path / "run" / "recipe.yaml")
-    train(read.recipe, read.yaml, tmp_path / "run", resume=True, epochs=9, report=[].append)
+    train(read.recipe, tmp_path / "run", resume=True, epochs=9, report=[].append)
     assert (tmp_path / "run" / "metrics.json").read_bytes() == before
     assert len(history(tmp_path / "run")) == 3
 

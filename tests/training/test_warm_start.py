@@ -15,7 +15,7 @@ from proxemic.losses import CosFaceLoss, HISTLoss, PairwiseLoss
 from proxemic.models import EmbeddingModel, build_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import RunDirectory, train
-from proxemic.training.run_directory import fingerprint
+from proxemic.training.run_directory import split_fingerprint
 from proxemic.training.warm_start import start_from
 
 
@@ -23,7 +23,7 @@ from proxemic.training.warm_start import start_from
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("starting")
     read = read_recipe(write_recipe(folder / "tiny.yaml", write_folder(folder / "images")), ["--training.epochs", "1"])
-    train(read.recipe, read.yaml, folder / "run", report=[].append)
+    train(read.recipe, folder / "run", report=[].append)
     write_names(folder / "run", read.recipe.load())
     return folder / "run"
 
@@ -84,7 +84,7 @@ def test_a_run_is_fine_tuned_on_other_images(earlier: Path, tmp_path: Path) -> N
         ["--training.epochs", "1", "--training.start_from", str(earlier), "--optim.lr", "1e-12"],
     )
     said: list[str] = []
-    result = train(read.recipe, read.yaml, tmp_path / "run", report=said.append)
+    result = train(read.recipe, tmp_path / "run", report=said.append).metrics
     shared = len({*trained_on(earlier)} & {*read.recipe.load().train.class_names})
     assert any(f"{shared} of 6 classes keep their proxies" in line for line in said), said
     classes = RunDirectory(tmp_path / "run").read_classes()
@@ -115,7 +115,7 @@ def test_without_the_names_of_classes_other_images_are_refused(earlier: Path, tm
         with pytest.raises(UserError, match=words):
             start_from(RunDirectory(run), model, loss, other)
         assert "its network and its loss" in start_from(RunDirectory(run), model, loss, splits)
-    assert json.loads((run / "environment.json").read_text())["images"] == fingerprint(splits)
+    assert json.loads((run / "environment.json").read_text())["images"] == split_fingerprint(splits)
 
 
 def test_a_network_that_does_not_fit_is_refused(earlier: Path) -> None:

@@ -1,34 +1,64 @@
-"""Understand losses and embeddings: what a loss's gradient sees, and what a trained embedding looks like."""
+"""Understand losses and embeddings: what a loss's gradient sees, and how trained embeddings lie.
 
-from proxemic.analysis.forces.plots import plot_forces as plot_forces
-from proxemic.analysis.forces.two_classes import Forces as Forces
-from proxemic.analysis.forces.two_classes import forces as forces
-from proxemic.analysis.gap.bounds import GapBounds as GapBounds
-from proxemic.analysis.gap.bounds import class_minimizers as class_minimizers
-from proxemic.analysis.gap.bounds import gap_bounds as gap_bounds
-from proxemic.analysis.gap.bounds import squared_gaps as squared_gaps
-from proxemic.analysis.geometry.class_distances import ClassDistances as ClassDistances
-from proxemic.analysis.geometry.class_distances import class_distances as class_distances
-from proxemic.analysis.geometry.neighbourhoods import Hubness as Hubness
-from proxemic.analysis.geometry.neighbourhoods import alignment as alignment
-from proxemic.analysis.geometry.neighbourhoods import hubness as hubness
-from proxemic.analysis.geometry.neighbourhoods import uniformity as uniformity
-from proxemic.analysis.gradients.characteristics import Answer as Answer
-from proxemic.analysis.gradients.characteristics import Characteristics as Characteristics
-from proxemic.analysis.gradients.characteristics import characteristics as characteristics
-from proxemic.analysis.gradients.characteristics import every_proxy_loss as every_proxy_loss
-from proxemic.analysis.gradients.dependence import score_dependence as score_dependence
-from proxemic.analysis.gradients.fields import gradient_field as gradient_field
-from proxemic.analysis.gradients.fields import loss_values as loss_values
-from proxemic.analysis.gradients.fields import plot_gradient_field as plot_gradient_field
-from proxemic.analysis.gradients.plots import plot_gradient_picture as plot_gradient_picture
-from proxemic.analysis.landscape.minimum import Minimum as Minimum
-from proxemic.analysis.landscape.minimum import find_minimum as find_minimum
-from proxemic.analysis.landscape.plots import plot_landscape as plot_landscape
-from proxemic.analysis.landscape.potential import Landscape as Landscape
-from proxemic.analysis.landscape.potential import WarpPotential as WarpPotential
-from proxemic.analysis.landscape.potential import landscape_of as landscape_of
-from proxemic.analysis.landscape.potential import pushes_off_proxies as pushes_off_proxies
-from proxemic.analysis.map.projections import PrincipalComponents as PrincipalComponents
-from proxemic.analysis.map.projections import principal_components as principal_components
-from proxemic.analysis.map.projections import t_sne as t_sne
+Functions of tensors and losses, and plots of what they give. What reads runs and writes files is `proxemic.analyze`.
+"""
+
+from proxemic.analysis.forces import Forces, plot_forces, two_class_forces
+from proxemic.analysis.gap import GapBounds, class_minimizers, gap_bounds, squared_gaps
+from proxemic.analysis.geometry import ClassDistances, Hubness, alignment, class_distances, hubness, uniformity
+from proxemic.analysis.gradients import (
+    Answer,
+    Characteristics,
+    characteristics,
+    every_proxy_loss,
+    gradient_field,
+    loss_values,
+    plot_gradient_field,
+    plot_gradients,
+    score_dependence,
+)
+from proxemic.analysis.landscape import (
+    Landscape,
+    Minimum,
+    WarpPotential,
+    find_minimum,
+    landscape_of,
+    plot_landscape,
+    pushes_off_proxies,
+)
+from proxemic.analysis.map import PrincipalComponents, principal_components, t_sne
+
+__all__ = [
+    "Answer",
+    "Characteristics",
+    "ClassDistances",
+    "Forces",
+    "GapBounds",
+    "Hubness",
+    "Landscape",
+    "Minimum",
+    "PrincipalComponents",
+    "WarpPotential",
+    "alignment",
+    "characteristics",
+    "class_distances",
+    "class_minimizers",
+    "every_proxy_loss",
+    "find_minimum",
+    "gap_bounds",
+    "gradient_field",
+    "hubness",
+    "landscape_of",
+    "loss_values",
+    "plot_forces",
+    "plot_gradient_field",
+    "plot_gradients",
+    "plot_landscape",
+    "principal_components",
+    "pushes_off_proxies",
+    "score_dependence",
+    "squared_gaps",
+    "t_sne",
+    "two_class_forces",
+    "uniformity",
+]

@@ -1,12 +1,12 @@
 r"""Whether the K proxies of a class have found the local centres that it has, such as the typefaces of a character.
 
-Every picture is given to the nearest proxy of its own class. What this tells about a property of the picture, within
+Every image is given to the nearest proxy of its own class. What this tells about a property of the image, within
 classes (the number of a proxy means nothing across them), is the conditional mutual information in bits,
 
 $$I(\text{property}; \text{proxy} \mid \text{class}) = H(\text{property} \mid \text{class})
 - H(\text{property} \mid \text{proxy}, \text{class}).$$
 
-Few pictures make it larger than 0 by chance alone, so it stands beside its values for shuffled properties.
+Few images make it larger than 0 by chance alone, so it stands beside its values for shuffled properties.
 """
 
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class LocalCenters:
     """What the nearest proxy of the own class tells about a property.
 
     Args:
-        information: bits.
-        chance: mean of the same over shuffled properties, bits.
-        chance_range: the 2.5 and 97.5 per cent quantiles of these.
-        most: what a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
+        information: Information in bits.
+        chance: Mean of the same over shuffled properties, in bits.
+        chance_range: The 2.5 and 97.5 per cent quantiles of these.
+        most: What a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
     """
 
     information: float
@@ -50,11 +50,6 @@ def nearest_own_proxy(
 ) -> Int64[Tensor, " batch"]:
     """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity.
 
-    Args:
-        loss: with K proxies a class.
-        embeddings: of pictures of training classes.
-        labels: their classes.
-
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
     >>> loss.proxies.data[0] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -66,17 +61,13 @@ def nearest_own_proxy(
     centers = loss.centers(loss.proxies)
     nearest = torch.empty(len(labels), dtype=torch.int64)
     for label in labels.unique().tolist():
-        mine = labels == label
-        nearest[mine] = similarity.dense(queries[mine], centers[label]).argmax(1)
+        members = labels == label
+        nearest[members] = similarity.dense(queries[members], centers[label]).argmax(1)
     return nearest
 
 
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
-    """How many proxies of its class are the nearest of some picture, the mean over classes; of K, from 1.
-
-    Args:
-        classes: of each row.
-        proxies: number of the nearest proxy, of each row.
+    """How many proxies of its class are the nearest of some image, the mean over classes; of K, from 1.
 
     >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
     1.5
@@ -87,9 +78,6 @@ def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"
 @torch.no_grad()
 def proxy_cosine(loss: ProxyLoss) -> float:
     """The mean cosine between two proxies of a class; where it is 1 they have merged, and K is 1 in effect.
-
-    Args:
-        loss: with K ≥ 2 proxies a class.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -129,16 +117,16 @@ def shuffled_information(
     """The information beside that of properties shuffled within each class.
 
     Args:
-        classes: of each row.
-        values: the property, of each row.
-        proxies: number of the nearest proxy, of each row.
-        units: what is shuffled as a whole, such as all draws of one picture; they have one value each within a class.
+        classes: Class of each row.
+        values: Property of each row.
+        proxies: Number of the nearest proxy of each row.
+        units: What is shuffled as a whole, such as all draws of one image; they have one value each within a class.
             None shuffles row by row.
-        shuffles: how many, at least 1.
-        seed: of the shuffles.
+        shuffles: Number of shuffles, at least 1.
+        seed: Seed of the shuffles.
 
     Raises:
-        ValueError: a unit has two values within a class, or there are no shuffles.
+        ValueError: If a unit has two values within a class, or there are no shuffles.
     """
     if shuffles < 1:
         raise ValueError(f"shuffles is {shuffles}, but must be at least 1.")
@@ -148,16 +136,18 @@ def shuffled_information(
     if not torch.equal(value[place], values):
         raise ValueError("units has a unit with two values within a class, but it is shuffled as a whole.")
     generator = torch.Generator().manual_seed(seed)
-    found = torch.tensor(
+    shuffled = torch.tensor(
         [
             conditional_information(classes, _shuffled(value, pairs[0], generator)[place], proxies)
             for _ in range(shuffles)
         ]
     )
-    least, largest = found.quantile(torch.tensor([0.025, 0.975])).tolist()
+    least, largest = shuffled.quantile(torch.tensor([0.025, 0.975])).tolist()
     entropy = _entropy(classes, values) - _entropy(classes)
     most = min(entropy, float(torch.log2(proxies.max() + 1.0)))
-    return LocalCenters(conditional_information(classes, values, proxies), found.mean().item(), (least, largest), most)
+    return LocalCenters(
+        conditional_information(classes, values, proxies), shuffled.mean().item(), (least, largest), most
+    )
 
 
 def _shuffled(

@@ -1,18 +1,14 @@
-"""What corruptions of the pictures leave of a metric: means and drops over severities, and a panel a corruption."""
+"""What corruptions of the images leave of a metric: means and drops over severities, and one panel per corruption."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.extras import optional_dependency
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from proxemic.analysis.drawing import add_legend, hide_spines, new_figure
 
 __all__ = ["Robustness", "plot_robustness"]
 
@@ -28,11 +24,11 @@ class Robustness:
     """A metric of the runs of one recipe, without and with corruptions.
 
     Args:
-        clean: of each run on the pictures as they are, in [0, 1].
-        values: the same on the corrupted pictures.
+        clean: Value of each run on the images as they are, in [0, 1].
+        values: The same on the corrupted images.
 
     Raises:
-        ValueError: the two are not of the same runs, or there is nothing in them.
+        ValueError: If the two are not of the same runs, or there is nothing in them.
 
     Source:
         Realigned Softmax Warping, section IV-F, Table IV, has one severity of each corruption.
@@ -82,22 +78,19 @@ def plot_robustness(
     corruptions: Sequence[str],
     severities: Sequence[int],
     metric: str,
-) -> "Figure":
-    """Draw a metric against the severity: a panel a corruption, a line a group of runs, with a band for its interval.
+) -> Any:
+    """Draw a metric against the severity: one panel per corruption, one line per group of runs, and its interval.
 
     Args:
-        means: of each group, in [0, 1]; the points are severity 0, which is no corruption, and ``severities``.
-        half_widths: of the intervals of the same means; groups that have none, such as single runs, are left out.
-        corruptions: their names, at least one.
-        severities: in ascending order.
-        metric: what the values are.
-
-    Returns:
-        The figure, in percent.
+        means: Means of each group, in [0, 1]; the points are severity 0, which is no corruption, and ``severities``.
+        half_widths: Half-widths of the intervals of these means; groups that have none, such as single runs, are left
+            out.
+        corruptions: Names of the corruptions, at least one.
+        severities: Severities in ascending order.
+        metric: What the values are.
 
     Raises:
-        ValueError: a group has other points than there are corruptions and severities.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: If a group has other points than there are corruptions and severities.
 
     >>> means = {"softmax": torch.tensor([[0.9, 0.8, 0.5]]).double()}
     >>> figure = plot_robustness(means, {}, corruptions=["shear"], severities=[1, 2], metric="recall@1")
@@ -111,8 +104,6 @@ def plot_robustness(
                 f"{name} has shape {list(values.shape)}, but {len(corruptions)} corruptions without and with "
                 f"{len(severities)} severities make {list(shape)}."
             )
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
     columns = min(COLUMNS, len(corruptions))
     rows = -(-len(corruptions) // columns)
     width = max(2.7 * columns, 5) + 0.5
@@ -120,7 +111,7 @@ def plot_robustness(
     fitting = int(width // (0.075 * max(map(len, means), default=1) + 0.6))
     in_legend = max(1, min(len(means), fitting))
     height = 2.2 * rows + 0.5 + 0.2 * -(-len(means) // in_legend)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = new_figure(width, height)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
     for panel, axes in enumerate(panels):
         if panel >= len(corruptions):
@@ -133,15 +124,11 @@ def plot_robustness(
     for axes in panels[::columns]:
         axes.set_ylabel(f"{metric}, %", fontsize=8, parse_math=False)
     handles, names = panels[0].get_legend_handles_labels()
-    legend = figure.legend(handles, names, loc="outside lower center", ncols=in_legend, fontsize=8, frameon=False)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    add_legend(figure, handles=handles, labels=names, loc="outside lower center", ncols=in_legend)
     return figure
 
 
-def _line(
-    axes: "Axes", severities: Sequence[int], mean: Tensor, half_width: Tensor | None, place: int, name: str
-) -> None:
+def _line(axes: Any, severities: Sequence[int], mean: Tensor, half_width: Tensor | None, place: int, name: str) -> None:
     colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
     marker = MARKERS[place % len(MARKERS)]
     axes.plot(severities, 100 * mean, dash, color=colour, marker=marker, markersize=3.5, linewidth=1.3, label=name)
@@ -151,12 +138,12 @@ def _line(
         axes.fill_between(severities, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _dress(axes: "Axes", title: str, severities: Sequence[int], *, outer: bool) -> None:
+def _dress(axes: Any, title: str, severities: Sequence[int], *, outer: bool) -> None:
     axes.set_title(title, fontsize=9)
     axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
     axes.tick_params(labelsize=8)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_spines(axes)
     if outer:
         axes.set_xlabel("severity", fontsize=8)

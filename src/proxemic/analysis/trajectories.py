@@ -2,13 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, integer_ticks, new_figure
 
 __all__ = ["Trajectory", "plot_trajectories"]
 
@@ -20,9 +16,9 @@ class Trajectory:
     """A measure over the epochs of a group of runs.
 
     Args:
-        epochs: From 1; ascending.
-        mean: Over the runs, at each.
-        half_width: Of its interval; 0 for a single run.
+        epochs: Epochs in ascending order, from 1.
+        mean: Mean over the runs at each epoch.
+        half_width: Half the width of its interval; 0 for a single run.
         state: ``finished``; ``unstable`` or ``unfinished`` where it ended before its time.
         expected: Where it is said to end, such as a warp's α, or None.
     """
@@ -34,14 +30,14 @@ class Trajectory:
     expected: float | None = None
 
 
-def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Figure:
+def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Any:
     """Draw a measure against the epoch: a line a group, a band for its interval, a cross where it became unstable.
 
     Dotted lines in a group's colour say where it is expected to end.
 
     Args:
-        trajectories: By the names of the legend.
-        label: Of the measure.
+        trajectories: Trajectories by their names in the legend.
+        label: Name of the measure.
         logarithmic: Its axis; for measures above 0 that run away.
 
     Source: Figure 9 of the warping paper.
@@ -50,32 +46,29 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     >>> [text.get_text() for text in plot_trajectories({"a": line}, "avg_dtp").axes[0].get_legend().get_texts()]
     ['a (unstable)']
     """
-    figure = Figure(figsize=(8.5, max(4.0, 0.24 * len(trajectories) + 1)), layout="constrained")
+    figure = new_figure(8.5, max(4.0, 0.24 * len(trajectories) + 1))
     axes = figure.subplots()
-    for place, (name, each) in enumerate(trajectories.items()):
-        colour, dash = colormaps["tab10"](place % 10), DASHES[place // 10 % len(DASHES)]
-        text = name if each.state == "finished" else f"{name} ({each.state})"
-        axes.plot(each.epochs, each.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", markersize=4)
-        low, high = ([m + sign * w for m, w in zip(each.mean, each.half_width, strict=True)] for sign in (-1, 1))
-        axes.fill_between(each.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
-        if each.state == "unstable":
-            axes.plot(each.epochs[-1], each.mean[-1], "X", color=colour, markersize=10, markeredgecolor="white")
-        if each.expected is not None:
-            axes.axhline(each.expected, color=colour, linewidth=0.9, linestyle=(0, (1, 3)))
+    for place, (name, line) in enumerate(trajectories.items()):
+        colour, dash = class_colour(place), DASHES[place // 10 % len(DASHES)]
+        text = name if line.state == "finished" else f"{name} ({line.state})"
+        axes.plot(line.epochs, line.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", markersize=4)
+        low, high = ([m + sign * w for m, w in zip(line.mean, line.half_width, strict=True)] for sign in (-1, 1))
+        axes.fill_between(line.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
+        if line.state == "unstable":
+            axes.plot(line.epochs[-1], line.mean[-1], "X", color=colour, markersize=10, markeredgecolor="white")
+        if line.expected is not None:
+            axes.axhline(line.expected, color=colour, linewidth=0.9, linestyle=(0, (1, 3)))
     if logarithmic:
         axes.set_yscale("log")
     axes.set_xlabel("epoch")
     axes.set_ylabel(label, parse_math=False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(axes.xaxis)
     axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    hide_spines(axes)
     # In the order in which the lines end.
     lines = sorted(
         (line for line in axes.get_lines() if not str(line.get_label()).startswith("_")),
-        key=lambda line: -float(list(line.get_ydata())[-1]),  # type: ignore[arg-type]
+        key=lambda line: -float(list(line.get_ydata())[-1]),
     )
-    for text in axes.legend(
-        handles=lines, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5)
-    ).get_texts():
-        text.set_parse_math(False)
+    add_legend(axes, handles=lines, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

@@ -2,13 +2,10 @@
 
 import argparse
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from proxemic.protocols.comparison.run import Comparison
-
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "read_seeds", "run"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,61 +50,42 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Compare, or go on."""
+    """Compare, and print."""
     from proxemic.errors import UserError
+    from proxemic.protocols.comparison import against_paper, compare, markdown
 
     if flags and not flags[0].startswith("-"):
         raise UserError(f"{flags[0]} stands apart from the other recipes: name all of them first, then the options.")
-    comparison = _plan(arguments, flags)
+    overrides: dict[str, object] = {}
+    if flags:
+        from proxemic.recipes.flags import read_flags  # imports torch
 
-    from proxemic.protocols.comparison.against_paper import against_paper
-    from proxemic.protocols.comparison.run import finish_comparison, states
-
-    if arguments.dry_run:
-        print(states(comparison))
-    else:
-        finish_comparison(comparison, workers=arguments.workers)
-        print((comparison.path / "table.md").read_text(encoding="utf-8"))
+        overrides.update(read_flags(flags))
+    comparison = compare(
+        arguments.recipes,
+        out=arguments.out,
+        seeds=None if arguments.seeds is None else read_seeds(arguments.seeds),
+        overrides=overrides,
+        resume=arguments.resume,
+        workers=arguments.workers,
+        baseline=arguments.baseline,
+        metrics=arguments.metrics.replace(" ", "").split(",") if arguments.metrics else (),
+        against=arguments.against,
+        dry_run=arguments.dry_run,
+        report=partial(print, flush=True),  # hours pass between two lines
+    )
+    print(comparison.states() if arguments.dry_run else markdown(comparison))
     if arguments.against:
-        text = against_paper(comparison)
-        print(text)
-        if not arguments.dry_run:
-            from proxemic.files import write_text
-
-            write_text(comparison.path / "against-paper.md", text)
+        print(against_paper(comparison))
     if arguments.dry_run:
         return
     print(f"Wrote {comparison.path}")
-    failed = [cell for cell in comparison.cells() if cell.state == "failed"]
+    failed = comparison.failed()
     if failed:
         raise UserError(
             f"{len(failed)} of {len(list(comparison.cells()))} runs failed, the first of them {failed[0]}: "
             f"{failed[0].failure} Those left are tried again by proxemic compare --resume {comparison.path}"
         )
-
-
-def _plan(arguments: argparse.Namespace, flags: list[str]) -> "Comparison":
-    from proxemic.errors import UserError
-
-    seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
-    metrics = arguments.metrics.replace(" ", "").split(",") if arguments.metrics else []
-    if arguments.resume is not None:
-        if arguments.recipes or arguments.seeds or arguments.out or flags:
-            raise UserError(
-                "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
-                f"give all of them with --out {arguments.resume} to add some."
-            )
-        from proxemic.protocols.comparison.run import Comparison, show_differently
-
-        return show_differently(Comparison.read(arguments.resume), arguments.baseline, metrics)
-    from proxemic.protocols.comparison.entries import find_names
-
-    find_names(arguments.recipes)  # before what takes seconds to import
-    from proxemic.protocols.comparison.run import plan_comparison
-
-    out = arguments.out or _default_out()
-    options = {"baseline": arguments.baseline, "metrics": metrics, "own_code": not arguments.dry_run}
-    return plan_comparison(arguments.recipes, seeds, out, flags, **options)
 
 
 def read_seeds(text: str) -> list[int]:
@@ -130,9 +108,3 @@ def read_seeds(text: str) -> list[int]:
     if numbers[0] < 1:
         raise UserError(f"--seeds is {text}, but must be at least 1: it is how many; seed {text} alone is {text},")
     return list(range(numbers[0]))
-
-
-def _default_out() -> Path:
-    from datetime import datetime
-
-    return Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"

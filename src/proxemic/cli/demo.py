@@ -35,13 +35,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train ``glyphs``, print the table, say what comes next."""
     began = time.monotonic()
-    from proxemic.cli.show import print_metrics
-    from proxemic.cli.train import default_out
-    from proxemic.recipes import find_recipe
-    from proxemic.recipes.reader import read_recipe
-    from proxemic.training import train
+    from proxemic.cli.train import train_and_print
+    from proxemic.training.train import new_directory
 
-    read = read_recipe(find_recipe("glyphs"), flags, own_code=True)
-    out = arguments.out or default_out("demo")
-    print_metrics(train(read.recipe, read.yaml, out, began=began))
+    out = train_and_print("glyphs", arguments.out or new_directory("demo"), flags, began=began)
     print(NEXT.format(run=out))

@@ -2,13 +2,13 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
-    from proxemic.training.memory import Needs, Setting
+    from proxemic.training.memory import Setting
 
 __all__ = ["add_parser", "run"]
 
@@ -46,35 +46,46 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Print what the setting needs, and which fit."""
-    from proxemic.training.memory import Needs, Setting
+    from proxemic.cli.show import format_table
+    from proxemic.training.memory import plan
 
     memory = None if arguments.memory is None else _bytes(arguments.memory)
-    both = ["replicated", "sharded"] if arguments.processes > 1 else ["replicated"]
-    layouts = both if arguments.layout == "both" else [arguments.layout]
-    settings = {
-        layout: Setting(
-            arguments.classes,
-            arguments.dim,
-            arguments.proxies,
-            arguments.batch,
-            arguments.processes,
-            layout == "sharded",
-            arguments.sample_rate,
-            arguments.optimizer,
-            arguments.class_wise,
-        )
-        for layout in layouts
-    }
-    columns = {layout: Needs.of(setting) for layout, setting in settings.items()}
-    first = next(iter(settings.values()))
-    columns["all scores at once"] = Needs.of_dense(first)
-    print(_title(first))
-    print(_table("held by each process", columns, lambda needs: needs.held, "at most at once"))
+    planned = plan(
+        arguments.classes,
+        arguments.dim,
+        batch=arguments.batch,
+        proxies=arguments.proxies,
+        processes=arguments.processes,
+        sample_rate=arguments.sample_rate,
+        optimizer=arguments.optimizer,
+        class_wise=arguments.class_wise,
+        layouts=None if arguments.layout == "both" else [arguments.layout],
+        memory=memory,
+    )
+    columns = planned.needs
+    print(_title(planned.setting))
+    held = {name: {**needs.held, "at most at once": needs.peak} for name, needs in columns.items()}
+    print(_table("held by each process", held))
     if arguments.processes > 1:
-        print(_table("received by each process in a step", columns, lambda needs: needs.moved, "in all"))
+        moved = {name: {**needs.moved, "in all": sum(needs.moved.values())} for name, needs in columns.items()}
+        print(_table("received by each process in a step", moved))
     print("The network, its activations and its own gradients come on top.")
-    if memory is not None:
-        _print_fitting(first, memory)
+    if memory is None:
+        return
+    rows = [
+        [
+            "sharded" if setting.sharded else "replicated",
+            f"{setting.sample_rate:g}",
+            setting.optimizer,
+            str(setting.processes),
+            _size(peak),
+            "yes" if fits else "no",
+        ]
+        for setting, peak, fits in planned.fitting
+    ]
+    print(format_table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows))
+    if not any(fits for *_, fits in planned.fitting):
+        print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
 
 
 def _title(setting: "Setting") -> str:
@@ -87,35 +98,20 @@ def _title(setting: "Setting") -> str:
     )
 
 
-def _table(of: str, columns: "Mapping[str, Needs]", part: "Callable[[Needs], Mapping[str, int]]", last: str) -> str:
+def _table(title: str, columns: Mapping[str, Mapping[str, int]]) -> str:
     from proxemic.cli.show import format_table
 
-    names = dict.fromkeys(name for needs in columns.values() for name, size in part(needs).items() if size)
-    rows = [[name, *(_size(part(needs).get(name, 0)) for needs in columns.values())] for name in names]
-    totals = (needs.peak if part(needs) is needs.held else sum(needs.moved.values()) for needs in columns.values())
-    return format_table([of, *columns], [*rows, [last, *map(_size, totals)]])
-
-
-def _print_fitting(setting: "Setting", memory: int) -> None:
-    from proxemic.cli.show import format_table
-    from proxemic.training.memory import Needs, alternatives
-
-    rows = []
-    for each in alternatives(setting):
-        peak = Needs.of(each).peak
-        layout = "sharded" if each.sharded else "replicated"
-        words = [layout, f"{each.sample_rate:g}", each.optimizer, str(each.processes), _size(peak)]
-        rows.append([*words, "yes" if peak <= memory else "no"])
-    print(format_table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows))
-    if not any(row[-1] == "yes" for row in rows):
-        print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
+    names = dict.fromkeys(name for sizes in columns.values() for name, size in sizes.items() if size)
+    total = [*next(iter(columns.values()))][-1]
+    rows = [[name, *(_size(sizes.get(name, 0)) for sizes in columns.values())] for name in names if name != total]
+    return format_table([title, *columns], [*rows, [total, *(_size(sizes[total]) for sizes in columns.values())]])
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)", text)
-    if found is None or found[2] not in UNITS or float(found[1]) == 0:
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B)", text)
+    if size is None or float(size[1]) == 0:
         raise UserError(f"--memory is {text}, but must be a number with a unit, as 80GB or 24GiB.")
-    return int(float(found[1]) * UNITS[found[2]])
+    return int(float(size[1]) * UNITS[size[2]])
 
 
 def _size(size: int) -> str:

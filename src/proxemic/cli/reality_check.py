@@ -1,6 +1,7 @@
 """``proxemic reality-check``."""
 
 import argparse
+import functools
 from pathlib import Path
 
 __all__ = ["add_parser", "run"]
@@ -30,6 +31,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--trials", type=int, help="a loss (50), and as many for its second phase")
     parser.add_argument(
         "--space",
+        dest="spaces",
         action="append",
         metavar="NAME|FILE",
         help="what is searched: a loss's name, or a YAML file (that of the loss); once, or once for each recipe",
@@ -57,40 +59,24 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Check, or go on; print the table."""
-    import json
-    from datetime import datetime
-
     from proxemic.errors import UserError
-    from proxemic.protocols.comparison.entries import find_names
-    from proxemic.protocols.reality_check.run import RealityCheck, check_reality
-    from proxemic.protocols.reality_check.tables import markdown
+    from proxemic.protocols.reality_check import reality_check
+    from proxemic.recipes.flags import read_flags
 
-    names = ("trials", "repeats", "folds", "embedding_size", "metric", "seed")
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    if arguments.space:
-        given["spaces"] = tuple(arguments.space)
-    if arguments.resume is not None:
-        if arguments.recipes or flags or arguments.out or given:
-            raise UserError(
-                "--resume takes everything but --workers and --against from the check that it goes on with."
-            )
-        try:
-            kept = json.loads((arguments.resume / "reality-check.json").read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"{arguments.resume} holds no reality check: give the directory of one.") from error
-        lists = ("recipes", "flags", "spaces")
-        check = RealityCheck(**kept | {name: tuple(kept.get(name, ())) for name in lists})
-    else:
-        named = [find_names([word]) if {"*", "?"} & set(word) else [word] for word in arguments.recipes]
-        check = RealityCheck(recipes=tuple(recipe for each in named for recipe in each), flags=tuple(flags), **given)
-    out = arguments.resume or arguments.out or Path("runs") / f"reality-check-{datetime.now():%Y%m%d-%H%M%S}"
-    results = check_reality(check, out, workers=arguments.workers)
-    print(f"Wrote {out}/table.md and {out}/results.csv\n")
-    print(markdown(results, check.repeats))
-    if arguments.against:
-        from proxemic.files import write_text
-        from proxemic.protocols.reality_check.against_paper import reality_against_paper
-
-        text = reality_against_paper(check, out, results)
-        write_text(out / "against-paper.md", text)
-        print(text)
+    names = ("recipes", "trials", "repeats", "folds", "embedding_size", "metric", "seed", "spaces")
+    given = {name: value for name in names if (value := getattr(arguments, name)) not in (None, [])}
+    if arguments.resume is not None and given:
+        raise UserError("--resume takes everything but --workers and --against from the check that it goes on with.")
+    result = reality_check(
+        **given,
+        out=arguments.out,
+        overrides=read_flags(flags),
+        workers=arguments.workers,
+        resume=arguments.resume,
+        against=arguments.against,
+        report=functools.partial(print, flush=True),
+    )
+    print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
+    print(result.table)
+    if result.against_paper is not None:
+        print(result.against_paper)

@@ -4,13 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxemic.extras import optional_dependency
+from proxemic.tables import Table, percent
 
-with optional_dependency("train"):
-    from rich.console import Console
-    from rich.table import Table
-
-__all__ = ["few_classes", "format_table", "print_metrics", "print_table", "print_written"]
+__all__ = ["format_table", "print_metrics", "print_table", "print_written"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
@@ -20,8 +16,8 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     """
     if "phases" in result:
         ends = {"plateau": "to a plateau", "epochs": "all that there may be"}
-        told = [f"{phase['epochs']} epochs, {ends[phase['reason']]}" for phase in result["phases"]]
-        print(f"Trained for {'; then, in the second phase, '.join(told)}.")
+        phases = [f"{phase['epochs']} epochs, {ends[phase['reason']]}" for phase in result["phases"]]
+        print(f"Trained for {'; then, in the second phase, '.join(phases)}.")
     if result.get("split") == "nothing held out":
         print(f"Trained on all {result['train_classes']:,} classes, {result['train_images']:,} images.")
     if "test" not in result:
@@ -41,49 +37,24 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     if "chance" in result:
         columns["chance"] = result["chance"]
     print_table(title, columns)
+    from proxemic.protocols.statistics import few_classes
+
     if few_classes(result["test_classes"]):
         print(few_classes(result["test_classes"]))
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")
 
 
-def few_classes(classes: int) -> str:
-    """What to tell whoever sees metrics that are means over so few classes; nothing where there are enough."""
-    from proxemic.metrics import FEWEST_CLASSES  # takes seconds, as it imports torch
-
-    if classes >= FEWEST_CLASSES:
-        return ""
-    return (
-        f"Few classes: {classes}. A search among so few is easy (see chance), and other classes may give quite other "
-        f"values; with fewer than {FEWEST_CLASSES} no honest interval can be given."
-    )
-
-
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, one row per metric; a column without a metric, as chance may be, is empty there."""
     metrics = next(iter(columns.values()))
-    rows = [[metric, *(_percent(column.get(metric)) for column in columns.values())] for metric in metrics]
-    print(title)
-    print(format_table(["metric", *columns], rows))
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f}"  # metrics of one's own have no chance level
+    rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in metrics]
+    print(Table(["metric", *columns], rows, title).text())
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay a table out for the terminal, numbers (all but the first column) to the right."""
-    table = Table()
-    table.add_column(header[0], overflow="fold")  # names are shown whole
-    for name in header[1:]:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    # What users call their classes is no markup.
-    console = Console(markup=False, emoji=False, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip("\n")
+    """`Table.text` of a header and rows."""
+    return Table(header, rows).text()
 
 
 def print_written(paths: Sequence[Path]) -> None:

@@ -3,13 +3,14 @@
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proxemic.training.multiprocess.processes import Processes
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "run", "train_and_print"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,74 +42,63 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train or resume."""
+    began = time.monotonic()
     tasks = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
     if os.environ.get(tasks, "1") == "1":
-        _run(arguments, flags, None)
+        _run(arguments, flags, began)
         return
     from proxemic.training.multiprocess.processes import join_processes
 
     # First of all, so that one process says what is wrong.
     with join_processes() as processes:
-        _run(arguments, flags, processes)
+        _run(arguments, flags, began, processes)
 
 
-def _run(arguments: argparse.Namespace, flags: list[str], processes: "Processes | None") -> None:
-    began = time.monotonic()
+def _run(arguments: argparse.Namespace, flags: list[str], began: float, processes: "Processes | None" = None) -> None:
+    from proxemic.errors import UserError
+
     if arguments.resume is not None:
         alone = not (arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
-        _resume(arguments.resume, alone, flags, processes, began)
+        epochs = _epochs(flags)
+        if not alone or (flags and epochs is None):
+            raise UserError(
+                "--resume takes everything from the run that it continues: give it alone, or with --training.epochs to "
+                "extend the run."
+            )
+        train_and_print(None, arguments.resume, resume=True, epochs=epochs, processes=processes, began=began)
         return
-    from proxemic.errors import UserError
     from proxemic.recipes import find_recipe
 
     if arguments.recipe is None:
-        own = any(flag.partition("=")[0] == "--data.root" for flag in flags)
-        given = "--recipe own trains on images of your own; or " if own else ""
-        raise UserError(f"--recipe is missing: {given}name one that proxemic recipes list prints, or give a YAML file.")
-    recipe = find_recipe(arguments.recipe)  # before what takes seconds to import
-
-    from proxemic.cli.show import print_metrics
-    from proxemic.recipes.reader import read_recipe
-    from proxemic.training import train
-    from proxemic.training.multiprocess.processes import Processes
-
+        given = any(flag.partition("=")[0] == "--data.root" for flag in flags)
+        hint = "--recipe own trains on images of your own; or " if given else ""
+        raise UserError(f"--recipe is missing: {hint}name one that proxemic recipes list prints, or give a YAML file.")
+    find_recipe(arguments.recipe)  # before what takes seconds to import
     if arguments.strict:
         flags = [*flags, "--data.strict", "true"]
     if arguments.no_validation:
         flags = [*flags, "--data.validation_fraction", "0", "--evaluation.select_on", "test"]
     try:
-        read = read_recipe(recipe, flags, own_code=True)
+        train_and_print(arguments.recipe, arguments.out, flags, processes=processes, began=began)
     except UserError as error:
         if arguments.strict and "data.strict" in str(error):
             raise UserError("--strict is for recipes of own images: leave it out here.") from error
         raise
-    processes = processes or Processes()
-    out = Path(processes.broadcast(str(arguments.out or default_out(arguments.recipe))))
-    metrics = train(read.recipe, read.yaml, out, processes=processes, began=began)
-    if processes.is_first:
-        print_metrics(metrics)
 
 
-def _resume(path: Path, alone: bool, flags: list[str], processes: "Processes | None", began: float) -> None:
+def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] = (), **options: Any) -> Path:
+    """Train as `proxemic.train`, print what it reports and its metrics, and give the run directory."""
+    from tqdm import tqdm
+
     from proxemic.cli.show import print_metrics
-    from proxemic.errors import UserError
-    from proxemic.recipes.reader import read_recipe
-    from proxemic.training import RunDirectory, train
-    from proxemic.training.multiprocess.processes import Processes
+    from proxemic.recipes.flags import read_flags
+    from proxemic.training import train
 
-    epochs = _epochs(flags)
-    if not alone or (flags and epochs is None):
-        raise UserError(
-            "--resume takes everything from the run that it continues: give it alone, or with --training.epochs to "
-            "extend the run."
-        )
-    run_directory = RunDirectory(path)
-    run_directory.check_run()
-    read = read_recipe(run_directory.recipe, own_code=True)
-    processes = processes or Processes()
-    metrics = train(read.recipe, read.yaml, path, resume=True, epochs=epochs, processes=processes, began=began)
-    if processes.is_first:
-        print_metrics(metrics)
+    # Above the progress bar.
+    result = train(recipe, out, overrides=read_flags(flags), report=tqdm.write, **options)
+    if result.metrics:
+        print_metrics(result.metrics)
+    return result.path
 
 
 def _epochs(flags: list[str]) -> int | None:
@@ -121,11 +111,3 @@ def _epochs(flags: list[str]) -> int | None:
     if not words[1].isdecimal():
         raise UserError(f"training.epochs is {words[1]}, but must be a whole number.")
     return int(words[1])
-
-
-def default_out(name: str) -> Path:
-    """A new directory under ``runs``."""
-    from datetime import datetime
-
-    stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
-    return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

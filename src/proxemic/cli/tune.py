@@ -1,6 +1,7 @@
 """``proxemic tune``."""
 
 import argparse
+import functools
 from pathlib import Path
 
 __all__ = ["add_parser", "run"]
@@ -47,34 +48,27 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     given = {
         name: value
-        for name in ("space", "trials", "sampler", "pruner", "study", "seed")
+        for name in ("recipe", "metric", "space", "trials", "sampler", "pruner", "study", "seed")
         if (value := getattr(arguments, name)) is not None
     }
-    if arguments.resume is not None:
-        if flags or given or arguments.recipe or arguments.metric or arguments.out:
-            raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
-    elif arguments.recipe is None:
-        raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    resume: Path | None = arguments.resume
-    recipe = None if resume else find_recipe(arguments.recipe)  # before what takes seconds to import
+    if arguments.resume is not None and given:
+        raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+    if arguments.recipe is not None:
+        find_recipe(arguments.recipe)  # before what takes seconds to import
 
-    from proxemic.cli.train import default_out
-    from proxemic.protocols.tuning.tune import resume_tuning, tune
+    from proxemic.protocols.tuning import tune
+    from proxemic.recipes.flags import read_flags
 
-    here = {"workers": arguments.workers, "storage": arguments.storage, "report": _print_line}
-    if recipe is not None:
-        if arguments.metric:
-            flags = [*flags, f"--evaluation.metric={arguments.metric}"]
-        out = arguments.out or default_out(f"tune-{arguments.recipe}")
-        result = tune(recipe, flags, out=out, **given, **here)
-    else:
-        assert resume is not None
-        result = resume_tuning(resume, **here)
+    result = tune(
+        **given,
+        out=arguments.out,
+        overrides=read_flags(flags),
+        storage=arguments.storage,
+        workers=arguments.workers,
+        resume=arguments.resume,
+        report=functools.partial(print, flush=True),
+    )
     print(
         f"Best: {result.value:.4f} on validation classes, of many trials and so too good to be expected again. "
         f"Train and test it: proxemic train --recipe {result.best_recipe}"
     )
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)

@@ -1,12 +1,9 @@
 """``proxemic verify``."""
 
 import argparse
+import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from proxemic.data import FacePairs
-    from proxemic.training import EvaluationConfig
 
 __all__ = ["add_parser", "run"]
 
@@ -49,85 +46,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Read the sets, embed, print."""
-    from proxemic.cli.evaluate import check_places
-    from proxemic.cli.evaluate.checks import check_names, check_target, is_run
+    """Verify, and print."""
     from proxemic.errors import UserError
+    from proxemic.protocols.runs.targets import is_run
+    from proxemic.protocols.runs.verify import verify
 
-    # What can be refused is refused before the work, and before imports that take seconds.
-    check_names(arguments.out)
-    check_target(arguments.target, ("a run directory", "a model.safetensors"))
-    if arguments.against and not is_run(arguments.target):
+    if arguments.against and arguments.target.exists() and not is_run(arguments.target):
         raise UserError(f"--against needs the recipe of a run, but {arguments.target} is none: give its run directory.")
     if arguments.against and arguments.format in ("json", "csv"):
         raise UserError(f"--against prints for people, but --format is {arguments.format}: leave out one of them.")
-
-    from proxemic.cli.verification_report import Verification
-    from proxemic.recipes.reader import own_backbone
-    from proxemic.training.embed import load_embedder, pick_device
-
-    config, folder, workers = _settings(arguments)
-    check_places([arguments.out], [arguments.target, folder])
-    pairs = _read_sets(arguments.sets, folder)
-    model, preprocessing = load_embedder(arguments.target, own_backbone(arguments.target))
-    found = Verification(
-        str(arguments.target), str(folder), arguments.distance or config.distance, not arguments.no_flip
+    verification = verify(
+        arguments.target,
+        sets=[name.strip() for name in arguments.sets.split(",") if name.strip()],
+        data=arguments.data,
+        distance=arguments.distance,
+        flip=not arguments.no_flip,
+        workers=arguments.workers,
+        out=arguments.out,
+        report=partial(print, file=sys.stderr),
     )
-    model.to(pick_device("auto"))
-    for name, each in pairs.items():
-        found.add(name, each, model, preprocessing, config.batch_size, workers)
-    out = arguments.out
-    if out is None and is_run(arguments.target):
-        out = arguments.target / "verification.json"
-    if out is not None:
-        found.write(out)
-    print(found.text(arguments.format))
+    print(verification.text(arguments.format))
     if arguments.against:
-        from proxemic.protocols.runs.finished import Run
-        from proxemic.protocols.runs.verification_against_paper import verification_against_paper
-
-        accuracies = {name: each.accuracy.mean for name, each in found.sets.items()}
         print()
-        print(verification_against_paper(str(arguments.target), Run(arguments.target).content, accuracies))
-
-
-def _settings(arguments: argparse.Namespace) -> "tuple[EvaluationConfig, Path, int]":
-    """How the model is judged, the folder of the sets, and how many processes load images."""
-    from proxemic.cli.evaluate.checks import is_run
-    from proxemic.data import FaceFolders, RecordFaces
-    from proxemic.errors import UserError
-    from proxemic.recipes.reader import read_evaluation
-    from proxemic.training import EvaluationConfig, RunDirectory
-    from proxemic.training.recipe import BatchConfig
-
-    target, folder = arguments.target, arguments.data
-    config, workers = EvaluationConfig(), 0
-    if is_run(target):
-        recipe = read_evaluation(RunDirectory(target).recipe)
-        config, workers = recipe.evaluation, recipe.batches.workers
-        data = RunDirectory(target).locate(recipe.data)
-        if folder is None and isinstance(data, RecordFaces | FaceFolders):
-            folder = data.root
-    if arguments.workers is not None:
-        workers = BatchConfig(workers=arguments.workers).workers  # which checks it
-    if folder is None:
-        raise UserError("--data is missing: give the folder of the sets, which holds lfw.bin, cfp_fp.bin and so on.")
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: give that of the sets, which holds lfw.bin and so on, with --data.")
-    return config, folder, workers
-
-
-def _read_sets(text: str, folder: Path) -> "dict[str, FacePairs]":
-    import sys
-
-    from proxemic.data.faces.verification_sets import read_verification_set
-    from proxemic.errors import UserError
-
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise UserError(f"--sets is {text!r}, but must name at least one set, as {SETS} does.")
-    found = {name: read_verification_set(name, folder) for name in names}
-    for _, notes in found.values():
-        for note in notes:
-            print(note, file=sys.stderr)
-    return {name: pairs for name, (pairs, _) in found.items()}
+        print(verification.against_paper())

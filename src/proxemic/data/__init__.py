@@ -1,66 +1,44 @@
-"""Images, class-disjoint splits, samplers and transforms."""
+"""Labelled images: where they come from, how they are split by class, batched, and turned into tensors.
+
+An `ImageSource` loads `Splits` of `ImageSet`s; `EmbeddingDataset` gives their images as tensors, as `Preprocessing` and
+`Augmentation` say, in the order of `Batches`. Sub-packages: `sources` (folders, tables and sets without a download),
+`benchmarks` (published data sets), `faces` (training sets and pairs), `pixels` (where images lie until they are
+needed), `corruptions`, and `embeddings` (files of embeddings with what is known of their rows).
+"""
 
 from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
-    from proxemic.data.benchmarks import CUB200, Cars196, FashionMNIST, InShop, StanfordOnlineProducts
+    from proxemic.data.benchmarks import CUB200, Cars196, FashionMNIST, InShop, Omniglot, StanfordOnlineProducts
     from proxemic.data.dataset import EmbeddingDataset
-    from proxemic.data.embeddings.files import (
-        LabelledEmbeddings,
-        check_embedding_name,
-        read_embeddings,
-        write_embeddings,
-    )
-    from proxemic.data.embeddings.labels import RowLabels, read_labels
-    from proxemic.data.faces.packs import EncodedPixels, read_face_pack
-    from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
-    from proxemic.data.faces.recordio import RecordPixels
-    from proxemic.data.faces.sources import FaceFolders, RecordFaces
+    from proxemic.data.faces import FaceFolders, RecordFaces
+    from proxemic.data.image_cache import CacheConfig
     from proxemic.data.images import ImageSet, ImageSource, Splits
-    from proxemic.data.pixels.base import ArrayPixels, FilePixels, Pixels
-    from proxemic.data.pixels.cache import CacheConfig, cache_images, cache_splits
-    from proxemic.data.pixels.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
-    from proxemic.data.pixels.mapped import CachedPixels
-    from proxemic.data.pixels.reading import Picture, UnreadableImageError, read_image
+    from proxemic.data.pixels import ArrayPixels, FilePixels, read_image
     from proxemic.data.row_groups import RowGroups
     from proxemic.data.samplers import (
         Batches,
         CategoryBalancedBatches,
         ClassBalancedBatches,
         RandomBatches,
-        SeededBatches,
+        derive_seed,
     )
-    from proxemic.data.sources.check import DatasetReport, check
-    from proxemic.data.sources.digits import Digits
-    from proxemic.data.sources.folds import Fold
-    from proxemic.data.sources.glyphs import FACES, Glyphs
-    from proxemic.data.sources.image_folder import OwnImages
-    from proxemic.data.sources.omniglot import Omniglot
-    from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery
+    from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
 
 __all__ = [
-    "CORRUPTIONS",
     "CUB200",
-    "FACES",
-    "SEVERITIES",
     "ArrayPixels",
     "Augmentation",
     "Batches",
     "CacheConfig",
-    "CachedPixels",
     "Cars196",
     "CategoryBalancedBatches",
     "ClassBalancedBatches",
-    "CorruptedPixels",
-    "Corruption",
-    "DatasetReport",
     "Digits",
     "EmbeddingDataset",
-    "EncodedPixels",
     "FaceFolders",
-    "FacePairs",
     "FashionMNIST",
     "FilePixels",
     "Fold",
@@ -68,32 +46,15 @@ __all__ = [
     "ImageSet",
     "ImageSource",
     "InShop",
-    "LabelledEmbeddings",
     "Omniglot",
     "OwnImages",
-    "Picture",
-    "Pixels",
     "Preprocessing",
     "RandomBatches",
     "RecordFaces",
-    "RecordPixels",
     "RowGroups",
-    "RowLabels",
-    "SeededBatches",
     "Splits",
     "StanfordOnlineProducts",
-    "UnreadableImageError",
-    "cache_images",
-    "cache_splits",
-    "check",
-    "check_embedding_name",
-    "join_query_gallery",
-    "load_query_gallery",
-    "read_embeddings",
-    "read_face_pack",
+    "derive_seed",
     "read_image",
-    "read_labels",
-    "read_lfw_pairs",
     "split_classes",
-    "write_embeddings",
 ]

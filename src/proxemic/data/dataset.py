@@ -20,8 +20,8 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     back afterwards. With an index alone a random transform draws from torch's generator as it stands.
 
     Args:
-        images: the images.
-        transform: from a PIL image to a float tensor `[channels, height, width]`.
+        images: The images.
+        transform: From a PIL image to a float tensor `[channels, height, width]`.
 
     Example:
         >>> import numpy as np

@@ -10,26 +10,26 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.pixels.base import Pixels
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.row_groups import RowGroups, number_names
 from proxemic.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Pictures with dense labels.
+    """Images with dense labels.
 
     Args:
-        pixels: the pictures.
-        labels: class of each picture, 0 to C - 1, every class at least once.
-        class_names: name of each class, C of them.
-        is_query: pictures that ask, or None where every picture both asks and answers.
-        is_gallery: pictures that answer, or None likewise.
-        groups: a second, label-independent property of each picture (a glyph's typeface), if there is one.
-        sequences: the burst or video that each picture is of, if known: those of one are no hits of each other.
-        categories: the group of classes that each picture's class belongs to, if known.
+        pixels: The images.
+        labels: Class of each image, 0 to C - 1, every class at least once.
+        class_names: Name of each class, C of them.
+        is_query: Images that ask, or None where every image both asks and answers.
+        is_gallery: Images that answer, or None likewise.
+        groups: A second, label-independent property of each image (a glyph's typeface), if there is one.
+        sequences: The burst or video that each image is of, if known: those of one are no hits of each other.
+        categories: The group of classes that each image's class belongs to, if known.
 
     Raises:
-        ValueError: the parts do not fit together.
+        ValueError: If the parts do not fit together.
 
     Example:
         >>> import numpy as np
@@ -72,11 +72,8 @@ class ImageSet:
         is_query: Bool[Tensor, " images"] | None = None,
         is_gallery: Bool[Tensor, " images"] | None = None,
     ) -> "ImageSet":
-        """Number the class names given for each picture in the sorted order of their text."""
-        class_names = tuple(sorted(set(names)))
-        number = {name: index for index, name in enumerate(class_names)}
-        labels = torch.tensor([number[name] for name in names], dtype=torch.int64)
-        return cls(pixels, labels, class_names, is_query, is_gallery)
+        """Number the class names given for each image in the sorted order of their text."""
+        return cls(pixels, *number_names(names), is_query, is_gallery)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,7 +84,7 @@ class ImageSet:
         return len(self.class_names)
 
     def select_classes(self, classes: Sequence[int] | Int64[Tensor, " classes"]) -> "ImageSet":
-        """Keep the pictures of `classes`; the i-th of these becomes label i and keeps its name."""
+        """Keep the images of `classes`; the i-th of these becomes label i and keeps its name."""
         classes = torch.as_tensor(classes, dtype=torch.int64)
         relabel = torch.full((self.num_classes,), -1)
         relabel[classes] = torch.arange(len(classes))
@@ -96,7 +93,7 @@ class ImageSet:
         return self._take(chosen, relabel[self.labels[chosen]], names)
 
     def select(self, indices: Sequence[int] | Int64[Tensor, " chosen"]) -> "ImageSet":
-        """Keep the pictures at `indices`, in that order; classes left without a picture go, the others close up."""
+        """Keep the images at `indices`, in that order; classes left without an image go, the others close up."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
         present, labels = self.labels[indices].unique(return_inverse=True)
         return self._take(indices, labels, tuple(self.class_names[index] for index in present.tolist()))
@@ -124,11 +121,11 @@ class Splits:
     """What is trained on, what chooses hyper-parameters and epoch, and what is looked at once, at the end.
 
     Args:
-        train: images to train on.
-        validation: images of other classes, or None where nothing is held out.
-        test: images of classes in neither of the two, or None where what is trained is judged in another way, as faces
+        train: Images to train on.
+        validation: Images of other classes, or None where nothing is held out.
+        test: Images of classes in neither of the two, or None where what is trained is judged in another way, as faces
             are by pairs.
-        notes: facts the user must be told, a sentence each.
+        notes: Facts the user must be told, a sentence each.
     """
 
     train: ImageSet
@@ -141,7 +138,7 @@ class Splits:
         """The images to be judged on.
 
         Raises:
-            UserError: there are none.
+            UserError: If there are none.
         """
         if self.test is None:
             raise UserError(NO_TEST)
@@ -159,7 +156,7 @@ class ImageSource(ABC):
     """Something that image sets are loaded from.
 
     Attributes:
-        judged: how the model of `{run}` is judged where there is no test.
+        judged: How the model of `{run}` is judged where there is no test.
     """
 
     judged: ClassVar[str] = "on other images with proxemic evaluate {run} --data.root OTHER"

@@ -7,7 +7,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-__all__ = ["RowGroups"]
+__all__ = ["RowGroups", "number_names"]
+
+
+def number_names(names: Sequence[str | None]) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
+    """Number names in the sorted order of their text, None as -1; give the number of each, and the different names."""
+    known = tuple(sorted({name for name in names if name is not None}))
+    number = {name: index for index, name in enumerate(known)}
+    return torch.tensor([-1 if name is None else number[name] for name in names], dtype=torch.int64), known
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,11 +22,11 @@ class RowGroups:
     """Which of some named groups each row is in.
 
     Args:
-        numbers: of the group of each row, from 0; -1 for none.
-        names: of the groups, as many as there are at least.
+        numbers: Of the group of each row, from 0; -1 for none.
+        names: Of the groups, as many as there are at least.
 
     Raises:
-        ValueError: a number has no name.
+        ValueError: If a number has no name.
 
     Example:
         >>> groups = RowGroups.from_names(["b", None, "a", "b"])
@@ -42,10 +49,8 @@ class RowGroups:
     @classmethod
     def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
         """Number the names of the group of each row in the sorted order of their text; None where no row has one."""
-        known = tuple(sorted({name for name in names if name is not None}))
-        number = {name: index for index, name in enumerate(known)}
-        numbers = [-1 if name is None else number[name] for name in names]
-        return cls(torch.tensor(numbers, dtype=torch.int64), known) if known else None
+        numbers, known = number_names(names)
+        return cls(numbers, known) if known else None
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -28,11 +28,7 @@ def derive_seed(*parts: int) -> int:
 
 
 class Batches(Sampler[list[int]], ABC):
-    """Lists of image indices, a fresh draw each epoch.
-
-    Args:
-        seed: which random order.
-    """
+    """Lists of image indices, a fresh draw each epoch."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -66,13 +62,13 @@ class RandomBatches(Batches):
     """All images in random order, cut into batches.
 
     Args:
-        num_images: number of images, at least 1.
-        batch_size: images a batch, at least 1; fewer images than that make one smaller batch.
-        seed: which random order.
-        drop_last: leave out the images that do not fill the last batch; each epoch leaves out others.
+        num_images: Number of images, at least 1.
+        batch_size: Images a batch, at least 1; fewer images than that make one smaller batch.
+        seed: Which random order.
+        drop_last: Leave out the images that do not fill the last batch; each epoch leaves out others.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: If a value is out of its range.
 
     Example:
         >>> batches = RandomBatches(10, batch_size=4, seed=0)
@@ -106,14 +102,14 @@ class ClassBalancedBatches(Batches):
     `images_per_class` images repeats some within a batch.
 
     Args:
-        labels: class of each image, one whole number each; may be a NumPy array or a list.
-        classes_per_batch: classes in a batch, from 1 to the number of classes.
-        images_per_class: images of each of them, at least 1.
-        seed: which random order.
-        batches_per_epoch: length of an epoch; None for as many as the images fill, at least one.
+        labels: Class of each image, one whole number each; may be a NumPy array or a list.
+        classes_per_batch: Classes in a batch, from 1 to the number of classes.
+        images_per_class: Images of each of them, at least 1.
+        seed: Which random order.
+        batches_per_epoch: Length of an epoch; None for as many as the images fill, at least one.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: If a value is out of its range.
 
     Example:
         >>> batches = ClassBalancedBatches(torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]), 2, 2, seed=0)
@@ -170,15 +166,15 @@ class CategoryBalancedBatches(Batches):
     classes repeats some within a batch. Images of no category are one more.
 
     Args:
-        labels: class of each image.
-        categories: category of each image: a table's column `category`.
-        batch_size: images a batch: a multiple of `categories_per_batch` times `images_per_class`.
-        seed: which random order.
-        categories_per_batch: categories in a batch, from 1 to their number.
-        images_per_class: images of each class, at least 1.
+        labels: Class of each image.
+        categories: Category of each image: a table's column `category`.
+        batch_size: Images a batch: a multiple of `categories_per_batch` times `images_per_class`.
+        seed: Which random order.
+        categories_per_batch: Categories in a batch, from 1 to their number.
+        images_per_class: Images of each class, at least 1.
 
     Raises:
-        ValueError: there are no categories, or a number is out of its range.
+        ValueError: If there are no categories, or a number is out of its range.
 
     Example:
         >>> categories = RowGroups.from_names(["bird"] * 6 + ["cat"] * 4)
@@ -225,11 +221,11 @@ class CategoryBalancedBatches(Batches):
     def __iter__(self) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, self.epoch))
         categories = _Deck(sorted(self.images_of), generator)
-        classes = {category: _Deck(sorted(each), generator) for category, each in self.images_of.items()}
+        classes = {category: _Deck(sorted(members), generator) for category, members in self.images_of.items()}
         images = {
             (category, label): _Deck(indices, generator)
-            for category, each in self.images_of.items()
-            for label, indices in each.items()
+            for category, members in self.images_of.items()
+            for label, indices in members.items()
         }
         for _ in range(self.batches_per_epoch):
             yield [
@@ -278,13 +274,13 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
     processes, are the batch that one process alone would see, with the same seeds.
 
     Args:
-        batches: the batches of indices, of all processes together.
-        seed: which random augmentation.
-        rank: which process this is, from 0.
-        world: how many there are.
+        batches: The batches of indices, of all processes together.
+        seed: Which random augmentation.
+        rank: Which process this is, from 0.
+        world: How many there are.
 
     Raises:
-        ValueError: `rank` is not below `world`.
+        ValueError: If `rank` is not below `world`.
 
     Example:
         >>> both = [SeededBatches(RandomBatches(6, batch_size=3, seed=0), seed=0, rank=r, world=2) for r in range(2)]
@@ -317,7 +313,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         It is not used up by an iteration: a loader with workers begins two and reads the second.
 
         Raises:
-            ValueError: there are not that many.
+            ValueError: If there are not that many.
         """
         if not 0 <= batches <= len(self):
             raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")

@@ -12,6 +12,12 @@ _FEWEST_IMAGES = 2
 _FEWEST_CLASSES = 2  # one class alone neither trains a classifier nor makes a wrong neighbour possible
 
 
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise `ValueError` where a part to hold out is negative, or is everything."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+
+
 def split_classes(
     num_classes: int, fraction: float, seed: int, *, name: str = "fraction"
 ) -> tuple[Int64[Tensor, " kept"], Int64[Tensor, " held_out"]]:
@@ -20,24 +26,23 @@ def split_classes(
     A half class left over stays with the kept ones.
 
     Args:
-        num_classes: number of classes to split.
-        fraction: part to hold out, 0 (nothing) to below 1.
-        seed: which random split.
-        name: what the user calls `fraction`, for the message.
+        num_classes: Number of classes to split.
+        fraction: Part to hold out, 0 (nothing) to below 1.
+        seed: Which random split.
+        name: What the user calls `fraction`, for the message.
 
     Returns:
         Kept and held-out classes, each in ascending order.
 
     Raises:
-        ValueError: the fraction is out of range, or leaves fewer than two classes on a side.
+        ValueError: If the fraction is out of range, or leaves fewer than two classes on a side.
 
     Example:
         >>> kept, held_out = split_classes(6, 0.5, seed=0)
         >>> len(kept), sorted(torch.cat([kept, held_out]).tolist())
         (3, [0, 1, 2, 3, 4, 5])
     """
-    if not 0 <= fraction < 1:
-        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+    check_fraction(name, fraction)
     held = math.ceil(num_classes * fraction - 0.5)
     kept = num_classes - held
     if kept < _FEWEST_CLASSES or (fraction > 0 and held < _FEWEST_CLASSES):
@@ -55,21 +60,14 @@ def hold_out_images(
     """Split the images of every class into the kept and the held-out part, None where `fraction` is 0.
 
     A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
-    has too few for that gives none.
-
-    Args:
-        images: what to split.
-        fraction: part of the images of each class to hold out, 0 to below 1; a half image left over stays.
-        seed: which random split.
-        name: what the user calls `fraction`, for the message.
+    has too few for that gives none. A half image left over stays. `name` is what the user calls `fraction`.
 
     Raises:
-        ValueError: no class has enough images to hold one out.
+        ValueError: If no class has enough images to hold one out.
     """
     if fraction == 0:
         return images, None
-    if not 0 < fraction < 1:
-        raise ValueError(f"{name} is {fraction}, but it must be at least 0 and below 1.")
+    check_fraction(name, fraction)
     counts = images.labels.bincount()
     held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST_IMAGES)
     held[counts - held < _FEWEST_IMAGES] = 0
@@ -89,17 +87,7 @@ def hold_out_images(
 def hold_out(
     images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
 ) -> tuple[ImageSet, ImageSet | None]:
-    """Split an image set by class into the kept and the held-out part, None where `fraction` is 0.
-
-    Args:
-        images: what to split.
-        fraction: part of the classes to hold out, 0 to below 1.
-        seed: which random split.
-        name: what the user calls `fraction`, for the message.
-
-    Raises:
-        ValueError: as in `split_classes`.
-    """
+    """Split an image set as `split_classes` does into the kept and the held-out part, None where `fraction` is 0."""
     if fraction == 0:
         return images, None
     kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)

@@ -1,4 +1,4 @@
-"""From a picture to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
+"""From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from proxemic.data.pixels.reading import Picture, read_image
+from proxemic.data.pixels.reading import ImageInput, read_image
 
-Transform = Callable[[Picture], Tensor]
-OwnTransform = nn.Module | Callable[..., Any]
+Transform = Callable[[ImageInput], Tensor]
+CustomTransform = nn.Module | Callable[..., Any]
 
 _BILINEAR = v2.InterpolationMode.BILINEAR
 
@@ -27,18 +27,18 @@ class Preprocessing:
     128), std=(1, 1, 1))`.
 
     Args:
-        size: side of the square that the network sees, in pixels.
-        resize: the shorter side before the centre crop, at least `size`; or height and width, as [256, 256], to which
+        size: Side of the square that the network sees, in pixels.
+        resize: The shorter side before the centre crop, at least `size`; or height and width, as [256, 256], to which
             the whole image is squeezed before the crop; `auto` is a shorter side of 8/7 of `size`, less what exceeds a
             multiple of 8, as 256 for 224; None squeezes the whole image to the square of `size`.
         channels: 1 for grey, 3 for colour.
-        mean: per channel, in the order of `channel_order`, on the scale where white is `white`.
-        std: per channel, positive, in the same order and on the same scale.
-        channel_order: of colours; `bgr` needs 3 channels.
-        white: the value of white, 1 or 255; black is 0.
+        mean: Per channel, in the order of `channel_order`, on the scale where white is `white`.
+        std: Per channel, positive, in the same order and on the same scale.
+        channel_order: Of colours; `bgr` needs 3 channels.
+        white: The value of white, 1 or 255; black is 0.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: If a value is out of its range.
 
     Example:
         >>> transform = Preprocessing(size=32, resize=40).evaluation()
@@ -97,8 +97,8 @@ class Preprocessing:
         """Give the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
         return asdict(self) | {"resize": self.resized}
 
-    def fit(self) -> Callable[[Picture], Image.Image]:
-        """Make the first half of `evaluation`, from a picture to the square of pixels that the network sees.
+    def fit(self) -> Callable[[ImageInput], Image.Image]:
+        """Make the first half of `evaluation`, from an image to the square of pixels that the network sees.
 
         The other half is the evaluation of `dataclasses.replace(preprocessing, resize=None)`: such squares stay as
         they are.
@@ -119,31 +119,31 @@ class Augmentation:
     hue, in random order; grey; `after_crop`; noise and the normalisation of `Preprocessing`; `erase`; `on_tensor`.
 
     Args:
-        random_resized_crop: smallest and largest part of the image's area to crop and resize to the square, in
+        random_resized_crop: Smallest and largest part of the image's area to crop and resize to the square, in
             (0, 1]; its sides differ by a factor of up to 4/3. None takes the crop that evaluation takes.
-        random_crop: move the crop that evaluation takes to a random place; `Preprocessing.resize` gives the room.
-        horizontal_flip: probability of a mirror image.
-        degrees: largest rotation either way, 0 to 180.
-        translate: largest shift either way, as a part of the side, 0 to 1.
-        scale: smallest and largest zoom factor; None for none.
-        shear: largest horizontal shear either way, in degrees, 0 to below 90.
-        noise: standard deviation of Gaussian noise on each pixel, as a part of white.
-        rand_augment: number of operations and their magnitude, 0 to 30, of RandAugment (Cubuk et al., 2020), as [2, 9].
-        trivial_augment: one random operation of random strength (TrivialAugment, Müller and Hutter, 2021).
-        brightness: largest change either way, as a part, 0 or more: 0.4 draws a factor from 0.6 to 1.4.
+        random_crop: Move the crop that evaluation takes to a random place; `Preprocessing.resize` gives the room.
+        horizontal_flip: Probability of a mirror image.
+        degrees: Largest rotation either way, 0 to 180.
+        translate: Largest shift either way, as a part of the side, 0 to 1.
+        scale: Smallest and largest zoom factor; None for none.
+        shear: Largest horizontal shear either way, in degrees, 0 to below 90.
+        noise: Standard deviation of Gaussian noise on each pixel, as a part of white.
+        rand_augment: Number of operations and their magnitude, 0 to 30, of RandAugment (Cubuk et al., 2020), as [2, 9].
+        trivial_augment: One random operation of random strength (TrivialAugment, Müller and Hutter, 2021).
+        brightness: Largest change either way, as a part, 0 or more: 0.4 draws a factor from 0.6 to 1.4.
         contrast: likewise.
         saturation: likewise.
-        hue: largest turn either way, as a part of the circle of hues, 0 to 0.5.
-        grey: probability of an image without colour.
-        erase: probability that a random rectangle, of 2 to 33 % of the area, is set to the mean colour.
-        before_crop: functions or modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image,
+        hue: Largest turn either way, as a part of the circle of hues, 0 to 0.5.
+        grey: Probability of an image without colour.
+        erase: Probability that a random rectangle, of 2 to 33 % of the area, is set to the mean colour.
+        before_crop: Functions or modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image,
             for the whole image, grey or RGB as `Preprocessing.channels` says; they must draw from torch's generator
             alone, too.
-        after_crop: likewise, for the square, which must keep its size.
-        on_tensor: likewise, for the normalised tensor `[channels, size, size]`, which must keep its shape.
+        after_crop: Likewise, for the square, which must keep its size.
+        on_tensor: Likewise, for the normalised tensor `[channels, size, size]`, which must keep its shape.
 
     Raises:
-        ValueError: a value is out of its range, or two fields exclude each other.
+        ValueError: If a value is out of its range, or two fields exclude each other.
 
     Example:
         >>> augmentation = Augmentation(random_resized_crop=(0.2, 1.0), horizontal_flip=0.5)
@@ -168,9 +168,9 @@ class Augmentation:
     hue: float = 0.0
     grey: float = 0.0
     erase: float = 0.0
-    before_crop: list[OwnTransform] | None = None
-    after_crop: list[OwnTransform] | None = None
-    on_tensor: list[OwnTransform] | None = None
+    before_crop: list[CustomTransform] | None = None
+    after_crop: list[CustomTransform] | None = None
+    on_tensor: list[CustomTransform] | None = None
 
     def __post_init__(self) -> None:
         crop = self.random_resized_crop
@@ -205,7 +205,7 @@ class Augmentation:
         """Make the random transform; it draws from torch's generator alone.
 
         Raises:
-            ValueError: `random_crop` is set, but preprocessing squeezes the whole image to the square.
+            ValueError: If `random_crop` is set, but preprocessing squeezes the whole image to the square.
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
@@ -245,14 +245,14 @@ def _fit(
 
 
 class _ToChannels(nn.Module):
-    """Read whatever shows a picture, and make it grey or coloured."""
+    """Read whatever shows an image, and make it grey or coloured."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.mode = "L" if channels == 1 else "RGB"
 
-    def forward(self, picture: Picture) -> Image.Image:
-        image = read_image(picture)
+    def forward(self, image: ImageInput) -> Image.Image:
+        image = read_image(image)
         return image if image.mode == self.mode else image.convert(self.mode)
 
 

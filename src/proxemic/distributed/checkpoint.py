@@ -1,7 +1,7 @@
-"""Tensors that are laid over processes, on disk: written by any number of processes, read by any other number.
+"""Sharded tensors on disk: written by any number of processes, read by any other number.
 
-`torch.distributed.checkpoint` does the work, with files of safetensors: one for each process, which says in its header
-where its rows belong. Nothing in them is a pickle.
+`torch.distributed.checkpoint` does the work, with one file of safetensors per process, whose header says where its
+rows belong. Nothing in them is a pickle.
 """
 
 import shutil
@@ -99,10 +99,8 @@ def load_whole(folder: Path, name: str) -> Shaped[Tensor, "rows *shape"]:
     Raises:
         ValueError: As `load_shards`.
     """
-    found = _metadata(folder)
-    if name not in found:
-        raise ValueError(f"{folder} holds no {name}, but {', '.join(sorted(found)) or 'nothing'}.")
-    whole = torch.empty(found[name].size, dtype=found[name].properties.dtype)
+    saved = _saved(folder, name, _metadata(folder))
+    whole = torch.empty(saved.size, dtype=saved.properties.dtype)
     load_shards(folder, {name: whole}, len(whole))
     return whole
 
@@ -141,26 +139,31 @@ def _metadata(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} is damaged: {' '.join(str(error).split())[:200]}") from error
 
 
+def _saved(folder: Path, name: str, metadata: dict[str, Any]) -> Any:
+    if name not in metadata:
+        raise ValueError(f"{folder} holds no {name}, but {', '.join(sorted(metadata)) or 'nothing'}.")
+    return metadata[name]
+
+
 def _check(folder: Path, tensors: Rows, total: int) -> None:
     """Refuse files that leave rows out: torch would leave what memory holds in their place."""
-    found = _metadata(folder)
+    metadata = _metadata(folder)
     for name, rows in tensors.items():
-        if name not in found:
-            raise ValueError(f"{folder} holds no {name}, but {', '.join(sorted(found)) or 'nothing'}.")
-        if found[name].properties.dtype != rows.dtype:
+        saved = _saved(folder, name, metadata)
+        if saved.properties.dtype != rows.dtype:
             raise ValueError(
-                f"{folder} holds {name} in {found[name].properties.dtype}, but {rows.dtype} is asked for: it is of "
-                "another loss."
+                f"{folder} holds {name} in {saved.properties.dtype}, but {rows.dtype} is asked for: it is of another "
+                "loss."
             )
-        chunks = sorted((chunk.offsets[0], chunk.sizes[0]) for chunk in found[name].chunks if chunk.sizes[0])
+        chunks = sorted((chunk.offsets[0], chunk.sizes[0]) for chunk in saved.chunks if chunk.sizes[0])
         expected = 0
         for start, count in chunks:
             if start != expected:
                 break
             expected += count
-        if expected != total or tuple(found[name].size[1:]) != tuple(rows.shape[1:]):
+        if expected != total or tuple(saved.size[1:]) != tuple(rows.shape[1:]):
             raise ValueError(
-                f"{folder} holds {name} as {list(found[name].size)}, of which the first {expected} rows are there, but "
+                f"{folder} holds {name} as {list(saved.size)}, of which the first {expected} rows are there, but "
                 f"{[total, *rows.shape[1:]]} is asked for: a file of it is missing, or it is of another loss."
             )
 
@@ -178,16 +181,16 @@ def _alone_is_meant() -> Iterator[None]:
 
 @contextmanager
 def _as_one(group: dist.ProcessGroup | None, kind: type[OSError | ValueError]) -> Iterator[None]:
-    """All processes come to the end of this, or each raises what went wrong on one."""
-    mine: Exception | None = None
+    """Raise on every process what went wrong on one."""
+    local: Exception | None = None
     try:
         yield
     except kind as error:
-        mine = error
+        local = error
     if group is not None:
-        said: list[str | None] = [None] * group.size()
-        dist.all_gather_object(said, None if mine is None else str(mine), group)
-        theirs = next((each for each in said if each is not None), None)
-        mine = mine or (None if theirs is None else kind(theirs))
-    if mine is not None:
-        raise mine
+        messages: list[str | None] = [None] * group.size()
+        dist.all_gather_object(messages, None if local is None else str(local), group)
+        first = next((message for message in messages if message is not None), None)
+        local = local or (None if first is None else kind(first))
+    if local is not None:
+        raise local

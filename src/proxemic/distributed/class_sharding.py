@@ -1,4 +1,4 @@
-"""How the work of a loss is spread over processes: by classes."""
+"""How the work of a loss is laid over processes: by classes."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,16 +14,16 @@ __all__ = ["ClassSharding", "make_class_sharding", "part_of"]
 
 @dataclass(frozen=True)
 class ClassSharding:
-    """Every process works on its part of the classes, with the joined batch.
+    """Every process works on its shard of the classes, with the joined batch.
 
-    The parts are consecutive, ``⌈C/W⌉`` classes each, as `torch.chunk` and `torch.distributed.tensor.Shard` cut them:
+    The shards are consecutive, ``⌈C/W⌉`` classes each, as `torch.chunk` and `torch.distributed.tensor.Shard` cut them:
     the last may be smaller, or empty.
 
     Args:
         group: The W processes.
         num_classes: C.
-        sharded: Each process holds its own classes only; else all hold all.
-        even_batches: All processes always have batches of the same size, which need not be exchanged.
+        sharded: Each process holds only its shard of the proxies; otherwise all processes hold all of them.
+        even_batches: All processes always have batches of the same size, so that sizes need not be exchanged.
     """
 
     group: dist.ProcessGroup
@@ -32,11 +32,11 @@ class ClassSharding:
     even_batches: bool = False
 
     @property
-    def own(self) -> slice:
+    def local(self) -> slice:
         """The classes of this process."""
         return part_of(self.num_classes, self.group.rank(), self.group.size())
 
-    def __deepcopy__(self, memo: object) -> "Spread":
+    def __deepcopy__(self, memo: object) -> "ClassSharding":
         return self  # a copy of the loss is of the same processes
 
     def __reduce__(self) -> NoReturn:
@@ -45,13 +45,17 @@ class ClassSharding:
     def gather(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """The joined batch, as `gather_batch` gives it; `ValueError`, on every process, if it is empty."""
+        """Gather the batch, as `gather_batch` does.
+
+        Raises:
+            ValueError: On every process, if the joined batch is empty.
+        """
         return self.join(embeddings, labels)[:3]
 
     def join(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"], list[int]]:
-        """The same, and how many rows of it each process has."""
+        """Gather the batch, as `gather` does, and say how many rows of it each process has."""
         if self.even_batches:
             sizes = [len(embeddings)] * self.group.size()
         else:
@@ -66,10 +70,10 @@ class ClassSharding:
 def make_class_sharding(
     earlier: ClassSharding | None, num_classes: int, sharded: bool, group: dist.ProcessGroup | None, even_batches: bool
 ) -> ClassSharding:
-    """A `ClassSharding` over a group, or all processes.
+    """Make the `ClassSharding` of a loss over a group, or over all processes.
 
     Raises:
-        ValueError: If there are no processes to spread over, this one is not among them, or the loss is spread already.
+        ValueError: If there is no process group, this process is not in it, or the loss is distributed already.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(
@@ -84,7 +88,7 @@ def make_class_sharding(
 
 
 def part_of(count: int, rank: int, world: int) -> slice:
-    """The part of ``count`` things that process ``rank`` of ``world`` has.
+    """Give the part of ``count`` items that process ``rank`` of ``world`` has.
 
     >>> [part_of(5, rank, 4) for rank in range(4)]
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None), slice(5, 5, None)]

@@ -1,9 +1,9 @@
 """Collectives that keep the gradient of one big batch.
 
-Every process makes the same scalar from the joined batch. Its gradient with respect to what all processes hold alike is
-complete on each of them. The network is different: each process has embedded its own samples, and
-`torch.nn.parallel.DistributedDataParallel` averages the gradients of the W networks, so a process hands its own W times
-the gradient of its embeddings, and the average is the gradient of that one scalar.
+Every process computes the same scalar from the joined batch. Its gradient with respect to tensors that are the same on
+all processes is complete on each of them. The network is different: each process has embedded its local samples, and
+`torch.nn.parallel.DistributedDataParallel` averages the gradients of the W networks. So each process passes its network
+W times the gradient of its embeddings, and the average is the gradient of that one scalar.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ __all__ = [
     "exchange_sizes",
     "gather_batch",
     "gather_rows",
-    "own_part",
-    "own_rows",
+    "local_part",
+    "local_rows",
     "pool_across",
     "reduce_scores_across",
     "share_first",
@@ -31,19 +31,19 @@ Group = dist.ProcessGroup
 
 
 def exchange_sizes(x: Float[Tensor, "batch dim"], group: Group) -> tuple[list[int], bool]:
-    """How many rows each process has, and whether those of any want a gradient. On a GPU it is waited for."""
-    wants = x.requires_grad and torch.is_grad_enabled()
+    """Say how many rows each process has, and whether those of any require a gradient; this waits for a GPU."""
+    needs_grad = x.requires_grad and torch.is_grad_enabled()
     gathered = torch.empty(group.size(), dtype=torch.int64, device=x.device)
-    dist.all_gather_into_tensor(gathered, torch.tensor([2 * len(x) + wants], device=x.device), group)
-    said = gathered.tolist()
-    return [each // 2 for each in said], any(each % 2 for each in said)
+    dist.all_gather_into_tensor(gathered, torch.tensor([2 * len(x) + needs_grad], device=x.device), group)
+    counts = gathered.tolist()
+    return [count // 2 for count in counts], any(count % 2 for count in counts)
 
 
 @torch.no_grad()
 def share_first(tensors: Iterable[Tensor], group: Group) -> None:
-    """Give every process the values that the first one has."""
+    """Copy the values of the first process to all others."""
     for tensor in tensors:
-        # What is still on the CPU goes by the GPU, where the processes talk through GPUs alone.
+        # Tensors on the CPU are sent by the GPU where the processes communicate through GPUs alone.
         sent = tensor.detach().contiguous()
         sent = sent.cuda() if dist.get_backend(group) == "nccl" else sent
         dist.broadcast(sent, group=group, group_src=0)
@@ -56,67 +56,61 @@ def gather_batch(
     group: Group,
     sizes: Sequence[int],
 ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-    """The embeddings and labels of all processes, in the order of their ranks.
+    """Gather the embeddings and labels of all processes, in the order of their ranks.
 
     Args:
-        embeddings: This process's.
-        labels: Of these.
+        embeddings: The local ones.
+        labels: The labels of the local embeddings.
         group: The processes.
         sizes: How many rows each process has.
 
     Returns:
-        The joined embeddings twice, and the labels. From the first, each process derives a *part* of the scalar, as the
-        scores of its own classes: the gradients of all are summed. From the second, each derives the *whole* of it, so
-        that its own gradient is complete, and nothing is sent.
+        The joined embeddings twice, and the labels. From the first, each process derives a *part* of the scalar, such
+        as the scores of its shard of the classes: the gradients of all processes are summed. From the second, each
+        derives the *whole* scalar, so that the local gradient is complete, and nothing is sent.
     """
-    common = gather_rows(labels, group, sizes)
+    joined = gather_rows(labels, group, sizes)
     parts, whole = _Gather.apply(embeddings, group, tuple(sizes))  # type: ignore[misc]
-    return parts, whole, common
+    return parts, whole, joined
 
 
 def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
-    """The sum over the processes, from which each derives the whole scalar: the gradient passes as it is."""
+    """Sum over the processes, each of which derives the whole scalar from the sum: the gradient passes unchanged."""
     return _Sum.apply(x, group)  # type: ignore[return-value]
 
 
 def pool_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
-    """The sum over the processes, from which each derives a part of the scalar: the gradients of all are summed."""
+    """Sum over the processes, each of which derives a part of the scalar from the sum: the gradients are summed."""
     return _Pool.apply(x, group)  # type: ignore[return-value]
 
 
 def reduce_scores_across(
     positive: Float[Tensor, " batch"], negative: Float[Tensor, "*batch"], term: Float[Tensor, ""], group: Group
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
-    """Join what `proxemic.losses.scores.streaming.streamed_scores` found among each process's classes.
+    """Join what `proxemic.losses.scores.streaming.streamed_scores` computed for each process's shard of the classes.
 
-    The positives, a scalar negative (class-wise losses) and the terms are summed; the negatives of each sample, which
-    are log-sum-exps, become that of all classes. Two small all-reduces, of three floats a sample; for class-wise losses
-    one, of one.
+    The positives, a scalar negative (class-wise losses) and the terms are summed; the negatives per sample, which are
+    log-sum-exps, become those over all classes. This takes two all-reduces of three floats per sample in all; for
+    class-wise losses one, of one float per sample.
     """
     return _Reduce.apply(positive, negative, term, group)  # type: ignore[return-value]
 
 
-def own_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> Float[Tensor, "part *shape"]:
-    """The rows that this process works on, of rows that all processes hold alike; each gets the gradient of all.
+def local_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> Float[Tensor, "part *shape"]:
+    """Select the rows that this process works on; each process gets the gradient of all rows.
 
     Args:
         rows: The same on every process.
-        part: This process's: ``⌈rows/W⌉`` consecutive ones in the order of the ranks, fewer or none at the end.
+        part: ``⌈rows/W⌉`` consecutive rows in the order of the ranks, fewer or none at the end.
         group: The processes.
     """
-    return _OwnPart.apply(rows, part, group)  # type: ignore[return-value]
+    return _LocalPart.apply(rows, part, group)  # type: ignore[return-value]
 
 
 def gather_rows(
     x: Shaped[Tensor, "rows *shape"], group: Group, sizes: Sequence[int]
 ) -> Shaped[Tensor, "joined *shape"]:
-    """The rows of all processes, in the order of their ranks, without a gradient.
-
-    Args:
-        x: This process's.
-        group: The processes.
-        sizes: How many rows each has.
-    """
+    """Gather the rows of all processes, of which each has as many as ``sizes`` says, without a gradient."""
     most = max(sizes)
     joined = x.new_empty(group.size() * most, *x.shape[1:])
     dist.all_gather_into_tensor(joined, _padded(x, most), group)
@@ -125,18 +119,18 @@ def gather_rows(
     return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
 
 
-def own_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
-    """This process's rows of values that all processes hold alike.
+def local_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[int]) -> Float[Tensor, " rows"]:
+    """Select the rows of this process among values that are the same on every process.
 
-    Each derives a scalar from its own; what is trained is the mean of these, as of the networks' gradients in
-    `torch.nn.parallel.DistributedDataParallel`.
+    Each process derives a scalar from its rows; what is trained is the mean of these scalars, as
+    `torch.nn.parallel.DistributedDataParallel` takes the mean of gradients.
 
     Args:
         joined: The same on every process, in the order of the ranks.
         group: The processes.
-        sizes: How many rows each has.
+        sizes: How many rows each process has.
     """
-    return _OwnRows.apply(joined, group, tuple(sizes))  # type: ignore[return-value]
+    return _LocalRows.apply(joined, group, tuple(sizes))  # type: ignore[return-value]
 
 
 class _Gather(torch.autograd.Function):
@@ -151,10 +145,10 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, parts: Tensor | None, whole: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
         group, sizes = ctx.group, ctx.sizes
-        mine = [] if parts is None else [_reduce_scatter_rows(parts, group, sizes)]
+        grads = [] if parts is None else [_reduce_scatter_rows(parts, group, sizes)]
         if whole is not None:
-            mine.append(whole.split(sizes)[group.rank()])
-        return (sum(mine[1:], mine[0]) * group.size() if mine else None), None, None
+            grads.append(whole.split(sizes)[group.rank()])
+        return (sum(grads[1:], grads[0]) * group.size() if grads else None), None, None
 
 
 class _Sum(torch.autograd.Function):
@@ -205,7 +199,7 @@ class _Reduce(torch.autograd.Function):
         return positive, negative if share is None else negative * share, term, None
 
 
-class _OwnPart(torch.autograd.Function):
+class _LocalPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, part: slice, group: Group) -> Tensor:  # type: ignore[override]
         ctx.rows, ctx.group = len(rows), group
@@ -221,7 +215,7 @@ class _OwnPart(torch.autograd.Function):
         return whole[: ctx.rows], None, None
 
 
-class _OwnRows(torch.autograd.Function):
+class _LocalRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, joined: Tensor, group: Group, sizes: tuple[int, ...]) -> Tensor:  # type: ignore[override]
         ctx.group, ctx.sizes = group, sizes
@@ -243,9 +237,9 @@ def _reduce_scatter_rows(x: Tensor, group: Group, sizes: Sequence[int]) -> Tenso
     most, rank = max(sizes), group.rank()
     if min(sizes) < most:
         x = torch.cat([_padded(part, most) for part in x.split(list(sizes))])
-    mine = x.new_empty(most, *x.shape[1:])
-    dist.reduce_scatter_tensor(mine, x.contiguous(), group=group)
-    return mine[: sizes[rank]]
+    local = x.new_empty(most, *x.shape[1:])
+    dist.reduce_scatter_tensor(local, x.contiguous(), group=group)
+    return local[: sizes[rank]]
 
 
 def _padded(x: Tensor, rows: int) -> Tensor:

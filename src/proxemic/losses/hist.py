@@ -70,7 +70,7 @@ class HISTLoss(ProxyLoss):
 
     The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to that of the whole, which `proxemic.training.gradient_cache.embed_in_parts` makes.
+    of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
     Args:
         num_classes: Classes C ≥ 2.

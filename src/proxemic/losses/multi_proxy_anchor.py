@@ -26,7 +26,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
     32 is Proxy-Anchor's.
 
     Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.gradient_cache.embed_in_parts` makes that of the whole.
+    `proxemic.training.gradient_cache.embed_in_micro_batches` makes that of the whole.
 
     Args:
         num_classes: Classes C ≥ 2.

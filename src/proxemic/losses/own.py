@@ -7,6 +7,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
+from proxemic.arguments import call_with_known
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
 from proxemic.losses.checks import check_embeddings, check_labels, refuse_samples
@@ -97,7 +98,7 @@ def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normali
     >>> type(make_loss(lambda num_classes, embedding_size: nn.CrossEntropyLoss(), 3, 2)).__name__
     'OwnLoss'
     """
-    loss = make(num_classes=num_classes, embedding_size=embedding_size)
+    loss = call_with_known(make, num_classes=num_classes, embedding_size=embedding_size)
     if not isinstance(loss, ProxyLoss | PairwiseLoss):
         return OwnLoss(num_classes, embedding_size, loss)
     if normalized and isinstance(loss, ProxyLoss) and loss.reads_norms:

@@ -26,7 +26,7 @@ class PairwiseLoss(Described):
     memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
     from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
     memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole,
-    which `proxemic.training.gradient_cache.embed_in_parts` makes.
+    which `proxemic.training.gradient_cache.embed_in_micro_batches` makes.
 
     What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
     loss) and the memory. What it draws at random comes from torch's global generator.

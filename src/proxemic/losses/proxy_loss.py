@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
-from proxemic.distributed.gather import gather_rows, own_rows, reduce_scores_across, share_first, sum_across
+from proxemic.distributed.gather import gather_rows, local_rows, reduce_scores_across, share_first, sum_across
 from proxemic.losses.checks import (
     check_callable,
     check_count,
@@ -202,7 +202,7 @@ class ProxyLoss(Described, ABC):
             self._require_regularizers_of_shards("proxies are sharded")
         self._sharding = make_class_sharding(self._sharding, self.num_classes, sharded, group, even_batches)
         if sharded:
-            self._keep_shard(self._sharding.own)
+            self._keep_shard(self._sharding.local)
         replicated = [parameter for parameter in self.parameters() if not (sharded and parameter is self.proxies)]
         share_first([*replicated, *self.buffers()], self._sharding.group)
 
@@ -258,7 +258,7 @@ class ProxyLoss(Described, ABC):
             classes = SampledClasses.of(labels, len(self.proxies), self.sample_rate, sharding, parts.dtype)
             local, sampling = classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
-                held = bias if sharding is None or not sharding.sharded else bias[sharding.own]
+                held = bias if sharding is None or not sharding.sharded else bias[sharding.local]
                 sampling = replace(sampling, bias=classes.local_values(held).to(parts.dtype))
             proxies, terms, inside = self._regularized(classes.local_rows(self.proxies).to(parts.dtype), local.sampling)
             centers = self.centers(proxies, classes.local_rows)
@@ -275,7 +275,7 @@ class ProxyLoss(Described, ABC):
             terms = [*terms, term] if inside else terms
             if reduction == "none":
                 values = sum(terms, values) if weights is None else sum(terms, values) * weights
-                return values if sharding is None else own_rows(values, sharding.group, sizes)
+                return values if sharding is None else local_rows(values, sharding.group, sizes)
             return sum(terms, values.mean() if weights is None else (values * weights).sum() / weights.sum())
 
     def step_scoring(

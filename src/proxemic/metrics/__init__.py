@@ -1,38 +1,88 @@
-"""Judge embeddings: neighbours, ranking, clustering, proxies, verification, and how sure any of it is."""
+"""Evaluate embeddings: nearest neighbours, ranking, clustering, proxies, verification, and confidence intervals."""
 
-from proxemic.metrics.clustering import ClusteringMetrics as ClusteringMetrics
-from proxemic.metrics.clustering import adjusted_mutual_information as adjusted_mutual_information
-from proxemic.metrics.clustering import clustering_metrics as clustering_metrics
-from proxemic.metrics.clustering import normalized_mutual_information as normalized_mutual_information
-from proxemic.metrics.confidence import FEWEST_CLASSES as FEWEST_CLASSES
-from proxemic.metrics.confidence import MOST_RESAMPLES as MOST_RESAMPLES
-from proxemic.metrics.confidence import Interval as Interval
-from proxemic.metrics.confidence import PairedDifference as PairedDifference
-from proxemic.metrics.confidence import bootstrap_intervals as bootstrap_intervals
-from proxemic.metrics.confidence import bootstrap_statistic as bootstrap_statistic
-from proxemic.metrics.confidence import paired_differences as paired_differences
-from proxemic.metrics.neighbours import nearest_neighbours as nearest_neighbours
-from proxemic.metrics.proxies import average_distance_to_proxy as average_distance_to_proxy
-from proxemic.metrics.proxies import class_distances_to_proxy as class_distances_to_proxy
-from proxemic.metrics.proxies import proxy_accuracy as proxy_accuracy
-from proxemic.metrics.proxies import proxy_hits as proxy_hits
-from proxemic.metrics.ranking import map_at_k as map_at_k
-from proxemic.metrics.ranking import map_at_r as map_at_r
-from proxemic.metrics.ranking import mrr as mrr
-from proxemic.metrics.ranking import ndcg_at_k as ndcg_at_k
-from proxemic.metrics.ranking import precision_at_k as precision_at_k
-from proxemic.metrics.ranking import r_precision as r_precision
-from proxemic.metrics.ranking import recall_at_k as recall_at_k
-from proxemic.metrics.results import RetrievalMetrics as RetrievalMetrics
-from proxemic.metrics.retrieval import retrieval_metrics as retrieval_metrics
-from proxemic.metrics.verification import OperatingPoint as OperatingPoint
-from proxemic.metrics.verification import OperatingPoints as OperatingPoints
-from proxemic.metrics.verification import VerificationAccuracy as VerificationAccuracy
-from proxemic.metrics.verification import VerificationMetrics as VerificationMetrics
-from proxemic.metrics.verification import best_threshold as best_threshold
-from proxemic.metrics.verification import equal_error_rate as equal_error_rate
-from proxemic.metrics.verification import pair_distances as pair_distances
-from proxemic.metrics.verification import roc_auc as roc_auc
-from proxemic.metrics.verification import tar_at_far as tar_at_far
-from proxemic.metrics.verification import verification_accuracy as verification_accuracy
-from proxemic.metrics.verification import verification_metrics as verification_metrics
+from proxemic.metrics.clustering import (
+    ClusteringMetrics,
+    adjusted_mutual_information,
+    clustering_metrics,
+    kmeans_clusters,
+    normalized_mutual_information,
+)
+from proxemic.metrics.confidence import (
+    FEWEST_CLASSES,
+    MOST_RESAMPLES,
+    Interval,
+    PairedDifference,
+    bootstrap_intervals,
+    bootstrap_statistic,
+    paired_differences,
+)
+from proxemic.metrics.exact import Distance
+from proxemic.metrics.neighbours import nearest_neighbours
+from proxemic.metrics.proxies import average_distance_to_proxy, class_distances_to_proxy, proxy_accuracy, proxy_hits
+from proxemic.metrics.ranking import (
+    Divisor,
+    map_at_k,
+    map_at_r,
+    mrr,
+    ndcg_at_k,
+    precision_at_k,
+    r_precision,
+    recall_at_k,
+)
+from proxemic.metrics.results import RetrievalMetrics
+from proxemic.metrics.retrieval import retrieval_metrics
+from proxemic.metrics.verification import (
+    OperatingPoint,
+    OperatingPoints,
+    VerificationAccuracy,
+    VerificationMetrics,
+    best_threshold,
+    equal_error_rate,
+    pair_distances,
+    roc_auc,
+    tar_at_far,
+    verification_accuracy,
+    verification_metrics,
+)
+
+__all__ = [
+    "FEWEST_CLASSES",
+    "MOST_RESAMPLES",
+    "ClusteringMetrics",
+    "Distance",
+    "Divisor",
+    "Interval",
+    "OperatingPoint",
+    "OperatingPoints",
+    "PairedDifference",
+    "RetrievalMetrics",
+    "VerificationAccuracy",
+    "VerificationMetrics",
+    "adjusted_mutual_information",
+    "average_distance_to_proxy",
+    "best_threshold",
+    "bootstrap_intervals",
+    "bootstrap_statistic",
+    "class_distances_to_proxy",
+    "clustering_metrics",
+    "equal_error_rate",
+    "kmeans_clusters",
+    "map_at_k",
+    "map_at_r",
+    "mrr",
+    "ndcg_at_k",
+    "nearest_neighbours",
+    "normalized_mutual_information",
+    "pair_distances",
+    "paired_differences",
+    "precision_at_k",
+    "proxy_accuracy",
+    "proxy_hits",
+    "r_precision",
+    "recall_at_k",
+    "retrieval_metrics",
+    "roc_auc",
+    "tar_at_far",
+    "verification_accuracy",
+    "verification_metrics",
+]

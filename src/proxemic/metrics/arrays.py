@@ -17,10 +17,10 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
     """Let these arguments of a function also be NumPy arrays or lists of numbers, which become tensors.
 
     Args:
-        names: of arguments; None and whole numbers stay, and of a mapping the values are converted.
+        names: Of arguments; None and whole numbers stay, and of a mapping the values are converted.
 
     Raises:
-        ValueError: when the function is called, if one of them holds no numbers or is ragged; it is named.
+        ValueError: If, when the function is called, one of them holds no numbers or is ragged; it is named.
 
     >>> @take_arrays("points")
     ... def count(points):
@@ -49,11 +49,11 @@ def as_tensor(name: str, value: Any) -> Tensor:
     """Share the memory of an array, or copy a list.
 
     Args:
-        name: of the argument, for the message.
-        value: a tensor, which is returned as it is, or a NumPy array or list of numbers.
+        name: Of the argument, for the message.
+        value: A tensor, which is returned as it is, or a NumPy array or list of numbers.
 
     Raises:
-        ValueError: if it holds no numbers, or is ragged.
+        ValueError: If it holds no numbers, or is ragged.
     """
     if isinstance(value, Tensor):
         return value
@@ -67,6 +67,25 @@ def as_tensor(name: str, value: Any) -> Tensor:
             f"{name} is a {kind} but must be a tensor, or a NumPy array or nested list of numbers with rows of equal "
             "length"
         ) from error
+
+
+def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:
+    """Labels, numbers of groups or indices, as int64.
+
+    Args:
+        name: Of the argument, for the message.
+        values: One integer per row.
+        rows: How many there must be.
+        per: What there is one for, for the message.
+
+    Raises:
+        ValueError: If these are not integers, or not as many.
+    """
+    if values.shape != (rows,):
+        raise ValueError(f"{name} has shape {tuple(values.shape)} but must be [{rows}], one per {per}")
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{name} has {values.dtype} but must be int64; floats would merge large ids")
+    return values.long()
 
 
 def _converted(name: str, value: Any) -> Any:

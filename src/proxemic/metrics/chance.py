@@ -31,7 +31,7 @@ def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
     Args:
         num_relevant: R of each query.
         gallery: n of each query, at least R.
-        k: at least 1; may exceed the gallery.
+        k: At least 1; may exceed the gallery.
 
     >>> recall_at_k(torch.tensor([1, 2, 0]), torch.tensor([4, 4, 4]), 1)
     tensor([0.2500, 0.5000,    nan], dtype=torch.float64)

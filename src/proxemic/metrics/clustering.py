@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from proxemic.extras import optional_dependency
-from proxemic.metrics.arrays import take_arrays
-from proxemic.metrics.contingency import Average, contingency, weighted_ami, weighted_nmi
+from proxemic.metrics.arrays import as_integers, take_arrays
+from proxemic.metrics.contingency import EntropyMean, contingency, weighted_ami, weighted_nmi
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,9 +18,9 @@ class ClusteringMetrics:
     """Scores of one k-means.
 
     Args:
-        nmi: over the arithmetic mean of the entropies.
-        nmi_geometric: over their geometric mean.
-        ami: over the arithmetic mean; may be a little below 0.
+        nmi: Over the arithmetic mean of the entropies.
+        nmi_geometric: Over their geometric mean.
+        ami: Over the arithmetic mean; may be a little below 0.
         table: `contingency` of classes and clusters.
     """
 
@@ -39,7 +39,7 @@ def clustering_metrics(
     With one class there is one cluster, and all scores are 1. Where all rows are equal there is one cluster too, which
     says nothing about several classes, and all scores are 0.
 
-    Arguments and errors: as `kmeans_clusters`; `labels` holds one integer a row.
+    Arguments and errors: as `kmeans_clusters`; `labels` holds one integer per row.
 
     >>> points = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
     >>> found = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
@@ -64,7 +64,7 @@ def normalized_mutual_information(
     embeddings: Float[Tensor, "rows ..."],
     labels: Shaped[Tensor, "..."],
     *,
-    average: Average = "arithmetic",
+    average: EntropyMean = "arithmetic",
     seed: int = 0,
 ) -> float:
     r"""Mutual information of classes and k-means clusters, over the mean of their entropies, in [0, 1].
@@ -111,13 +111,13 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
     hour.
 
     Args:
-        embeddings: finite; `unit_rows` of them for a cosine embedding.
-        number: of clusters, at least 1.
-        seed: of the initialisation.
+        embeddings: Finite; `unit_rows` of them for a cosine embedding.
+        number: Of clusters, at least 1.
+        seed: Of the initialisation.
 
     Raises:
-        ValueError: where an argument is out of its range or of a wrong shape.
-        ModuleNotFoundError: without scikit-learn, of the extra `train`.
+        ValueError: If an argument is out of its range or of a wrong shape.
+        ModuleNotFoundError: Without scikit-learn, of the extra `train`.
 
     >>> kmeans_clusters(torch.tensor([[1.0], [1.0], [1.0]]), 2)
     tensor([0, 0, 0])
@@ -136,8 +136,8 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
     with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
         # Rows that differ by rounding alone may become equal once centred; then there are fewer clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
-    return torch.from_numpy(found).long()[place].to(embeddings.device)
+        clusters = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
+    return torch.from_numpy(clusters).long()[place].to(embeddings.device)
 
 
 def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows dim"]:
@@ -147,7 +147,7 @@ def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows di
     below 1e-23 leave the range of float32.
 
     Args:
-        embeddings: finite, dim at least 1; a row with other numbers becomes NaN.
+        embeddings: Finite, dim at least 1; a row with other numbers becomes NaN.
 
     >>> unit_rows(torch.tensor([[3e30, -4e30], [3e-30, 4e-30], [0.0, 0.0]]))
     tensor([[ 0.6000, -0.8000],
@@ -167,11 +167,7 @@ def _power_of_two(values: Float32[Tensor, "*values"]) -> Float32[Tensor, "*value
 def _table(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], seed: int
 ) -> Float64[Tensor, "classes clusters"]:
-    if labels.shape != embeddings.shape[:1]:
-        raise ValueError(f"labels has shape {tuple(labels.shape)} but must be [{len(embeddings)}], one a row")
-    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise ValueError(f"labels has {labels.dtype} but must be int64; floats would merge large ids")
-    labels = labels.long()
+    labels = as_integers("labels", labels, len(embeddings))
     return contingency(labels, kmeans_clusters(embeddings, max(1, len(labels.unique())), seed=seed))
 
 

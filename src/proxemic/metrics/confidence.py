@@ -22,7 +22,7 @@ from torch import Tensor
 
 from proxemic.metrics.arrays import take_arrays
 
-Average = Literal["queries", "classes"]
+AveragedOver = Literal["queries", "classes"]
 FEWEST_CLASSES = 20
 """Classes below which there is no interval."""
 
@@ -47,10 +47,10 @@ class PairedDifference:
     """How much the first model exceeds the second, with bounds as of `Interval`.
 
     Args:
-        difference: of the first less the second.
-        low: lower bound of the difference.
-        high: upper bound.
-        p_value: how often chance gives a difference as large, in either direction, where the models are equal.
+        difference: Of the first less the second.
+        low: Lower bound of the difference.
+        high: Upper bound.
+        p_value: How often chance gives a difference as large, in either direction, where the models are equal.
     """
 
     difference: float
@@ -64,7 +64,7 @@ def bootstrap_intervals(
     values: Mapping[str, Shaped[Tensor, "..."]],
     classes: Shaped[Tensor, "..."],
     *,
-    average: Average = "queries",
+    average: AveragedOver = "queries",
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -74,15 +74,15 @@ def bootstrap_intervals(
     Neither values nor bounds depend on the order of the queries.
 
     Args:
-        values: of each query, by metric; NaN where the query has none and is left out of the mean.
-        classes: one integer a query.
-        average: over queries, or over classes of the mean over each one's queries.
-        level: of confidence, in (0, 1).
-        resamples: how often classes are drawn, from 1 to `MOST_RESAMPLES`.
-        seed: of the draws.
+        values: Of each query, by metric; NaN where the query has none and is left out of the mean.
+        classes: One integer per query.
+        average: Over queries, or over classes of the mean over each one's queries.
+        level: Of confidence, in (0, 1).
+        resamples: How often classes are drawn, from 1 to `MOST_RESAMPLES`.
+        seed: Of the draws.
 
     Raises:
-        ValueError: where an argument is out of its range or of a wrong shape, or a metric has no value at all.
+        ValueError: If an argument is out of its range or of a wrong shape, or a metric has no value at all.
 
     >>> classes = torch.arange(120) // 3  # 40 of them, every fourth of which is never found
     >>> bootstrap_intervals({"recall@1": (classes % 4 > 0).float()}, classes)
@@ -110,14 +110,14 @@ def bootstrap_statistic(
     nothing to the interval: of simulated ones of NMI and AMI at level 0.95, nine in ten covered the truth.
 
     Args:
-        statistic: its values when each class counts as often as its weight, a whole number, says.
-        num_classes: classes, at least 1.
-        level: of confidence, in (0, 1).
-        resamples: how often classes are drawn, from 1 to `MOST_RESAMPLES`.
-        seed: of the draws.
+        statistic: Its values when each class counts as often as its weight, a whole number, says.
+        num_classes: Classes, at least 1.
+        level: Of confidence, in (0, 1).
+        resamples: How often classes are drawn, from 1 to `MOST_RESAMPLES`.
+        seed: Of the draws.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> from proxemic.metrics.contingency import contingency, weighted_nmi
     >>> table = contingency(torch.arange(60) // 2, torch.arange(60) // 3)
@@ -139,7 +139,7 @@ def paired_differences(
     second: Mapping[str, Shaped[Tensor, "..."]],
     classes: Shaped[Tensor, "..."],
     *,
-    average: Average = "queries",
+    average: AveragedOver = "queries",
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -153,16 +153,16 @@ def paired_differences(
     least 0.0625. It is not corrected for looking at several metrics.
 
     Args:
-        first: values of each query, by metric, of one model.
-        second: of the other; the same metrics, with NaN for the same queries.
-        classes: one integer a query.
-        average: as in `bootstrap_intervals`, like the next two.
-        level: of confidence.
-        resamples: how often classes are drawn, and models are exchanged.
-        seed: of the draws.
+        first: Values of each query, by metric, of one model.
+        second: Of the other; the same metrics, with NaN for the same queries.
+        classes: One integer per query.
+        average: As in `bootstrap_intervals`, like the next two.
+        level: Of confidence.
+        resamples: How often classes are drawn, and models are exchanged.
+        seed: Of the draws.
 
     Raises:
-        ValueError: as `bootstrap_intervals`, or where the models have values for different metrics or queries.
+        ValueError: As `bootstrap_intervals`, or if the models have values for different metrics or queries.
 
     >>> better, worse = torch.tensor([1.0, 0.8, 0.9, 0.6]), torch.tensor([0.5, 0.3, 0.4, 0.6])
     >>> paired_differences({"map@r": better}, {"map@r": worse}, torch.tensor([0, 1, 2, 3]))["map@r"].p_value
@@ -214,7 +214,7 @@ def _check(average: str, level: float, resamples: int) -> None:
 
 
 def _class_sums(
-    values: Mapping[str, Shaped[Tensor, "..."]], classes: Shaped[Tensor, "..."], average: Average
+    values: Mapping[str, Shaped[Tensor, "..."]], classes: Shaped[Tensor, "..."], average: AveragedOver
 ) -> _ClassSums:
     if classes.ndim != 1 or classes.dtype.is_floating_point or classes.dtype.is_complex or classes.dtype == torch.bool:
         raise ValueError(
@@ -228,7 +228,7 @@ def _class_sums(
     means, sums, counts = {}, [], []
     for name, each in values.items():
         if each.shape != classes.shape:
-            raise ValueError(f"{name} has shape {tuple(each.shape)} but must be [{len(classes)}], one a query")
+            raise ValueError(f"{name} has shape {tuple(each.shape)} but must be [{len(classes)}], one per query")
         each = each.cpu().double()[order]
         known = ~each.isnan()
         if not bool(known.any()):

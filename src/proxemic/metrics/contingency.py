@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-Average = Literal["arithmetic", "geometric"]
+EntropyMean = Literal["arithmetic", "geometric"]
 _SAME = 1e-12  # nats; partitions of n rows that differ do so by more than 1/n
 
 
@@ -39,17 +39,17 @@ def weighted_nmi(
     table: Float64[Tensor, "classes clusters"],
     weights: Float64[Tensor, "resamples classes"],
     *,
-    average: Average = "arithmetic",
+    average: EntropyMean = "arithmetic",
 ) -> Float64[Tensor, "resamples"]:
     """NMI where each row of a class counts as often as the class's weight says, at the same clusters.
 
     Args:
-        table: as of `contingency`.
-        weights: at least 0, and not all 0.
-        average: which mean of the two entropies.
+        table: As of `contingency`.
+        weights: At least 0, and not all 0.
+        average: Which mean of the two entropies.
 
     Raises:
-        ValueError: where `average` is not one of the two.
+        ValueError: If `average` is not one of the two.
 
     >>> table = contingency(torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 1]))
     >>> weighted_nmi(table, torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.float64))
@@ -81,7 +81,7 @@ def weighted_ami(
     return torch.where(classes + clusters - 2 * mutual < _SAME, 1.0, score)
 
 
-def expected_nmi(table: Float64[Tensor, "classes clusters"], *, average: Average = "arithmetic") -> float:
+def expected_nmi(table: Float64[Tensor, "classes clusters"], *, average: EntropyMean = "arithmetic") -> float:
     """Mean NMI of random clusters that have the sizes of those of the table; for AMI this is 0 by definition.
 
     >>> table = contingency(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]))

@@ -22,16 +22,16 @@ class ExactRows:
     """Embeddings as rows of whole numbers of steps, made from float32 where they are needed.
 
     Args:
-        embeddings: finite, read as float32; on an MPS device, which has no float64, they are taken to the CPU.
-        name: of the argument, for messages.
+        embeddings: Finite, read as float32; on an MPS device, which has no float64, they are taken to the CPU.
+        name: Of the argument, for messages.
 
     Raises:
-        ValueError: where the embeddings have no dimension, or are NaN or infinite in float32.
+        ValueError: If the embeddings have no dimension, or are NaN or infinite in float32.
     """
 
     def __init__(self, embeddings: Float[Tensor, "rows dim"], name: str) -> None:
         if embeddings.shape[1] == 0:
-            raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but needs at least one dimension a row")
+            raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but needs at least one dimension per row")
         rows = embeddings.detach().float()
         self.rows: Float32[Tensor, "rows dim"] = rows.cpu() if rows.device.type == "mps" else rows
         self._bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
@@ -69,7 +69,7 @@ class ExactRows:
         return largest / torch.frexp(largest).mantissa * 2.0**-self._bits
 
 
-def pair_distances(
+def row_distances(
     left: ExactRows,
     right: ExactRows,
     left_rows: Int64[Tensor, "pairs"],

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
 
-from proxemic.metrics.arrays import take_arrays
-from proxemic.metrics.exact import Distance, ExactRows, distance_block, pair_distances
+from proxemic.metrics.arrays import as_integers, take_arrays
+from proxemic.metrics.exact import Distance, ExactRows, distance_block, row_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
 EXACT_ROWS, EXACT_COLUMNS = 512, 4096  # of a float64 tile: 16 MB
@@ -40,22 +40,22 @@ def nearest_neighbours(
     query of a chunk.
 
     Args:
-        queries: finite.
-        gallery: finite.
-        k: from 1 to the number of gallery rows, less one where `exclude` is given.
-        distance: which distance.
-        exclude: index of the gallery row that is the query itself, or -1 where there is none.
-        query_sequences: number of the sequence (a burst, a video) of each query, below 0 for none. It does not see the
+        queries: Finite.
+        gallery: Finite.
+        k: From 1 to the number of gallery rows, less one where `exclude` is given.
+        distance: Which distance.
+        exclude: Index of the gallery row that is the query itself, or -1 where there is none.
+        query_sequences: Number of the sequence (a burst, a video) of each query, below 0 for none. It does not see the
             gallery rows of its own sequence; where fewer than k are left, infinite distances and indices of -1 follow.
-        gallery_sequences: likewise of each row of the gallery.
-        chunk_size: queries compared with the gallery at once; None takes 1,024. The result is the same for every
+        gallery_sequences: Likewise of each row of the gallery.
+        chunk_size: Queries compared with the gallery at once; None takes 1,024. The result is the same for every
             value.
 
     Returns:
-        distances and indices.
+        Distances and indices.
 
     Raises:
-        ValueError: where an argument is out of its range, or embeddings are NaN or infinite.
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
 
     >>> points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
     >>> nearest_neighbours(points, points, k=2, distance="euclidean", exclude=torch.arange(3))
@@ -100,15 +100,15 @@ class NeighbourSearch:
     """What the neighbours of queries are found with, in two ways: nearly and exactly.
 
     Args:
-        queries: finite.
-        gallery: finite; the same tensor where the queries search themselves.
-        distance: which distance.
-        exclude: index of the gallery row that is the query itself, or -1 where there is none.
-        query_sequences: as in `nearest_neighbours`, like the next.
-        gallery_sequences: of the gallery.
+        queries: Finite.
+        gallery: Finite; the same tensor where the queries search themselves.
+        distance: Which distance.
+        exclude: Index of the gallery row that is the query itself, or -1 where there is none.
+        query_sequences: As in `nearest_neighbours`, like the next.
+        gallery_sequences: Of the gallery.
 
     Raises:
-        ValueError: where the distance is unknown, embeddings are NaN or infinite, or sequences are no integers.
+        ValueError: If the distance is unknown, embeddings are NaN or infinite, or sequences are no integers.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class NeighbourSearch:
             raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
         if queries.shape[1] != gallery.shape[1]:
             raise ValueError(
-                f"gallery has {gallery.shape[1]} dimensions a row but queries {queries.shape[1]}; they must agree"
+                f"gallery has {gallery.shape[1]} dimensions per row but queries {queries.shape[1]}; they must agree"
             )
         self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
         self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
@@ -149,11 +149,11 @@ class NeighbourSearch:
     def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
         """List the k nearest rows of the gallery and some more, for rounding to have its way with."""
         sequences = None if self.sequences is None else (self.sequences[0][rows], self.sequences[1])
-        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), self._own(rows), sequences)
+        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), self._itself(rows), sequences)
 
-    def distances(self, rows: Int64[Tensor, "pairs"], found: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
+    def distances(self, rows: Int64[Tensor, "pairs"], gallery_rows: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
         """Exact distances of queries to rows of the gallery."""
-        return pair_distances(self.queries, self.gallery, rows, found, self.distance).float()
+        return row_distances(self.queries, self.gallery, rows, gallery_rows, self.distance).float()
 
     def compare_with_all(
         self,
@@ -164,9 +164,9 @@ class NeighbourSearch:
         """Compare exactly with the whole gallery: the k smallest keys of each query, in order.
 
         Args:
-            rows: which queries, `EXACT_ROWS` at most.
-            k: how many.
-            labels: of all queries and of the gallery: of rows at the same distance the irrelevant come first.
+            rows: Which queries, `EXACT_ROWS` at most.
+            k: How many.
+            labels: Of all queries and of the gallery: of rows at the same distance the irrelevant come first.
         """
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
         for part, distances in self.exact_tiles(rows):
@@ -189,28 +189,24 @@ class NeighbourSearch:
 
     def left_out(self, rows: Int64[Tensor, "queries"], part: slice) -> Bool[Tensor, "queries columns"] | None:
         """Which of successive rows of the gallery a query does not see: itself and its sequence; None: it sees all."""
-        own, left_out = self._own(rows), None
-        if own is not None:
-            left_out = own[:, None] == torch.arange(part.start, part.stop, device=self.device)
+        itself, left_out = self._itself(rows), None
+        if itself is not None:
+            left_out = itself[:, None] == torch.arange(part.start, part.stop, device=self.device)
         if self.sequences is not None:
             same = self.sequences[0][rows, None] == self.sequences[1][part]
             left_out = same if left_out is None else left_out | same
         return left_out
 
-    def _own(self, rows: Int64[Tensor, "queries"]) -> Int64[Tensor, "queries"] | None:
+    def _itself(self, rows: Int64[Tensor, "queries"]) -> Int64[Tensor, "queries"] | None:
         return None if self.exclude is None else self.exclude[rows]
 
 
 def check_exclude(exclude: Shaped[Tensor, "..."], queries: int, gallery: int) -> Int64[Tensor, "queries"]:
-    """Indices of gallery rows, or -1, one a query; `ValueError` for anything else."""
-    if exclude.shape != (queries,) or exclude.is_floating_point() or exclude.dtype == torch.bool:
-        raise ValueError(
-            f"exclude has {exclude.dtype} and shape {tuple(exclude.shape)} but must be int64 and [{queries}], one a "
-            "query"
-        )
+    """Indices of gallery rows, or -1, one per query; `ValueError` for anything else."""
+    exclude = as_integers("exclude", exclude, queries, "query")
     if bool(((exclude < -1) | (exclude >= gallery)).any()):
         raise ValueError(f"exclude holds an index outside -1 to {gallery - 1}, the rows of the gallery")
-    return exclude.long()
+    return exclude
 
 
 def check_sequences(
@@ -221,13 +217,8 @@ def check_sequences(
         return None
     if queries is None or gallery is None:
         raise ValueError("query_sequences and gallery_sequences go together; pass both, with -1 for no sequence")
-    for name, each, rows in (("query", queries, num_queries), ("gallery", gallery, num_gallery)):
-        if each.shape != (rows,) or each.is_floating_point() or each.is_complex() or each.dtype == torch.bool:
-            raise ValueError(
-                f"{name}_sequences has {each.dtype} and shape {tuple(each.shape)} but must be int64 and [{rows}], one "
-                "a row, below 0 for none"
-            )
-    queries, gallery = queries.long(), gallery.long()
+    queries = as_integers("query_sequences", queries, num_queries)
+    gallery = as_integers("gallery_sequences", gallery, num_gallery)
     return queries.where(queries >= 0, -2), gallery.clamp(min=-1)
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.metrics.arrays import take_arrays
+from proxemic.metrics.arrays import as_integers, take_arrays
 from proxemic.metrics.neighbours import Distance, nearest_neighbours
 
 _NUMBERS = 2**21  # float64 coordinates held at once: 16 MB
@@ -20,16 +20,16 @@ def average_distance_to_proxy(
 
     $$\text{AvgDTP} = \frac{1}{C} \sum_{c=1}^{C} \frac{1}{|P_c|} \sum_{e \in P_c} \lVert e - p_c \rVert$$
 
-    where $P_c$ are the embeddings of class c. With several proxies a class, $p_c$ is the nearest of them. Classes
+    where $P_c$ are the embeddings of class c. With several proxies per class, $p_c$ is the nearest of them. Classes
     without samples are left out. Nothing is normalised: where the loss compares directions, give unit rows.
 
     Args:
-        embeddings: finite, of training images.
-        labels: class of each row, from 0 to classes - 1.
+        embeddings: Finite, of training images.
+        labels: Class of each row, from 0 to classes - 1.
         proxies: `[classes, proxies, dim]`, finite.
 
     Raises:
-        ValueError: where an argument is out of its range or of a wrong shape.
+        ValueError: If an argument is out of its range or of a wrong shape.
 
     Source: DeMoor and Prevost, Realigned Softmax Warping for Deep Metric Learning, equation 9 and Table III.
 
@@ -104,20 +104,20 @@ def proxy_hits(
 ) -> Bool[Tensor, "rows"]:
     """Whether the nearest proxy of each sample is of its class; not where one of another class is as near.
 
-    A loss that pools the scores of a class's proxies may predict another class; with one proxy a class it predicts
+    A loss that pools the scores of a class's proxies may predict another class; with one proxy per class it predicts
     the same. Memory does not grow with rows times classes: neighbours are searched as `nearest_neighbours` does,
     and the result is the same for every order of the rows and of the classes.
 
     For an interval of `proxy_accuracy` each sample is a value, and whole classes are drawn.
 
     Args:
-        embeddings: finite.
-        labels: class of each row, from 0 to classes - 1.
+        embeddings: Finite.
+        labels: Class of each row, from 0 to classes - 1.
         proxies: `[classes, proxies, dim]`, finite.
-        distance: which the loss trains for.
+        distance: Which the loss trains for.
 
     Raises:
-        ValueError: where an argument is out of its range or of a wrong shape.
+        ValueError: If an argument is out of its range or of a wrong shape.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     >>> labels = torch.tensor([0, 0, 1])
@@ -129,12 +129,12 @@ def proxy_hits(
     0.6666666666666666
     """
     embeddings, labels, proxies = _checked(embeddings, labels, proxies)
-    classes, each = proxies.shape[:2]
+    classes, per_class = proxies.shape[:2]
     # One more than a class has: the nearest proxy of another class is surely among them.
-    k = min(each + 1, classes * each)
-    distances, found = nearest_neighbours(embeddings, proxies.flatten(0, 1), k=k, distance=distance)
-    own = found // each == labels[:, None]
-    inside, outside = (distances.masked_fill(other, torch.inf).amin(1) for other in (~own, own))
+    k = min(per_class + 1, classes * per_class)
+    distances, nearest = nearest_neighbours(embeddings, proxies.flatten(0, 1), k=k, distance=distance)
+    of_class = nearest // per_class == labels[:, None]
+    inside, outside = (distances.masked_fill(mask, torch.inf).amin(1) for mask in (~of_class, of_class))
     return inside < outside
 
 
@@ -149,13 +149,9 @@ def _checked(
     if proxies.ndim != 3 or proxies.shape[2] != embeddings.shape[1] or 0 in proxies.shape:
         raise ValueError(
             f"proxies has shape {tuple(proxies.shape)} but must be [classes, proxies, {embeddings.shape[1]}]; "
-            "one proxy a class is [classes, 1, dim]"
+            "one proxy per class is [classes, 1, dim]"
         )
-    if labels.shape != embeddings.shape[:1]:
-        raise ValueError(f"labels has shape {tuple(labels.shape)} but must be [{len(embeddings)}], one a row")
-    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise ValueError(f"labels has {labels.dtype} but must be int64, the index of a class of proxies")
-    labels = labels.to(embeddings.device, torch.int64)
+    labels = as_integers("labels", labels, len(embeddings)).to(embeddings.device)
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(proxies):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Retrieval metrics of one ranked list a query, as pure functions of relevance.
+"""Retrieval metrics of one ranked list per query, as pure functions of relevance.
 
 Every function takes the relevance of the neighbours in ranked order, 1 (relevant) or 0, and the number of
-relevant items in the whole gallery, and returns one float64 value in [0, 1] a query. Places beyond the end of the
+relevant items in the whole gallery, and returns one float64 value in [0, 1] per query. Places beyond the end of the
 list count as not relevant. A query without relevant items has no defined value and gets NaN.
 
 The five rankings of Table 3 in the Multi-Proxy Anchor paper, which divides MAP@k by k, each with four relevant items:
@@ -46,11 +46,11 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
 
     Args:
         relevance: 0 or 1, in ranked order.
-        num_relevant: relevant items in the gallery, at least as many as the row of `relevance` has.
-        k: at least 1; may exceed the number of places.
+        num_relevant: Relevant items in the gallery, at least as many as the row of `relevance` has.
+        k: At least 1; may exceed the number of places.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> recall_at_k(torch.tensor([[0, 1, 0], [0, 0, 1]]), torch.tensor([1, 2]), 2)
     tensor([1., 0.], dtype=torch.float64)
@@ -112,16 +112,16 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
     Args:
-        relevance: as in `recall_at_k`, like the next two.
+        relevance: As in `recall_at_k`, like the next two.
         num_relevant: R of each query.
-        k: how many places.
-        divisor: what the sum is divided by: `min`, min(k, R), of which a perfect list has 1; `k`, as in the
+        k: How many places.
+        divisor: What the sum is divided by: `min`, min(k, R), of which a perfect list has 1; `k`, as in the
             Multi-Proxy Anchor paper; `hits`, the relevant items among the first k, as in Open Metric Learning and
             torchmetrics, where finding one at the first place and missing the others is worth 1; `R`, as in
             pytorch-metric-learning.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> rankings, two = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2])
     >>> map_at_k(rankings, two, 4)
@@ -198,7 +198,7 @@ def _checked(
         raise ValueError("relevance has no places; rank at least one neighbour")
     hits = relevance.double()
     if not bool(((hits == 0) | (hits == 1)).all()):
-        raise ValueError("relevance holds values other than 0 and 1; pass one 0 or 1 a neighbour")
+        raise ValueError("relevance holds values other than 0 and 1; pass one 0 or 1 per neighbour")
     if bool((hits.sum(1) > num_relevant).any()):
         raise ValueError("num_relevant is below the hits in relevance; pass the count over the whole gallery")
     return hits
@@ -208,14 +208,14 @@ def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: 
     """Average precision over the whole list, from the ranks of all R relevant items.
 
     Args:
-        ranks: from 1, in ascending order; infinite beyond the R-th.
+        ranks: From 1, in ascending order; infinite beyond the R-th.
         num_relevant: R of each query, at least 1.
 
     >>> average_precision(torch.tensor([[1.0, 4.0], [5.0, torch.inf]]).double(), torch.tensor([2, 1]))
     tensor([0.7500, 0.2000], dtype=torch.float64)
     """
-    found = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
-    return _whole_steps(found / ranks, num_relevant[:, None]).sum(1) / num_relevant
+    number = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
+    return _whole_steps(number / ranks, num_relevant[:, None]).sum(1) / num_relevant
 
 
 def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]) -> Values:

@@ -21,7 +21,7 @@ def ranked_relevance(
     distances computed exactly: the order among the relevant ones does not matter.
 
     Returns:
-        relevance, and for which queries it is certain; the others need the whole gallery.
+        Relevance, and for which queries it is certain; the others need the whole gallery.
     """
     listed = search.shortlist(rows, k)
     relevant = query_labels[rows, None] == gallery_labels[listed.indices]

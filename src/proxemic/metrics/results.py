@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
+from proxemic.metrics.arrays import as_integers
 from proxemic.metrics.clustering import ClusteringMetrics
-from proxemic.metrics.confidence import Average, Interval, bootstrap_intervals, bootstrap_statistic
+from proxemic.metrics.confidence import AveragedOver, Interval, bootstrap_intervals, bootstrap_statistic
 from proxemic.metrics.contingency import weighted_ami, weighted_nmi
 
 
@@ -18,14 +18,14 @@ class RetrievalMetrics(dict[str, float]):
     """Metric values in [0, 1] by name, and what they are made of.
 
     Args:
-        values: the averages.
-        per_query: value of each query by metric, NaN where it was left out, having no relevant item.
-        labels: class of each query.
-        average: what the values are averages over.
-        clustering: where k-means was asked for, what it found.
-        chance: what the values would be, on average, with random rankings and random clusters of the same sizes; see
+        values: The averages.
+        per_query: Value of each query by metric, NaN where it was left out, having no relevant item.
+        labels: Class of each query.
+        average: What the values are averages over.
+        clustering: Where k-means was asked for, what it found.
+        chance: What the values would be, on average, with random rankings and random clusters of the same sizes; see
             `proxemic.metrics.chance`.
-        expected: value of each query under a random ranking, as `per_query`.
+        expected: Value of each query under a random ranking, as `per_query`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RetrievalMetrics(dict[str, float]):
         *,
         per_query: Mapping[str, Float64[Tensor, "queries"]],
         labels: Int64[Tensor, "queries"],
-        average: Average = "queries",
+        average: AveragedOver = "queries",
         clustering: ClusteringMetrics | None = None,
         chance: Mapping[str, float] = MappingProxyType({}),
         expected: Mapping[str, Float64[Tensor, "queries"]] = MappingProxyType({}),
@@ -42,20 +42,20 @@ class RetrievalMetrics(dict[str, float]):
         super().__init__(values)
         self.per_query = dict(per_query)
         self.labels = labels
-        self.average: Average = average
+        self.average: AveragedOver = average
         self.clustering = clustering
         self.chance = dict(chance)
         self.expected = dict(expected)
 
     @property
-    def judged(self) -> Bool[Tensor, "queries"]:
+    def evaluated(self) -> Bool[Tensor, "queries"]:
         """Which queries have a relevant item, and so a value."""
         return ~next(iter(self.per_query.values())).isnan()
 
     @property
     def queries(self) -> int:
-        """Number of queries that were judged."""
-        return int(self.judged.sum())
+        """Number of queries that were evaluated."""
+        return int(self.evaluated.sum())
 
     @property
     def left_out(self) -> int:
@@ -63,8 +63,9 @@ class RetrievalMetrics(dict[str, float]):
         return len(self.labels) - self.queries
 
     def per_class(self) -> dict[int, dict[str, float]]:
-        """Means over the queries of each class that has any judged, by label in ascending order.
+        """Means over the queries of each class with an evaluated query, by label in ascending order.
 
+        >>> import torch
         >>> from proxemic.metrics import retrieval_metrics
         >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
         >>> {label: metrics["recall@1"] for label, metrics in found.per_class().items()}
@@ -78,26 +79,22 @@ class RetrievalMetrics(dict[str, float]):
         Clustering is of the gallery and has no part here, and metrics of one's own have none.
 
         Args:
-            groups: One integer a query, below 0 for none.
+            groups: One integer per query, below 0 for none.
 
         Returns:
-            by group in ascending order, those with a query that was judged.
+            By group in ascending order, those with a query that was evaluated.
 
         Raises:
-            ValueError: where there is not one integer a query.
+            ValueError: If there is not one integer per query.
 
+        >>> import torch
         >>> from proxemic.metrics import retrieval_metrics
         >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2]], torch.tensor([5, 5, 7, 7]), recall_at=(1,))
         >>> {group: part["recall@1"] for group, part in found.by_group(torch.tensor([0, 1, 1, 1])).items()}
         {0: 1.0, 1: 0.333...}
         """
-        if groups.shape != self.labels.shape or groups.is_floating_point() or groups.dtype == torch.bool:
-            raise ValueError(
-                f"groups has {groups.dtype} and shape {tuple(groups.shape)} but must be int64 and "
-                f"[{len(self.labels)}], one a query"
-            )
-        groups, parts = groups.cpu(), {}
-        for group in groups[self.judged & (groups >= 0)].unique().tolist():
+        groups, parts = as_integers("groups", groups, len(self.labels), "query").cpu(), {}
+        for group in groups[self.evaluated & (groups >= 0)].unique().tolist():
             chosen = groups == group
             labels = self.labels[chosen]
             values = {name: each[chosen] for name, each in self.per_query.items()}
@@ -118,25 +115,25 @@ class RetrievalMetrics(dict[str, float]):
         See `bootstrap_intervals`, also for why they are NaN with few classes; for NMI and AMI `bootstrap_statistic`,
         with the same clusters. AMI is slow and has a tenth of the resamples.
         """
-        found = bootstrap_intervals(
+        intervals = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
         )
         if self.clustering is None:
-            return found
+            return intervals
         table = self.clustering.table
         statistics = {
             "nmi": (partial(weighted_nmi, table), resamples),
             "nmi_geometric": (partial(weighted_nmi, table, average="geometric"), resamples),
             "ami": (partial(weighted_ami, table), -(-resamples // 10)),
         }
-        return found | {
+        return intervals | {
             name: bootstrap_statistic(statistic, len(table), level=level, resamples=times, seed=seed)
             for name, (statistic, times) in statistics.items()
         }
 
 
 def averages(
-    values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: Average
+    values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"], average: AveragedOver
 ) -> dict[str, float]:
     """Mean of each metric over the queries, or over the classes of the means of their queries."""
     parts = [values] if average == "queries" else by_class(values, labels).values()

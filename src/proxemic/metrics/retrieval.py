@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics import chance, ranking
-from proxemic.metrics.arrays import take_arrays
+from proxemic.metrics.arrays import as_integers, take_arrays
 from proxemic.metrics.clustering import ClusteringMetrics, clustering_metrics, unit_rows
-from proxemic.metrics.confidence import Average
+from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.contingency import expected_nmi
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, check_exclude, check_sequences, relevance_of
@@ -42,7 +42,7 @@ def retrieval_metrics(
     exclude: Shaped[Tensor, "..."] | None = None,
     query_sequences: Shaped[Tensor, "..."] | None = None,
     gallery_sequences: Shaped[Tensor, "..."] | None = None,
-    average: Average = "queries",
+    average: AveragedOver = "queries",
     chunk_size: int | None = None,
 ) -> RetrievalMetrics:
     """Judge embeddings by how well each query finds the gallery items of its class.
@@ -60,37 +60,37 @@ def retrieval_metrics(
     Embeddings and what goes with them may also be NumPy arrays or lists.
 
     Args:
-        queries: finite embeddings, read as float32.
-        query_labels: one integer a query.
-        gallery: finite embeddings to search, or None for the queries themselves.
-        gallery_labels: one integer a row of the gallery.
-        distance: which distance ranks the gallery.
-        recall_at: each K of Recall@K, at least 1; it may exceed the gallery, as in the next three.
-        precision_at: each k of Precision@k.
-        map_at: each k of MAP@k.
-        map_divisors: what each MAP@k is divided by, as in `map_at_k`: `min` gives `map@k`, and `k`, `hits` and `R`
+        queries: Finite embeddings, read as float32.
+        query_labels: One integer per query.
+        gallery: Finite embeddings to search, or None for the queries themselves.
+        gallery_labels: One integer per row of the gallery.
+        distance: Which distance ranks the gallery.
+        recall_at: Each K of Recall@K, at least 1; it may exceed the gallery, as in the next three.
+        precision_at: Each k of Precision@k.
+        map_at: Each k of MAP@k.
+        map_divisors: What each MAP@k is divided by, as in `map_at_k`: `min` gives `map@k`, and `k`, `hits` and `R`
             give `map_over_k@k`, `map_over_hits@k` and `map_over_r@k`.
-        ndcg_at: each k of nDCG@k.
-        map: also the mean average precision over the whole list.
-        mrr: also the mean reciprocal rank. Where the list of neighbours does not reach the relevant items that these
+        ndcg_at: Each k of nDCG@k.
+        map: Also the mean average precision over the whole list.
+        mrr: Also the mean reciprocal rank. Where the list of neighbours does not reach the relevant items that these
             two need, those of the whole gallery before each are counted by exact distances: some times the work.
-        nmi: also cluster the gallery by k-means (unit rows for the cosine distance) with as many clusters as classes;
+        nmi: Also cluster the gallery by k-means (unit rows for the cosine distance) with as many clusters as classes;
             needs scikit-learn.
-        exclude: for a gallery that overlaps the queries: index of the gallery row that is the query itself, or -1
+        exclude: For a gallery that overlaps the queries: index of the gallery row that is the query itself, or -1
             where there is none.
-        query_sequences: number of the sequence of each query, below 0 for none; without a gallery alone.
-        gallery_sequences: likewise of each row of the gallery.
-        average: over all queries alike, or over classes: the mean of the means of each class's queries, in which
+        query_sequences: Number of the sequence of each query, below 0 for none; without a gallery alone.
+        gallery_sequences: Likewise of each row of the gallery.
+        average: Over all queries alike, or over classes: the mean of the means of each class's queries, in which
             small classes count as much as large ones.
-        chunk_size: queries compared with the gallery at once; None takes 1,024. Memory: as `nearest_neighbours`.
+        chunk_size: Queries compared with the gallery at once; None takes 1,024. Memory: as `nearest_neighbours`.
 
     Returns:
-        a dict with the keys `recall@K`, `precision@k`, `map@k`, `ndcg@k`, `map`, `mrr` as asked, and `map@r` and
+        A dict with the keys `recall@K`, `precision@k`, `map@k`, `ndcg@k`, `map`, `mrr` as asked, and `map@r` and
         `r_precision` always; with `nmi` also `nmi`, `nmi_geometric` and `ami`. It knows more: see `RetrievalMetrics`.
 
     Raises:
-        ValueError: where an argument is out of its range, or no query has a relevant item.
-        ModuleNotFoundError: for NMI without scikit-learn, of the extra `train`.
+        ValueError: If an argument is out of its range, or no query has a relevant item.
+        ModuleNotFoundError: For NMI without scikit-learn, of the extra `train`.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
     >>> found = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), recall_at=(1, 2))
@@ -113,12 +113,12 @@ def retrieval_metrics(
         gallery, gallery_labels, gallery_sequences = queries, query_labels, query_sequences
         itself = torch.arange(len(queries), device=queries.device)
     elif gallery_labels is None:
-        raise ValueError("gallery is given without gallery_labels; pass one integer a row of the gallery")
+        raise ValueError("gallery is given without gallery_labels; pass one integer per row of the gallery")
     else:
         gallery_labels = _labels("gallery_labels", gallery_labels, "gallery", gallery)
     if gallery.shape[1:] != queries.shape[1:]:
         raise ValueError(
-            f"gallery has {gallery.shape[1]} dimensions a row but queries {queries.shape[1]}; they must agree"
+            f"gallery has {gallery.shape[1]} dimensions per row but queries {queries.shape[1]}; they must agree"
         )
     if itself is not None:
         itself = check_exclude(itself, len(queries), len(gallery)).to(queries.device)
@@ -152,10 +152,10 @@ class _Metric(NamedTuple):
     """One metric, as functions of the number of relevant items.
 
     Args:
-        value: from the relevance of the neighbours and that number.
-        expected: under a random ranking, from that number and the size of the gallery.
-        places: how many neighbours it looks at; None for as many as are relevant.
-        of_ranks: the value from the ranks of all relevant items, and R, for a metric of the whole list; its `value` is
+        value: From the relevance of the neighbours and that number.
+        expected: Under a random ranking, from that number and the size of the gallery.
+        places: How many neighbours it looks at; None for as many as are relevant.
+        of_ranks: The value from the ranks of all relevant items, and R, for a metric of the whole list; its `value` is
             NaN where the neighbours do not tell.
     """
 
@@ -310,11 +310,7 @@ def _excluded(
 def _labels(name: str, labels: Shaped[Tensor, "..."], of: str, embeddings: Tensor) -> Int64[Tensor, "rows"]:
     if embeddings.ndim != 2 or len(embeddings) == 0:
         raise ValueError(f"{of} has shape {tuple(embeddings.shape)} but must be [rows, dim], with a row or more")
-    if labels.shape != embeddings.shape[:1]:
-        raise ValueError(f"{name} has shape {tuple(labels.shape)} but must be [{len(embeddings)}], one a row of {of}")
-    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise ValueError(f"{name} has {labels.dtype} but must be int64; floats would merge large ids")
-    return labels.to(embeddings.device, torch.int64)
+    return as_integers(name, labels, len(embeddings), f"row of {of}").to(embeddings.device)
 
 
 def _count(wanted: Int64[Tensor, "queries"], labels: Int64[Tensor, "gallery"]) -> Int64[Tensor, "queries"]:

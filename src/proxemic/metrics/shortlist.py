@@ -23,8 +23,8 @@ class Shortlist:
 
     Args:
         values: v in units of the search's own; infinite for the rows that the query does not see.
-        indices: of the rows.
-        doubt: two rows of one query whose v differ by more have the right order, also as float32 distances; rows that
+        indices: Of the rows.
+        doubt: Two rows of one query whose v differ by more have the right order, also as float32 distances; rows that
             are not listed have a v of at least the last, less half of this.
     """
 
@@ -44,9 +44,9 @@ class ShortlistSearch:
     """Streams over tiles of queries and gallery with a running list of the best.
 
     Args:
-        queries: what searches.
-        gallery: what is searched; the same object where the queries search themselves.
-        distance: which distance ranks the gallery.
+        queries: What searches.
+        gallery: What is searched; the same object where the queries search themselves.
+        distance: Which distance ranks the gallery.
     """
 
     def __init__(self, queries: ExactRows, gallery: ExactRows, distance: Distance) -> None:
@@ -69,16 +69,16 @@ class ShortlistSearch:
         self,
         rows: Int64[Tensor, "queries"],
         k: int,
-        own: Int64[Tensor, "queries"] | None,
+        itself: Int64[Tensor, "queries"] | None,
         sequences: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> Shortlist:
         """List the k nearest rows of the gallery.
 
         Args:
-            rows: which queries.
-            k: from 1 to the number of gallery rows.
-            own: the gallery row that is the query itself, or -1.
-            sequences: of these queries and of the gallery; a query does not see the rows of its own.
+            rows: Which queries.
+            k: From 1 to the number of gallery rows.
+            itself: The gallery row that is the query itself, or -1.
+            sequences: Of these queries and of the gallery; a query does not see the rows of its own.
         """
         flat, heights = self._flatten(self.queries, rows)
         width = min(max(1, _TILE // len(rows)), len(self._flat))
@@ -91,13 +91,13 @@ class ShortlistSearch:
                 part = slice(start, min(start + width, len(self._flat)))
                 tile = self._buffer[: len(rows) * (part.stop - start)].view(len(rows), -1)
                 torch.addmm(self._bias[part], flat, self._flat[part].T, out=tile)
-                if own is not None:
-                    _remove(tile, own - start)
+                if itself is not None:
+                    _remove(tile, itself - start)
                 if sequences is not None:
                     tile.masked_fill_(sequences[0][:, None] == sequences[1][part], -torch.inf)
                 # What is no better than a full list need not be looked for.
-                found, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
-                scores, indices = torch.cat([scores, found], 1), torch.cat([indices, places + start], 1)
+                best, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
+                scores, indices = torch.cat([scores, best], 1), torch.cat([indices, places + start], 1)
                 if scores.shape[1] > k:
                     scores, chosen = scores.topk(k, sorted=False)
                     indices = indices.gather(1, chosen)
@@ -179,12 +179,12 @@ def largest(
     places = (maxima.topk(groups, sorted=False).indices[:, None] + members).flatten(1)
     rest = torch.arange(size * count, width, device=values.device)
     places = torch.cat([places, rest.expand(len(values), -1)], 1)
-    found, chosen = values.gather(1, places).topk(min(k, places.shape[1]), sorted=False)
-    return found, places.gather(1, chosen)
+    best, chosen = values.gather(1, places).topk(min(k, places.shape[1]), sorted=False)
+    return best, places.gather(1, chosen)
 
 
-def _remove(tile: Float32[Tensor, "queries columns"], own: Int64[Tensor, "queries"]) -> None:
-    """Make scores of the queries themselves the worst; `own` may lie outside the tile."""
-    here = (own >= 0) & (own < tile.shape[1])
-    place = own.clamp(0, tile.shape[1] - 1)[:, None]
+def _remove(tile: Float32[Tensor, "queries columns"], itself: Int64[Tensor, "queries"]) -> None:
+    """Make scores of the queries themselves the worst; `itself` may lie outside the tile."""
+    here = (itself >= 0) & (itself < tile.shape[1])
+    place = itself.clamp(0, tile.shape[1] - 1)[:, None]
     tile.scatter_(1, place, tile.gather(1, place).masked_fill(here[:, None], -torch.inf))

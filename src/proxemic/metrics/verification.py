@@ -33,10 +33,10 @@ class VerificationAccuracy:
     """Accuracy over folds, each judged by the threshold that is best on the others; in [0, 1].
 
     Args:
-        mean: of the folds' accuracies, each fold weighing the same.
-        std: standard deviation over the folds, divided by their number (not less one), as insightface prints it.
-        accuracies: one a fold, in ascending order of the folds' numbers.
-        thresholds: what each fold was judged by.
+        mean: Of the folds' accuracies, each fold weighing the same.
+        std: Standard deviation over the folds, divided by their number (not less one), as insightface prints it.
+        accuracies: One per fold, in ascending order of the folds' numbers.
+        thresholds: What each fold was judged by.
     """
 
     mean: float
@@ -63,13 +63,13 @@ class VerificationMetrics:
     """Everything that `verification_metrics` measures.
 
     Args:
-        accuracy: over folds.
-        auc: area under the ROC curve.
-        eer: equal error rate.
-        eer_threshold: where the two error rates differ least.
-        tar_at_far: by the false accept rate asked for.
-        pairs: how many there are.
-        same: how many of them are of one class.
+        accuracy: Over folds.
+        auc: Area under the ROC curve.
+        eer: Equal error rate.
+        eer_threshold: Where the two error rates differ least.
+        tar_at_far: By the false accept rate asked for.
+        pairs: How many there are.
+        same: How many of them are of one class.
     """
 
     accuracy: VerificationAccuracy
@@ -92,12 +92,12 @@ def pair_distances(
     `proxemic.metrics.exact`). The cosine distance to or from a zero vector is 1.
 
     Args:
-        first: one image of each pair; finite, read as float32.
-        second: the other, of the same shape.
-        distance: which distance.
+        first: One image of each pair; finite, read as float32.
+        second: The other, of the same shape.
+        distance: Which distance.
 
     Raises:
-        ValueError: where the shapes differ, or embeddings are NaN or infinite.
+        ValueError: If the shapes differ, or embeddings are NaN or infinite.
 
     >>> pair_distances(torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]]),
     ...                distance="euclidean")
@@ -107,11 +107,11 @@ def pair_distances(
         raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
     if first.shape != second.shape:
         raise ValueError(
-            f"second has shape {tuple(second.shape)} but first {tuple(first.shape)}; they must agree, one row a pair"
+            f"second has shape {tuple(second.shape)} but first {tuple(first.shape)}; they must agree, one row per pair"
         )
     left, right = ExactRows(first, "first"), ExactRows(second, "second")
     rows = torch.arange(len(first), device=left.rows.device)
-    return exact.pair_distances(left, right, rows, rows, distance)
+    return exact.row_distances(left, right, rows, rows, distance)
 
 
 @take_arrays("distances", "same", "folds")
@@ -123,14 +123,14 @@ def verification_accuracy(
     Every threshold is tried, not a grid; of equally good ones the smallest is taken, which accepts the fewest pairs.
 
     Args:
-        distances: one a pair, finite.
-        same: whether a pair is of one class, bool.
-        folds: the fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
+        distances: One per pair, finite.
+        same: Whether a pair is of one class, bool.
+        folds: The fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
             consecutive pairs, the first ones longer by one where they do not come out even (the protocol of LFW and
             of insightface's packs). Blocks suit only pairs that come with both kinds mixed.
 
     Raises:
-        ValueError: where an argument is out of its range, or the pairs outside a fold are all of one kind.
+        ValueError: If an argument is out of its range, or the pairs outside a fold are all of one kind.
 
     Source: Huang et al., Labeled Faces in the Wild, 2007, section 3 (view 2).
 
@@ -201,12 +201,12 @@ def tar_at_far(
     any false accept, whose true FAR is unknown. The rates of the point are those measured, so its FAR may be lower.
 
     Args:
-        distances: as `verification_accuracy`.
-        same: likewise.
-        far: each in [0, 1].
+        distances: As `verification_accuracy`.
+        same: Likewise.
+        far: Each in [0, 1].
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))
@@ -235,7 +235,7 @@ def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "...
     Arguments and errors: as `verification_accuracy`, without folds.
 
     Returns:
-        the rate, and the threshold at which the two rates differ least, the smaller of two.
+        The rate, and the threshold at which the two rates differ least, the smaller of two.
 
     >>> equal_error_rate(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, False]))
     (0.5, 2.5)
@@ -317,12 +317,14 @@ def _checked(distances: Tensor, same: Tensor) -> tuple[Float64[Tensor, " pairs"]
 def _fold_numbers(folds: int | Tensor, pairs: int) -> Int64[Tensor, " pairs"]:
     if isinstance(folds, Tensor):
         if folds.shape != (pairs,) or folds.dtype == torch.bool or folds.is_floating_point() or folds.is_complex():
-            raise ValueError(f"folds is {folds.dtype} {tuple(folds.shape)} but must be integers [{pairs}], one a pair")
+            raise ValueError(
+                f"folds is {folds.dtype} {tuple(folds.shape)} but must be integers [{pairs}], one per pair"
+            )
         numbers = folds.detach().cpu().long()
         if len(numbers.unique()) < 2:
             raise ValueError("folds puts all pairs into one fold but two are needed; use best_threshold without folds")
         return numbers
     if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= pairs:
-        raise ValueError(f"folds is {folds!r} but must be an integer from 2 to {pairs}, the pairs, or one a pair")
+        raise ValueError(f"folds is {folds!r} but must be an integer from 2 to {pairs}, the pairs, or one per pair")
     blocks = torch.arange(pairs).tensor_split(folds)
     return torch.cat([torch.full_like(block, fold) for fold, block in enumerate(blocks)])

@@ -12,11 +12,11 @@ class ConvNet(nn.Module):
     the whole of a small image.
 
     Args:
-        in_channels: of the images, at least 1.
-        width: channels of the first stage, at least 1; each later stage doubles them.
+        in_channels: Of the images, at least 1.
+        width: Channels of the first stage, at least 1; each later stage doubles them.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> net = ConvNet(1)
     >>> net.num_features, net(torch.zeros(2, 1, 32, 32)).shape

@@ -44,10 +44,10 @@ class BNInception(nn.Module):
     Cadene's `pretrained-models.pytorch`, which differs from that figure in a few widths.
 
     Args:
-        in_channels: of the images, at least 1.
+        in_channels: Of the images, at least 1.
 
     Raises:
-        ValueError: where `in_channels` is below 1; in `forward`, for images whose map cannot be halved (224 can).
+        ValueError: If `in_channels` is below 1; in `forward`, for images whose map cannot be halved (224 can).
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape

@@ -18,15 +18,15 @@ def bn_inception_backbone(
     """Build BN-Inception as a backbone.
 
     Args:
-        pretrained: load the published weights, from torch's cache or else from the network.
-        in_channels: of the images; the published weights have 3.
-        weights: a file of published weights, in place of `pretrained`: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`,
+        pretrained: Load the published weights, from torch's cache or else from the network.
+        in_channels: Of the images; the published weights have 3.
+        weights: A file of published weights, in place of `pretrained`: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`,
             which is read without running code from it. A checksum in its name (`bn_inception-52deb4733.pth`) is
             verified.
 
     Raises:
-        ValueError: for a file that is damaged or does not fit.
-        UserError: where pretrained weights cannot be had; it says what to fetch and where to put it.
+        ValueError: For a file that is damaged or does not fit.
+        UserError: If pretrained weights cannot be had; it says what to fetch and where to put it.
 
     >>> bn_inception_backbone(in_channels=1).num_features
     1024

@@ -27,29 +27,29 @@ class ModelConfig:
             a class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
             feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
             parameter `in_channels` of its constructor is filled in.
-        embedding_size: dimensions of the embedding, 1 to 1,048,576.
-        pooling: of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem` with the
+        embedding_size: Dimensions of the embedding, 1 to 1,048,576.
+        pooling: Of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem` with the
             power 3; `avg` for an IResNet, which leaves one place.
-        layer_norm: normalise the pooled features, without trained weights, before the last layer.
-        normalize: scale embeddings to unit length.
-        in_channels: of the images: 1 (grey) or 3 (colour).
-        pretrained: start from timm's pretrained weights, or BN-Inception's published ones.
-        weights: start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
+        layer_norm: Normalise the pooled features, without trained weights, before the last layer.
+        normalize: Scale embeddings to unit length.
+        in_channels: Of the images: 1 (grey) or 3 (colour).
+        pretrained: Start from timm's pretrained weights, or BN-Inception's published ones.
+        weights: Start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
             IResNet also `.pth`, `.pt` and `.pth.tar`. Of a file that `save_model` wrote, a run's `model.safetensors`,
             pooling and head are taken as well where they have the same shapes.
-        width: channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
-        head: after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
+        width: Channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
+        head: After pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
             embedding_size must be the backbone's number of features.
-        head_init: how the linear layer of the head starts; `None` is torch's own, uniform within ±1/√features, and
+        head_init: How the linear layer of the head starts; `None` is torch's own, uniform within ±1/√features, and
             `kaiming_normal` normal with variance 2/embedding_size, Kaiming's for the fan-out, without a bias. After
             `layer_norm` of 2048 features and with 512 dimensions, embeddings begin 13 or 64 from the origin.
-        freeze_batch_norm: keep the statistics and weights of the backbone's batch norm as they are, also in training.
-        backbone_args: arguments of the timm model, as `drop_path_rate`, or of your own class; plain values and lists.
-        image_size: side of the images in pixels; a recipe takes it from `images.size`. Of timm's networks, those that
+        freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm as they are, also in training.
+        backbone_args: Arguments of the timm model, as `drop_path_rate`, or of your own class; plain values and lists.
+        image_size: Side of the images in pixels; a recipe takes it from `images.size`. Of timm's networks, those that
             are made for one size, as vision transformers, are made for this one; `None` leaves them at theirs.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> ModelConfig(embedding_size=64, pooling="gem").pooling
     'gem'
@@ -108,12 +108,16 @@ class ModelConfig:
             )
         if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
             raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
-        if self.own is not None and self.pretrained:
+        if self.custom_backbone is not None and self.pretrained:
             raise ValueError(
                 f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "
                 "a file as weights"
             )
-        if self.backbone_args and self.own is None and self.backbone in ("convnet", "bn_inception", *IRESNETS):
+        if (
+            self.backbone_args
+            and self.custom_backbone is None
+            and self.backbone in ("convnet", "bn_inception", *IRESNETS)
+        ):
             raise ValueError(f"backbone_args are given but {self.backbone!r} takes none; leave them out")
         try:
             json.dumps({**self.backbone_args}, allow_nan=False)
@@ -123,11 +127,15 @@ class ModelConfig:
             ) from error
 
     @property
-    def own(self) -> type[nn.Module] | None:
+    def custom_backbone(self) -> type[nn.Module] | None:
         """The user's own class of backbone; `None` for a name."""
         return self.backbone if isinstance(self.backbone, type) else None
 
     @property
     def backbone_name(self) -> str:
         """The name of the backbone, or the import path of its class."""
-        return f"{self.own.__module__}.{self.own.__qualname__}" if self.own else str(self.backbone)
+        return (
+            f"{self.custom_backbone.__module__}.{self.custom_backbone.__qualname__}"
+            if self.custom_backbone
+            else str(self.backbone)
+        )

@@ -13,8 +13,8 @@ from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception
 from proxemic.models.bn_inception_weights import bn_inception_backbone
 from proxemic.models.config import ModelConfig
+from proxemic.models.custom_backbone import CustomBackbone
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
-from proxemic.models.own_backbone import OwnBackbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
@@ -29,11 +29,11 @@ class EmbeddingModel(nn.Module):
     are always new.
 
     Args:
-        config: what the parts were made from, kept for saving.
-        backbone: gives a feature map of `backbone.num_features` channels.
+        config: What the parts were made from, kept for saving.
+        backbone: Gives a feature map of `backbone.num_features` channels.
 
     Raises:
-        ValueError: without a head, for an embedding_size that is not the backbone's number of features; in `forward`,
+        ValueError: Without a head, for an embedding_size that is not the backbone's number of features; in `forward`,
             for images of another number of channels.
 
     >>> import torch
@@ -43,7 +43,7 @@ class EmbeddingModel(nn.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone | OwnBackbone
+        self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone | CustomBackbone
     ) -> None:
         super().__init__()
         self.config = config
@@ -96,9 +96,9 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 
     Raises:
-        ValueError: for an unknown backbone, a weights file that does not fit, or an embedding_size that needs a head.
-        UserError: where pretrained weights cannot be had.
-        ImportError: for a timm backbone without timm.
+        ValueError: For an unknown backbone, a weights file that does not fit, or an embedding_size that needs a head.
+        UserError: If pretrained weights cannot be had.
+        ImportError: For a timm backbone without timm.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512
@@ -109,8 +109,8 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         load_embedding_model(model, file, config.backbone_name)
         model.config = config
         return model
-    if config.own is not None:
-        backbone = OwnBackbone.build(config, config.own)
+    if config.custom_backbone is not None:
+        backbone = CustomBackbone.build(config, config.custom_backbone)
     elif config.backbone == "convnet":
         backbone = ConvNet(config.in_channels, config.width)
         if file is not None:

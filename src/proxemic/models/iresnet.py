@@ -50,11 +50,11 @@ class IResNet(nn.Module):
     Source: Duta et al., Improved Residual Networks, 2020; layers as in insightface's arcface_torch.
 
     Args:
-        blocks: of the four stages, each at least 1: `IRESNETS["iresnet50"]`.
-        in_channels: of the images, at least 1.
+        blocks: Of the four stages, each at least 1: `IRESNETS["iresnet50"]`.
+        in_channels: Of the images, at least 1.
 
     Raises:
-        ValueError: where an argument is out of its range; in `forward`, for images that are not of 112 by 112 pixels.
+        ValueError: If an argument is out of its range; in `forward`, for images that are not of 112 by 112 pixels.
 
     >>> net = IResNet(IRESNETS["iresnet18"]).eval()
     >>> net.num_features, net(torch.zeros(2, 3, 112, 112)).shape
@@ -99,12 +99,12 @@ def iresnet_backbone(name: str, *, in_channels: int = 3, weights: str | Path | N
 
     Args:
         name: `iresnet18`, `iresnet34`, `iresnet50`, `iresnet100` or `iresnet200`.
-        in_channels: of the images; published weights have 3.
-        weights: a file of insightface's weights: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`, which is read
+        in_channels: Of the images; published weights have 3.
+        weights: A file of insightface's weights: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`, which is read
             without running code from it; also a checkpoint of arcface_torch.
 
     Raises:
-        ValueError: for an unknown name, or a file that is damaged or does not fit.
+        ValueError: For an unknown name, or a file that is damaged or does not fit.
 
     >>> sum(parameter.numel() for parameter in iresnet_backbone("iresnet18").parameters())
     24025600

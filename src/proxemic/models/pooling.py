@@ -46,12 +46,12 @@ class GeM(nn.Module):
     Source: Radenović et al., Fine-tuning CNN Image Retrieval with No Human Annotation, eq. 3.
 
     Args:
-        p: the exponent, above 0, one for all channels.
-        eps: floor of the features, above 0, which keeps the gradient of p finite.
-        train_p: whether p is a parameter, which starts at this value; else it stays, as 3 in "cubic" pooling.
+        p: The exponent, above 0, one for all channels.
+        eps: Floor of the features, above 0, which keeps the gradient of p finite.
+        train_p: Whether p is a parameter, which starts at this value; else it stays, as 3 in "cubic" pooling.
 
     Raises:
-        ValueError: where an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     >>> GeM(p=2.0)(torch.tensor([[[[1.0, 7.0]]]]))
     tensor([[5.]], grad_fn=<PowBackward1>)

@@ -31,13 +31,13 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     weights, so that an interrupted save is noticed when loading.
 
     Args:
-        directory: made if it is not there; holds `model.safetensors` and `model.json`.
-        model: with float32 weights.
-        preprocessing: what images need before the model, as plain JSON data (tuples come back as lists).
+        directory: Made if it is not there; holds `model.safetensors` and `model.json`.
+        model: With float32 weights.
+        preprocessing: What images need before the model, as plain JSON data (tuples come back as lists).
 
     Raises:
-        ValueError: where preprocessing is not plain data, or weights are not float32.
-        UserError: where the files cannot be written.
+        ValueError: If preprocessing is not plain data, or weights are not float32.
+        UserError: If the files cannot be written.
 
     >>> from tempfile import mkdtemp
     >>> directory, model = mkdtemp(), build_model(ModelConfig(in_channels=1, embedding_size=4)).eval()
@@ -50,13 +50,13 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         if parameter.dtype != torch.float32:
             raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
     weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
-    own = {"backbone": {"class_path": model.config.backbone_name}} if model.config.own else {}
+    custom = {"backbone": {"class_path": model.config.backbone_name}} if model.config.custom_backbone else {}
     description = {
         "format": FORMAT,
-        "config": asdict(model.config) | own,
+        "config": asdict(model.config) | custom,
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
-        "libraries": {name: found for name in ("proxemic", "torch", "timm") if (found := _version(name))},
+        "libraries": {name: number for name in ("proxemic", "torch", "timm") if (number := _version(name))},
     }
     try:
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
@@ -86,17 +86,17 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     """Load what `save_model` wrote, on the CPU and in evaluation mode, without the network.
 
     Args:
-        path: the directory, or its `model.safetensors`.
-        backbone: the class of the backbone, where it is none of this package or of timm; it is made with the arguments
+        path: The directory, or its `model.safetensors`.
+        backbone: The class of the backbone, where it is none of this package or of timm; it is made with the arguments
             that `model.json` holds. What only the file names is never imported.
 
     Returns:
-        the model and its preprocessing.
+        The model and its preprocessing.
 
     Raises:
-        ValueError: where a file is missing, malformed, or not of this model.
-        UserError: where the model needs the class of its backbone, or is given one that it does not need.
-        ImportError: for a timm backbone without timm.
+        ValueError: If a file is missing, malformed, or not of this model.
+        UserError: If the model needs the class of its backbone, or is given one that it does not need.
+        ImportError: For a timm backbone without timm.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)
@@ -120,7 +120,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     return model.eval(), preprocessing
 
 
-def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
+def _check_shapes(shapes: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
     """Raise `ValueError` where the network has other tensors, before it takes the memory that it is said to need."""
     try:
         with torch.device("meta"):
@@ -128,29 +128,29 @@ def _check_shapes(found: Mapping[str, list[int]], config: ModelConfig, file: Pat
     except (NotImplementedError, RuntimeError):
         return  # a network that computes with values while it is built: it is compared when it is filled
     needed = {name: list(value.shape) for name, value in state.items()}
-    wrong = sorted(name for name in needed.keys() | found.keys() if needed.get(name) != found.get(name))
+    wrong = sorted(name for name in needed.keys() | shapes.keys() if needed.get(name) != shapes.get(name))
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"{file} does not fit {config.backbone_name}: {name} has shape {found.get(name, 'none')} but must have "
+            f"{file} does not fit {config.backbone_name}: {name} has shape {shapes.get(name, 'none')} but must have "
             f"{needed.get(name, 'none')} ({len(wrong)} such tensors)"
         )
 
 
 def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, dict[str, Any], str]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']!r} but must be {FORMAT}")
-        config: dict[str, Any] = {**found["config"]} | _own(found["config"].get("backbone"), backbone)
-        return ModelConfig(**config), dict(found["preprocessing"]), str(found["sha256"])
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
+        config: dict[str, Any] = {**content["config"]} | _custom_backbone(content["config"].get("backbone"), backbone)
+        return ModelConfig(**config), dict(content["preprocessing"]), str(content["sha256"])
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 
 
-def _own(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:
+def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:
     if not isinstance(named, Mapping):
         if given is not None:
             raise UserError(f"backbone is {given.__name__} but the backbone of this model is {named}; leave it out")

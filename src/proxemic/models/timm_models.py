@@ -26,7 +26,7 @@ class TimmBackbone(nn.Module):
     tokens: all that pooling needs.
 
     Args:
-        network: made by `timm.create_model(..., num_classes=0, global_pool="")`.
+        network: Made by `timm.create_model(..., num_classes=0, global_pool="")`.
     """
 
     def __init__(self, network: Any) -> None:
@@ -63,19 +63,19 @@ def timm_backbone(
     """Build a timm network as a backbone.
 
     Args:
-        name: a timm model, with or without a tag, as `resnet50` or `resnet50.a1_in1k`.
-        pretrained: load timm's weights, from the Hugging Face cache or else from the network.
-        in_channels: of the images; pretrained first layers are adapted by timm.
-        weights: a `.safetensors` file with timm's weights for this model, in place of `pretrained`.
-        image_size: side of the images, for networks that are made for one size, as vision transformers; pretrained
+        name: A timm model, with or without a tag, as `resnet50` or `resnet50.a1_in1k`.
+        pretrained: Load timm's weights, from the Hugging Face cache or else from the network.
+        in_channels: Of the images; pretrained first layers are adapted by timm.
+        weights: A `.safetensors` file with timm's weights for this model, in place of `pretrained`.
+        image_size: Side of the images, for networks that are made for one size, as vision transformers; pretrained
             position embeddings are resampled to it. `None` leaves them at theirs; other networks take any.
-        arguments: others of the model, as `drop_path_rate`; `img_size` goes before `image_size`.
+        arguments: Others of the model, as `drop_path_rate`; `img_size` goes before `image_size`.
 
     Raises:
-        ValueError: for a name that timm does not have, arguments that the model does not take, or a file that does not
+        ValueError: For a name that timm does not have, arguments that the model does not take, or a file that does not
             fit.
-        UserError: where pretrained weights cannot be had; it says what to fetch and where to put it.
-        ImportError: without timm.
+        UserError: If pretrained weights cannot be had; it says what to fetch and where to put it.
+        ImportError: Without timm.
 
     >>> backbone = timm_backbone("resnet18", in_channels=1)
     >>> backbone.num_features, backbone(torch.zeros(1, 1, 64, 64)).shape

@@ -19,34 +19,34 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
     """Fill a network with the tensors of a file.
 
     Args:
-        network: to fill; unchanged where the file does not fit.
+        network: To fill; unchanged where the file does not fit.
         file: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`. A checksum in its name (`bn_inception-52deb4733.pth`) is
             verified. The network may be a part of what was saved: a checkpoint's `state_dict_backbone` or `state_dict`,
             or a module of a larger one, as `module.` of DataParallel; the rest is left out.
-        name: of the network, for messages.
-        unused: what names begin with that the file may have besides, as those of a classifier.
+        name: Of the network, for messages.
+        unused: What names begin with that the file may have besides, as those of a classifier.
 
     Raises:
-        ValueError: for a file that is damaged, does not fit, or holds the network twice.
+        ValueError: For a file that is damaged, does not fit, or holds the network twice.
     """
     # Files older than this counter lack it.
     needed = {key: value for key, value in network.state_dict().items() if not key.endswith("num_batches_tracked")}
-    found = _part(_read(file), needed, file)
-    found = {key: value for key, value in found.items() if not unused or not key.startswith(unused)}
-    problems = [f"{key} is missing" for key in needed if key not in found]
-    problems += [f"{key} is unknown" for key in found if key not in network.state_dict()]
+    tensors = _part(_read(file), needed, file)
+    tensors = {key: value for key, value in tensors.items() if not unused or not key.startswith(unused)}
+    problems = [f"{key} is missing" for key in needed if key not in tensors]
+    problems += [f"{key} is unknown" for key in tensors if key not in network.state_dict()]
     # Conversions from Caffe give batch norm's weights as [1, channels].
     problems += [
-        f"{key} has shape {list(found[key].shape)} but must be {list(value.shape)}"
+        f"{key} has shape {list(tensors[key].shape)} but must be {list(value.shape)}"
         for key, value in needed.items()
-        if key in found and _without_ones(found[key]) != _without_ones(value)
+        if key in tensors and _without_ones(tensors[key]) != _without_ones(value)
     ]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise ValueError(f"weights in {file} do not fit {name!r}: {', '.join(problems[:3])}{more}")
     with torch.no_grad():
         for key, value in needed.items():
-            value.copy_(found[key].reshape(value.shape))
+            value.copy_(tensors[key].reshape(value.shape))
 
 
 def holds_embedding_model(file: Path) -> bool:
@@ -61,19 +61,14 @@ def holds_embedding_model(file: Path) -> bool:
 def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
     """Fill the backbone of an `EmbeddingModel` with that of another one, and its pooling and head where they fit.
 
-    Args:
-        model: to fill; unchanged where the backbone does not fit.
-        file: as `save_model` writes it.
-        name: of the backbone, for messages.
-
     Raises:
-        ValueError: for a file that is damaged, or of another backbone.
+        ValueError: For a file that is damaged, or of another backbone.
     """
     load_weights_file(model.get_submodule("backbone"), file, name)
-    found = load_file(file)
+    tensors = load_file(file)
     for part in ("pooling", "head"):
         module = model.get_submodule(part)
-        theirs = {key.removeprefix(f"{part}."): value for key, value in found.items() if key.startswith(f"{part}.")}
+        theirs = {key.removeprefix(f"{part}."): value for key, value in tensors.items() if key.startswith(f"{part}.")}
         if _shapes(theirs) == _shapes(module.state_dict()):
             module.load_state_dict(theirs)
 
@@ -82,8 +77,8 @@ def read_shapes(file: Path) -> dict[str, list[int]]:
     """Give the shapes of the tensors in a safetensors file, without reading them.
 
     Raises:
-        OSError: where the file cannot be read.
-        SafetensorError: where it is malformed.
+        OSError: If the file cannot be read.
+        SafetensorError: If it is malformed.
     """
     with safe_open(file, framework="pt") as tensors:
         return {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
@@ -93,18 +88,18 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(value.shape) for name, value in tensors.items()}
 
 
-def _part(found: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:
+def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:
     """Those tensors that are the network's, by the names that they have in it."""
     first = next(iter(needed))
-    prefixes = ["", *(key.removesuffix(first) for key in found if key.endswith(f".{first}"))]
-    counts = {prefix: sum(prefix + key in found for key in needed) for prefix in prefixes}
+    prefixes = ["", *(key.removesuffix(first) for key in tensors if key.endswith(f".{first}"))]
+    counts = {prefix: sum(prefix + key in tensors for key in needed) for prefix in prefixes}
     best = max(counts, key=counts.__getitem__)
     whole = [prefix for prefix in counts if counts[prefix] == len(needed)]
     if best and len(whole) > 1:
         raise ValueError(
             f"weights in {file} are there {len(whole)} times, as {', '.join(whole)}; save one of them alone"
         )
-    return {key.removeprefix(best): value for key, value in found.items() if key.startswith(best)}
+    return {key.removeprefix(best): value for key, value in tensors.items() if key.startswith(best)}
 
 
 def _without_ones(tensor: Tensor) -> list[int]:
@@ -124,7 +119,7 @@ def _read(file: Path) -> Mapping[str, Tensor]:
             f"name, should with {named[1]}; fetch the file again"
         )
     try:
-        found: Any = (
+        loaded: Any = (
             load_file(file)
             if file.suffix == ".safetensors"
             else torch.load(file, map_location="cpu", weights_only=True)
@@ -133,10 +128,10 @@ def _read(file: Path) -> Mapping[str, Tensor]:
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"weights in {file} are not readable as a file of tensors: {message}") from error
     for key in _CHECKPOINT:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in found.items()
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in loaded.items()
     ):
         raise ValueError(f"weights in {file} are not a mapping of names to tensors; save a model's state_dict()")
-    return found
+    return loaded

@@ -1,1 +1,6 @@
-"""What the training of proxies asks of optimisers: sparse steps, schedules, clipping. Imports torch alone."""
+"""What proxies ask of optimisers: steps of sampled rows, clipping of shards, schedules. Imports torch alone."""
+
+from proxemic.optim.clipping import clip_norm, clip_value
+from proxemic.optim.schedules import PolynomialDecay
+
+__all__ = ["PolynomialDecay", "clip_norm", "clip_value"]

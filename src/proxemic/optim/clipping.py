@@ -1,4 +1,4 @@
-"""Clipping of gradients that may be sparse, or of parameters that other processes hold parts of."""
+"""Clipping of gradients that may be sparse, or of sharded parameters, neither of which torch's functions clip."""
 
 from collections.abc import Iterable
 
@@ -19,32 +19,32 @@ def clip_norm(
     parameters: Iterable[nn.Parameter],
     limit: float,
     *,
-    own: Iterable[nn.Parameter] = (),
+    local: Iterable[nn.Parameter] = (),
     group: dist.ProcessGroup | None = None,
 ) -> None:
     """Scale the gradients down where the norm of all of them together is more than ``limit``.
 
     Args:
-        parameters: With the same gradients on every process; those that are in ``own`` too count there alone.
+        parameters: Parameters with the same gradients on every process; those that are also in ``local`` are ignored.
         limit: The largest norm.
-        own: Parameters of which each process of the group holds its part; every process calls this.
-        group: The processes.
+        local: Parameters of which each process of the group holds its shard; every process calls this.
+        group: The processes; None for one process.
     """
-    own = list(own)
-    ids = {id(parameter) for parameter in own}
-    grads, own_grads = _entries(each for each in parameters if id(each) not in ids), _entries(own)
-    total = get_total_norm(grads if group is not None and own else [*grads, *own_grads])
-    if group is not None and own:
-        squared = get_total_norm(own_grads).to(own[0].device, own[0].dtype).square()
+    local = list(local)
+    ids = {id(parameter) for parameter in local}
+    grads, local_grads = _entries(each for each in parameters if id(each) not in ids), _entries(local)
+    total = get_total_norm(grads if group is not None and local else [*grads, *local_grads])
+    if group is not None and local:
+        squared = get_total_norm(local_grads).to(local[0].device, local[0].dtype).square()
         dist.all_reduce(squared, group=group)
         total = (total.to(squared.device).square() + squared).sqrt()
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
-    for grad in (*grads, *own_grads):
+    for grad in (*grads, *local_grads):
         grad.mul_(factor.to(grad.device))
 
 
 def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients, of sparse ones their rows."""
+    """The gradients, as dense tensors: of sparse ones their rows."""
     entries = []
     for parameter in parameters:
         if parameter.grad is None:

@@ -14,17 +14,17 @@ class PolynomialDecay(LRScheduler):
     $$\text{lr}_t = \text{lr} \cdot \begin{cases} (t + 1)/(W + 1) & t < W \\
     \big(1 - (t - W)/(T - W)\big)^{power} & t \ge W \end{cases}$$
 
-    with t the steps made and $W = warmup \cdot T$, rounded down. T is told by `plan`: in training it is the number of
+    with t the steps made and $W = warmup \cdot T$, rounded down. `plan` sets T: in training it is the number of
     steps from the beginning of the schedule to the end of training, as in insightface's arcface_torch. So a second
     phase that starts with the rates to which the first had fallen goes on with its curve.
 
     Args:
-        optimizer: whose rates to set.
-        power: above 0; 1 falls on a straight line, 2 is that of many published faces.
-        warmup: part of the steps in which the rates grow, 0 (none) to below 1.
+        optimizer: The optimiser whose rates are set.
+        power: Above 0; 1 falls on a straight line, 2 is that of many published face models.
+        warmup: The part of the steps in which the rates grow, 0 (none) to below 1.
 
     Raises:
-        ValueError: where an argument is out of its range; if it is stepped before `plan`.
+        ValueError: If an argument is out of its range, or it is stepped before `plan`.
 
     >>> from torch import nn, optim
     >>> optimizer = optim.SGD(nn.Linear(1, 1).parameters(), lr=16.0)
@@ -39,6 +39,8 @@ class PolynomialDecay(LRScheduler):
     [4.0]
     [1.0]
     """
+
+    __module__ = "proxemic.training"  # the name that it has in recipes, also in those of earlier runs
 
     def __init__(self, optimizer: Optimizer, power: float = 1.0, warmup: float = 0.0) -> None:
         if not 0 < power < float("inf"):
@@ -57,7 +59,7 @@ class PolynomialDecay(LRScheduler):
             steps: T, at least 1, counted from the first one.
 
         Raises:
-            ValueError: where it is below 1.
+            ValueError: If it is below 1.
         """
         if steps < 1:
             raise ValueError(f"steps is {steps}, but must be at least 1.")

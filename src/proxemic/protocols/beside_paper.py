@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from proxemic.protocols.comparison.entries import data_key
-from proxemic.protocols.comparison.tables import format_rows
+from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
 from proxemic.recipes.second_phase import merge
+from proxemic.tables import Table
 
 __all__ = ["SAME", "SHOWN_BY", "Command", "PaperRow", "page", "paper_rows", "shown_by", "tables_beside"]
 
@@ -141,7 +141,7 @@ def tables_beside(
                 notes.append(note)
             place = f"{figure.paper}, table {figure.table}, {_row_name(figure)}"
             lines.append([*ours(row, figure), _printed(figure), place, f"[{notes.index(note) + 1}]"])
-    yield format_rows(["metric", "ours", "theirs", "printed in", "protocol"], lines, "lrrll")
+    yield Table(["metric", "ours", "theirs", "printed in", "protocol"], lines, align="lrrll").text("markdown")
     yield "\n".join(f"- [{number}] {note}" for number, note in enumerate(notes, start=1))
 
 
@@ -150,7 +150,7 @@ def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
     loss = _last_loss(recipe)
     given = loss.get("init_args", {})
     inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
-    ours = {_class(each) for each in (loss, *inside, *(given.get("regularizers") or ()))}
+    ours = {class_name(each) for each in (loss, *inside, *(given.get("regularizers") or ()))}
     theirs = {figure.loss, *re.findall(r"\bloss=(\w+)", figure.settings)}
     if figure.variant == "mean proxy regulariser":
         theirs.add("MeanProxyNorm")
@@ -191,8 +191,8 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
     if unstated:
         text += f" Not stated: {', '.join(unstated)}."
-    said = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
-    return f"{text} Theirs: {said}." if said else text
+    remarks = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
+    return f"{text} Theirs: {remarks}." if remarks else text
 
 
 def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:
@@ -203,7 +203,7 @@ def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:
         "image size": recipe["images"]["size"],
         "batch size": recipe["batches"]["size"],
         "epochs": recipe["training"]["epochs"],
-        "optimizer": _class(optimizer),
+        "optimizer": class_name(optimizer),
         "chosen on": recipe["evaluation"]["select_on"],
         "seeds": seeds,
         "pretrained": "imagenet" if model["pretrained"] or model["weights"] else "no",
@@ -248,7 +248,3 @@ def _equal(ours: object, theirs: object) -> bool:
         return ours == theirs
     first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(each))[0].lower()) for each in (ours, theirs))
     return first == second
-
-
-def _class(thing: Mapping[str, Any]) -> str:
-    return thing["class_path"].rpartition(".")[2]

@@ -1,11 +1,28 @@
-"""The recipes that come with the package, by name, as ``glyphs`` or ``omniglot/mpa-ap``."""
+"""Recipes: YAML files that describe a training run, those of this package by name, as ``glyphs`` or ``cub/mpa-ap``.
+
+`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one; a file is checked in full, and nothing that it
+names is imported or called unless its place asks for it.
+"""
 
 import difflib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from proxemic.errors import UserError
 
-__all__ = ["find_recipe", "list_recipes", "recipe_summary", "resolve_extended"]
+if TYPE_CHECKING:
+    from proxemic.recipes.reader import load, read_recipe, to_yaml
+
+__all__ = ["find_recipe", "list_recipes", "load", "read_recipe", "recipe_summary", "resolve_extended", "to_yaml"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load", "read_recipe", "to_yaml"):  # the reader takes seconds to import
+        from proxemic.recipes import reader
+
+        return getattr(reader, name)
+    raise AttributeError(f"module 'proxemic.recipes' has no attribute {name!r}")
+
 
 FOLDER = Path(__file__).parent
 

@@ -8,21 +8,31 @@ import difflib
 import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import proxemic.losses
 from proxemic.errors import UserError
 from proxemic.losses.described import keyword_here
 from proxemic.recipes.importing import find_object, is_there, may_name
-from proxemic.recipes.pairs import PACKAGE
-from proxemic.recipes.places import Inside, Place, arms, elements, is_plain, is_text, parameters, place_of
+from proxemic.recipes.places import (
+    PACKAGE,
+    Inside,
+    Place,
+    arms,
+    elements,
+    field_types,
+    is_plain,
+    is_section,
+    is_text,
+    parameters,
+    place_of,
+)
 from proxemic.recipes.values import as_yaml, fits, said, shown
 
-__all__ = ["Check", "is_section"]
+__all__ = ["Check"]
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _BESIDE = {
@@ -64,7 +74,7 @@ class Check:
         Raises:
             UserError: If a key is unknown or missing, or a value names what must not stand there.
         """
-        types = _types(made)
+        types = field_types(made)
         allowed = [name for name in types if _join(key, name) not in self.linked]
         if content is None:
             raise self._error(key, f"{key} is empty: give {', '.join(allowed[:3])} or others below it, or leave it out")
@@ -239,16 +249,6 @@ class Check:
             each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
         )
         return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
-
-
-def is_section(annotation: Any) -> bool:
-    """Whether it is a dataclass that is a part of a recipe, not one of the classes to choose from."""
-    return inspect.isclass(annotation) and all(is_dataclass(each) for each in inspect.getmro(annotation)[:-1])
-
-
-@cache
-def _types(made: type) -> dict[str, Any]:
-    return get_type_hints(made, include_extras=True)
 
 
 def _derived(base: type) -> Iterable[type]:

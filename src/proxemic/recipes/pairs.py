@@ -9,14 +9,15 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.recipes.places import PACKAGE
+from proxemic.recipes.writing import remember
 
 with optional_dependency("train"):
     from jsonargparse import Namespace
 
-__all__ = ["PACKAGE", "PAIRS", "make_inside"]
+__all__ = ["make_inside"]
 
-PACKAGE = "pytorch_metric_learning."
-PAIRS = ("loss.loss", "loss.miner")
+_PAIRS = ("loss.loss", "loss.miner")
 """The places inside a `PairwiseLoss`."""
 
 
@@ -28,7 +29,7 @@ def make_inside(config: Namespace) -> Namespace:
     """
     made = config.clone()
     outright = str(made.get("loss.class_path", "")).startswith(PACKAGE)
-    for key in ("loss",) if outright else PAIRS:
+    for key in ("loss",) if outright else _PAIRS:
         arguments = made.get(f"{key.replace('.', '.init_args.')}.init_args", None) or Namespace()
         for name, value in arguments.items(branches=True, nested=False):
             arguments[name] = _make(f"{key}.{name}", value)
@@ -43,6 +44,8 @@ def _make(key: str, value: Any) -> Any:
         return value
     module, _, name = path.rpartition(".")
     try:  # that it is a class of theirs is checked when the recipe is read
-        return getattr(importlib.import_module(module), name)(**(arguments or {}))
+        made = getattr(importlib.import_module(module), name)(**(arguments or {}))
     except (AssertionError, TypeError, ValueError) as error:
         raise UserError(f"{key} is {path}, which cannot be made: {error}.") from error
+    remember(made, arguments or {})
+    return made

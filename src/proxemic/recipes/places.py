@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -14,24 +14,29 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from torch import Tensor, nn
 from torch.distributions import Transform
 
+from proxemic.arguments import constructor_parameters
 from proxemic.extras import optional_dependency
 from proxemic.losses import Power
 from proxemic.recipes.importing import is_own
-from proxemic.recipes.pairs import PACKAGE
 
 __all__ = [
+    "PACKAGE",
     "PLACES",
     "Inside",
     "Parameter",
     "Place",
     "arms",
     "elements",
+    "field_types",
     "is_container",
     "is_plain",
+    "is_section",
     "is_text",
     "parameters",
     "place_of",
 ]
+
+PACKAGE = "pytorch_metric_learning."
 
 _ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"
 _DISTANCES = (nn.Module, Power, Transform, *(f"torch.{name}" for name in _ELEMENTWISE.split()))
@@ -153,23 +158,28 @@ def is_plain(annotation: Any) -> bool:
     )
 
 
+def is_section(annotation: Any) -> bool:
+    """Whether it is a dataclass that is a part of a recipe, not one of the classes to choose from."""
+    return inspect.isclass(annotation) and all(is_dataclass(each) for each in inspect.getmro(annotation)[:-1])
+
+
+@cache
+def field_types(made: type) -> dict[str, Any]:
+    """The types of a dataclass's fields."""
+    return get_type_hints(made, include_extras=True)
+
+
 @cache
 def parameters(made: type) -> dict[str, Parameter]:
     """The arguments of a class, in order; what it hands on to its bases by ``**kwargs`` included."""
-    found: dict[str, Parameter] = {}
-    for base in inspect.getmro(made):
-        own = inspect.signature(base.__init__).parameters
-        for name, each in own.items():
-            if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and name not in found:
-                # What its bases need, a class may give them itself.
-                required = base is made and each.default is each.empty
-                known = _type(base, each)
-                # Of any kind of type, to which | may not apply.
-                known = Union[known, None] if each.default is None else known  # noqa: UP007
-                found[name] = Parameter(known, required)
-        if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
-            break
-    return found
+    typed: dict[str, Parameter] = {}
+    for name, (owner, parameter) in constructor_parameters(made).items():
+        annotation = _type(owner, parameter)
+        # Of any kind of type, to which | may not apply.
+        annotation = Union[annotation, None] if parameter.default is None else annotation  # noqa: UP007
+        # What its bases need, a class may give them itself.
+        typed[name] = Parameter(annotation, owner is made and parameter.default is parameter.empty)
+    return typed
 
 
 def _type(owner: type, parameter: inspect.Parameter) -> Any:

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,14 +14,15 @@ import proxemic.losses
 from proxemic.data import ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.recipes import resolve_extended
-from proxemic.recipes.checking import Check, is_section
-from proxemic.recipes.flags import apply_flags, read_flags
+from proxemic.recipes import find_recipe, resolve_extended
+from proxemic.recipes.checking import Check
+from proxemic.recipes.flags import Flags, apply_overrides, read_flags
 from proxemic.recipes.pairs import make_inside
-from proxemic.recipes.places import arms, elements, parameters
-from proxemic.recipes.second_phase import differences, merge, part_flags, read_changes
+from proxemic.recipes.places import arms, elements, field_types, is_section
+from proxemic.recipes.second_phase import differences, merge, read_changes, split_overrides
 from proxemic.recipes.values import shown
-from proxemic.recipes.yaml_files import parse_yaml, read_yaml, write_yaml
+from proxemic.recipes.writing import as_content, remember
+from proxemic.recipes.yaml_files import parse_yaml, read_yaml, with_current_names, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 
@@ -32,11 +32,13 @@ with optional_dependency("train"):
 __all__ = [
     "Evaluation",
     "ReadRecipe",
+    "load",
     "own_backbone",
     "read_evaluation",
     "read_evaluation_config",
     "read_recipe",
     "read_yaml",
+    "to_yaml",
 ]
 
 MAX_EXTENDED = 20
@@ -80,39 +82,97 @@ class Evaluation:
     batches: BatchConfig = field(default_factory=BatchConfig)
 
 
-def read_recipe(path: Path, flags: Sequence[str] = (), *, own_code: bool = False) -> ReadRecipe:
+def read_recipe(path: Path, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False) -> ReadRecipe:
     """Read and check a recipe; nothing that it names is made before `ReadRecipe.recipe` is asked for.
 
     Args:
         path: YAML file.
-        flags: Overrides, as ``--optim.lr 0.01`` or ``--optim.lr=0.01``; ``init_args`` is left out of names.
+        overrides: Flags, as ``--optim.lr 0.01`` or ``--optim.lr=0.01``, or a mapping of dotted keys to values;
+            ``init_args`` is left out of keys.
         own_code: The recipe is to be trained: classes of the user's own may be imported from the current directory.
 
     Raises:
-        UserError: If the file or a flag has an unknown key (the nearest is suggested), a value of the wrong type, or a
-            class that does not exist or is not what its place asks for.
+        UserError: If the file or an override has an unknown key (the nearest is suggested), a value of the wrong type,
+            or a class that does not exist or is not what its place asks for.
         ValueError: If a value is out of its range.
     """
+    return _read(_content(path), str(path), overrides, own_code)
+
+
+def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: Any) -> Recipe:
+    """Load a recipe of the package by its name, or any from a YAML file.
+
+    Args:
+        name_or_file: A name that `list_recipes` gives, or a path.
+        own_code: Modules may be imported from the current directory, also those that are not on Python's path.
+        overrides: Values by their keys, nested (``training={"epochs": 5}``) or dotted
+            (``**{"training.epochs": 5}``). A class is given by its name, as a mapping of ``class_path`` and
+            ``init_args``, or as itself; its arguments by a `functools.partial`.
+
+    Raises:
+        UserError: If there is no such recipe, or a key or a value is not allowed.
+        ValueError: If a value is out of its range.
+
+    >>> recipe = load("glyphs", loss="ProxyAnchorLoss", optim={"lr": 0.01}, **{"loss.alpha": 16})
+    >>> recipe.loss.keywords["alpha"], recipe.optim.lr
+    (16.0, 0.01)
+    """
+    content = {key: as_content(value, _type_at(key), key) for key, value in overrides.items()}
+    return _read(_content(find_recipe(str(name_or_file))), str(name_or_file), content, own_code).recipe
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """Write a recipe in full, defaults included, so that it reads back to the same.
+
+    Raises:
+        UserError: If a part of it cannot be written, as a function that is defined inside another one.
+        ValueError: If a value is out of its range.
+
+    >>> print(to_yaml(load("glyphs"))[:45])
+    data:
+      class_path: proxemic.data.Glyphs
+      init
+    """
+    content = as_content(recipe, Recipe)
+    for target in _LINKS.values():
+        section, _, name = target.partition(".")
+        del content[section][name]
+    second = content.pop("second_phase")
     parser = _recipe_parser()
-    content, (own, later) = _content(path), part_flags(flags)
-    second = read_changes(content.pop("second_phase", None), later)
-    config = _parse(parser, Recipe, content, str(path), own, own_code)
-    full = _spelt_out(parser, config)
+    config = _parse(parser, Recipe, content, "The recipe", {}, False)
     if second is None:
-        _check_ranges(Recipe, config.as_dict() | {"second_phase": None})
-        return ReadRecipe(write_yaml(full | {"second_phase": None}), lambda: _make(parser, config))
+        return _spell_out(parser, config)
+    changed = _parse(parser, Recipe, content | {key: second[key] for key in ("loss", "optim")}, "The recipe", {}, False)
+    return _spell_out(parser, config, (second["epochs"], changed))
+
+
+def _type_at(key: str) -> Any:
+    """The declared type of a recipe's value; `Any` inside classes."""
+    annotation: Any = Recipe
+    for name in key.split("."):
+        sections = [arm for arm in arms(annotation) if is_section(arm)]
+        annotation = field_types(sections[0]).get(name, Any) if sections else Any
+    return annotation
+
+
+def _read(
+    content: dict[str, Any], where: str, overrides: Sequence[str] | Mapping[str, Any], own_code: bool
+) -> ReadRecipe:
+    parser = _recipe_parser()
+    given = _overrides(overrides)
+    first, later = split_overrides(given)
+    kind = type(given) if isinstance(given, Flags) else dict
+    second = read_changes(content.pop("second_phase", None), later)
+    config = _parse(parser, Recipe, content, where, kind(first), own_code)
+    if second is None:
+        return ReadRecipe(_spell_out(parser, config), lambda: _make(parser, config))
     epochs, changes, rest = second
     try:
-        changed = _parse(parser, Recipe, merge(full, changes), str(path), rest, own_code)
+        changed = _parse(parser, Recipe, merge(_full(parser, config), changes), where, kind(rest), own_code)
     except UserError as error:
         raise UserError(f"second_phase: {str(error).replace('--', '--second_phase.')}") from error
-    # What differs and no more: a value that a flag gives to both phases later shall reach both.
-    new_full = _spelt_out(parser, changed)
-    for each in (config, changed):
-        _check_ranges(Recipe, each.as_dict() | {"second_phase": {"epochs": epochs}})
-    kept = {key: differences(full[key], new_full[key]) for key in ("loss", "optim")}
-    full["second_phase"] = {"epochs": epochs} | {key: value for key, value in kept.items() if value}
-    return ReadRecipe(write_yaml(full), lambda: _make(parser, config, (epochs, changed)))
+    text = _spell_out(parser, config, (epochs, changed))
+    return ReadRecipe(text, lambda: _make(parser, config, (epochs, changed)))
 
 
 def _make(parser: ArgumentParser, config: Namespace, second: tuple[int, Namespace] | None = None) -> Recipe:
@@ -140,11 +200,30 @@ def _recipe_parser() -> ArgumentParser:
 _LINKS = {"images.channels": "model.in_channels", "images.size": "model.image_size"}
 
 
-def _spelt_out(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
+def _spell_out(parser: ArgumentParser, config: Namespace, second: tuple[int, Namespace] | None = None) -> str:
+    """Give the full text of a recipe.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+    full, epochs = _full(parser, config), None if second is None else {"epochs": second[0]}
+    for each in (config, *(second or ())[1:]):
+        _check_ranges(Recipe, each.as_dict() | {"second_phase": epochs})
+    if second is None:
+        return write_yaml(full | {"second_phase": None})
+    # What differs and no more: a value that a flag gives to both phases later shall reach both.
+    changed = _full(parser, second[1])
+    changes = {key: differences(full[key], changed[key]) for key in ("loss", "optim")}
+    return write_yaml(full | {"second_phase": epochs | {key: value for key, value in changes.items() if value}})
+
+
+def _full(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     return parse_yaml(parser.dump(config, skip_unset=False, skip_validation=True))
 
 
-def read_evaluation(path: Path | None, flags: Sequence[str] = (), *, own_code: bool = False) -> Evaluation:
+def read_evaluation(
+    path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False
+) -> Evaluation:
     """Read the part of a recipe that evaluation needs; without a recipe, the user's own images in ``--data.root``.
 
     Raises:
@@ -153,20 +232,17 @@ def read_evaluation(path: Path | None, flags: Sequence[str] = (), *, own_code: b
     """
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic evaluate")
     parser.add_class_arguments(Evaluation)
-    content: dict[str, Any] = {}
+    content: dict[str, Any] = {"data": "proxemic.data.OwnImages"}
+    given = _overrides(overrides)
     if path is not None:
         content = {key: value for key, value in _content(path).items() if key in Evaluation.__dataclass_fields__}
-    elif not any(
-        flag.startswith(("--data.root", "--data.class_path", "--data=")) or flag == "--data" for flag in flags
-    ):
+    elif not any(key in ("data", "data.class_path") or key.startswith("data.root") for key in given):
         raise UserError("--data.root is missing: give the folder or table of images to judge the model on.")
-    else:
-        flags = ["--data", "proxemic.data.OwnImages", *flags]
-    config = _parse(parser, Evaluation, content, str(path), flags, own_code)
+    config = _parse(parser, Evaluation, content, str(path), given, own_code)
     return Evaluation(**_instantiate(parser, config))
 
 
-def read_evaluation_config(path: Path | None, flags: Sequence[str] = ()) -> EvaluationConfig:
+def read_evaluation_config(path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> EvaluationConfig:
     """Read how to judge, of a recipe or without one, where the images are given otherwise.
 
     Raises:
@@ -177,7 +253,7 @@ def read_evaluation_config(path: Path | None, flags: Sequence[str] = ()) -> Eval
     parser.add_class_arguments(EvaluationConfig, "evaluation")
     given = {} if path is None else _content(path).get("evaluation", {})
     content = {"evaluation": asdict(EvaluationConfig()) | given}
-    config = _parse(parser, _EvaluationAlone, content, str(path), flags, False)
+    config = _parse(parser, _EvaluationAlone, content, str(path), _overrides(overrides), False)
     return _instantiate(parser, config)["evaluation"]
 
 
@@ -202,7 +278,7 @@ def own_backbone(path: Path) -> type[nn.Module] | None:
         return None
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(_ModelAlone)
-    config = _parse(parser, _ModelAlone, {"model": {"backbone": backbone}}, str(recipe), (), False)
+    config = _parse(parser, _ModelAlone, {"model": {"backbone": backbone}}, str(recipe), {}, False)
     found = _instantiate(parser, config)["model"].backbone
     return found if isinstance(found, type) else None
 
@@ -219,7 +295,7 @@ class _ModelAlone:
 
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """What a file holds, laid over the recipe that it extends."""
-    content = read_yaml(path)
+    content = with_current_names(read_yaml(path))
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
     extended = content.pop("extends", None)
@@ -235,16 +311,22 @@ def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merge(_content(base, (*by, path)) | {"published": None}, content)
 
 
+def _overrides(given: Sequence[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else read_flags(given)
+
+
 def _parse(
-    parser: ArgumentParser, made: type, content: dict[str, Any], where: str, flags: Sequence[str], own_code: bool
+    parser: ArgumentParser,
+    made: type,
+    content: dict[str, Any],
+    where: str,
+    overrides: Mapping[str, Any],
+    own_code: bool,
 ) -> Namespace:
-    given = read_flags(flags)
-    content = _with_full_name(apply_flags(content, given))
-    check = Check(where, [key for key, _ in given], _LINKS.values(), own_code=own_code)
+    content = _with_full_name(apply_overrides(content, overrides))
+    flags = overrides if isinstance(overrides, Flags) else ()
+    check = Check(where, flags, _LINKS.values(), own_code=own_code)
     check.section(content, made)
-    for key, value in given:
-        if value is None:
-            raise UserError(f"--{key} has no value: write it after the flag, as in --optim.lr 0.01.")
     try:
         # The parser changes what it is given, down to the elements of lists.
         return parser.parse_object(copy.deepcopy(content), env=False)
@@ -266,34 +348,31 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
     refused: list[UserError | ValueError] = []
 
     def make(class_type: type[Any], *given: Any, **arguments: Any) -> Any:
-        taken = parameters(class_type)
-        arguments = {name: each for name, each in arguments.items() if name in taken or name not in _FILLED_IN}
+        arguments = {name: _as_partial(each) for name, each in arguments.items()}
         try:
-            return class_type(*given, **arguments)
+            made = class_type(*given, **arguments)
         except ImportError as error:
-            refused.append(UserError(f"{class_type.__name__} cannot be made: {_missing_package(error)}"))
+            message = " ".join(str(error).split()).rstrip(".")
+            refused.append(UserError(f"{class_type.__name__} cannot be made: {message}."))
             raise
         except ValueError as error:
             refused.append(error)
             raise
+        remember(made, arguments)
+        return made
 
     try:
-        return parser.instantiate(config, instantiators=[(make, object, True)]).as_dict()
+        values = parser.instantiate(config, instantiators=[(make, object, True)]).as_dict()
     except ValueError as error:
         # What a class in a list says, the parser tells with all that it tried besides.
         raise refused[0] if refused else error  # noqa: B904
+    return {name: _as_partial(each) for name, each in values.items()}
 
 
-_FILLED_IN = {"num_classes", "embedding_size", "num_images", "labels", "batch_size", "seed", "categories"}
-"""What the program gives to losses and batches, where their classes take it."""
-
-
-def _missing_package(error: ImportError) -> str:
-    """As Lightning's loggers say it, and others."""
-    package = re.search(r"Requirement '([^']+)' not met", str(error))
-    if package:
-        return f"it needs {package[1]}, which is not installed: pip install '{package[1]}'."
-    return f"{' '.join(str(error).split()).rstrip('.')}."
+def _as_partial(value: Any) -> Any:
+    """The parser's partial of what makes a class, as one of the class itself."""
+    made = value.args[-1] if isinstance(value, functools.partial) and value.args else None
+    return functools.partial(made, **value.keywords) if isinstance(made, type) else value
 
 
 def _check_ranges(made: type, values: Mapping[str, Any]) -> Any:

@@ -1,76 +1,64 @@
 """The second phase in a recipe file: what changes, and nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from proxemic.errors import UserError
+from proxemic.recipes.values import as_yaml
 
-__all__ = ["differences", "merge", "part_flags", "read_changes"]
+__all__ = ["differences", "merge", "read_changes", "split_overrides"]
 
-_PREFIX = "--second_phase"
+_KEY = "second_phase"
 
 
-def part_flags(flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part the flags of the second phase from the others.
+def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the overrides of the second phase, whose keys are then those inside it, from the others.
 
-    >>> part_flags(["--seed", "1", "--second_phase.loss.alpha", "3", "--second_phase.epochs=2"])
-    (['--seed', '1'], ['--second_phase.loss.alpha', '3', '--second_phase.epochs=2'])
+    >>> split_overrides({"seed": 1, "second_phase.loss.alpha": 3, "second_phase.epochs": 2})
+    ({'seed': 1}, {'loss.alpha': 3, 'epochs': 2})
     """
-    own: list[str] = []
-    later: list[str] = []
-    target = own
-    for word in flags:
-        if word.startswith("--"):
-            name = word.partition("=")[0]
-            target = later if name == _PREFIX or name.startswith(f"{_PREFIX}.") else own
-        target.append(word)
-    return own, later
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
+    for key, value in overrides.items():
+        name, _, rest = key.partition(".")
+        (second if name == _KEY else first)[rest if name == _KEY else key] = value
+    return first, second
 
 
-def read_changes(content: Any, flags: Sequence[str]) -> tuple[int, dict[str, Any], list[str]] | None:
-    """Give the number of epochs, the changes that the file asks for, and the flags for the recipe's other keys.
+def read_changes(content: Any, overrides: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    """Give the number of epochs, the changes that the file asks for, and the overrides of the other keys.
 
     Args:
         content: What the recipe has under ``second_phase``.
-        flags: Those that `part_flags` found.
+        overrides: Those that `split_overrides` gives for the second phase.
 
     Returns:
-        None where there is no second phase: nothing is given, or ``--second_phase null``.
+        None where there is no second phase: nothing is given, or it is overridden by null.
 
     Raises:
         UserError: For an unknown key, or without a number of epochs.
     """
+    rest = dict(overrides)
+    if "" in rest:
+        given = rest.pop("")
+        content = as_yaml(given) if isinstance(given, str) else given
+        if content is None:
+            return None
     if content is not None and not isinstance(content, Mapping):
         raise UserError(f"second_phase is {content!r}, but must be null or map epochs, loss and optim to values.")
     changes = dict(content or {})
-    words = list(flags)
-    rest: list[str] = []
-    while words:
-        name, given, value = words.pop(0).partition("=")
-        value = value if given or not words else words.pop(0)
-        key = name.removeprefix(_PREFIX).lstrip(".")
-        if not key and value in ("null", "None"):
-            return None
-        if not key or not value:
-            raise UserError(
-                f"{name} {value}".rstrip()
-                + " cannot be read: give --second_phase null, or a value to one of its keys, "
-                "as --second_phase.loss.alpha 2."
-            )
-        if key == "epochs":
-            changes["epochs"] = value
-        else:
-            rest += [f"--{key}", value]
+    if "epochs" in rest:
+        changes["epochs"] = rest.pop("epochs")
     if not changes and not rest:
         return None
     allowed = ("epochs", "loss", "optim")
-    for key in [*changes, *(word[2:].partition(".")[0] for word in rest[::2])]:
+    for key in [*changes, *(key.partition(".")[0] for key in rest)]:
         if key not in allowed:
             raise UserError(f"There is no key second_phase.{key}: allowed are {', '.join(allowed)}.")
     epochs = str(changes.pop("epochs", ""))
     if not epochs.isdigit():
-        came = f"is {epochs}, but must be a whole number" if epochs else "is missing: give the number"
-        raise UserError(f"second_phase.epochs {came} of epochs, the last ones of training.epochs.")
+        problem = f"is {epochs}, but must be a whole number" if epochs else "is missing: give the number"
+        raise UserError(f"second_phase.epochs {problem} of epochs, the last ones of training.epochs.")
     return int(epochs), changes, rest
 
 

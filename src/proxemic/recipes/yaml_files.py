@@ -72,6 +72,18 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
+def with_current_names(content: Any) -> Any:
+    """Rename, in place, the keys of a recipe that were called otherwise in earlier versions.
+
+    >>> with_current_names({"batches": {"size": 8, "parts": 2}})
+    {'batches': {'size': 8, 'micro_batches': 2}}
+    """
+    batches = content.get("batches") if isinstance(content, dict) else None
+    if isinstance(batches, dict) and "parts" in batches:
+        batches["micro_batches"] = batches.pop("parts")
+    return content
+
+
 def write_yaml(content: Any) -> str:
     """Give the content as YAML, in the order that it has."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)

@@ -13,7 +13,7 @@ with optional_dependency("train"):
     from proxemic.training.retrieval_callback import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric
     from proxemic.training.run_directory import RunDirectory
-    from proxemic.training.train import train
+    from proxemic.training.train import TrainingResult, train
 
 __all__ = [
     "BatchConfig",
@@ -30,6 +30,7 @@ __all__ = [
     "SecondPhase",
     "Snapshots",
     "TrainingConfig",
+    "TrainingResult",
     "UntilPlateau",
     "embed_dataset",
     "parameter_groups",

@@ -1,4 +1,4 @@
-"""What happens around an epoch: choice of the best, history, checkpoints, Ctrl-C."""
+"""What a run keeps of each epoch: checkpoint, best weights, history; and how it stops on Ctrl-C."""
 
 import json
 import os
@@ -32,30 +32,30 @@ __all__ = ["RunCheckpointer"]
 
 
 class RunCheckpointer(Checkpoint):
-    """Keeps a run such that it can be killed at any moment and taken up again with the same result.
+    """Saves a run such that it can be killed at any moment and resumed with the same result.
 
-    After each epoch, once the held-out images are judged, the checkpoint is written; then, if they were judged better
-    than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that was
-    killed between two of the writes makes up for the missing ones when it is resumed, and one that was killed before
-    the checkpoint judges again.
+    After each epoch, once the held-out images are evaluated, the checkpoint is written; then, if the metric is better
+    than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that is
+    killed between two of the writes makes up for the missing ones when it is resumed, and one that is killed before
+    the checkpoint evaluates again.
 
     Args:
         run: Where to write.
-        recipe: For the metric that chooses the epoch.
-        judge: Judges held-out images after each epoch, before this (Lightning has checkpoints come last); ``None``
-            takes the last epoch.
+        recipe: The recipe of the run.
+        evaluator: Evaluates held-out images after each epoch, before this (Lightning has checkpoints come last);
+            ``None`` takes the last epoch.
         preprocessing: As `save_model` takes it.
-        report: Is given a line for the user after each epoch.
-        on_epoch: Is given the epoch's row of the history, once all is saved.
-        processes: Of the run; the first writes and reports, and all stop after the same step.
-        times: To which is added what training, validation and saving take.
+        report: Is called with a line for the user after each epoch.
+        on_epoch: Is called with the epoch's row of the history, once all is saved.
+        processes: The processes of the run; the first writes and reports, and all stop after the same step.
+        times: Is added to: what training, validation and saving take.
     """
 
     def __init__(
         self,
         run: RunDirectory,
         recipe: Recipe,
-        judge: RetrievalCallback | None,
+        evaluator: RetrievalCallback | None,
         preprocessing: dict[str, Any],
         report: Callable[[str], object],
         on_epoch: Callable[[Mapping[str, float]], object] | None,
@@ -65,7 +65,7 @@ class RunCheckpointer(Checkpoint):
         self.times = times or Times()
         self.on_epoch = on_epoch
         self.processes = processes
-        self.run, self.recipe, self.judge = run, recipe, judge
+        self.run, self.recipe, self.evaluator = run, recipe, evaluator
         self.preprocessing, self.report = preprocessing, report
         self.rows: list[dict[str, float]] = []
         self.best: dict[str, float] | None = None
@@ -90,20 +90,15 @@ class RunCheckpointer(Checkpoint):
         self.step = state_dict["step"]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end_phases(trainer, pl_module)
+        self._end_phases(trainer)
         # A kill may have come between the checkpoint and what is written after it.
         if self.best is not None and self.best["step"] == self.step:
-            self._write_best(pl_module)
+            self._write_best(_task(trainer))
         if self.rows and self.processes.is_first:
             self._write_history()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        before = {
-            name: value
-            for callback in trainer.callbacks  # type: ignore[attr-defined]
-            if isinstance(callback, EpochMeasure)
-            for name, value in callback.before.items()
-        }
+        before = {name: value for measure in _measures(trainer) for name, value in measure.before.items()}
         if before and self.processes.is_first:
             write_json(self.run.measured_before, before)
         # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word.
@@ -113,8 +108,8 @@ class RunCheckpointer(Checkpoint):
     def heeding_signals(self) -> Iterator[None]:
         """Stop on Ctrl-C, and on SIGUSR1, which SLURM can be asked to send before a job's time is up.
 
-        From before the data workers are made, as the second (``--signal=USR1@90``) is sent to them too, and would end
-        them, until Lightning has put back the handlers that it found.
+        It begins before the data workers are started, as SLURM (``--signal=USR1@90``) sends SIGUSR1 to them too, which
+        would end them, and lasts until Lightning has restored the handlers that it found.
         """
         numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
         handlers = {number: signal.signal(number, self._stop) for number in numbers}
@@ -133,7 +128,7 @@ class RunCheckpointer(Checkpoint):
             signal.signal(signal.SIGTERM, self._handler)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._flush_logs(trainer)
+        _flush_logs(trainer)
         if self._stops_after_epoch:
             # Not at its end: Lightning has logged its values only now.
             self._leave(f"after epoch {trainer.current_epoch}")
@@ -156,20 +151,18 @@ class RunCheckpointer(Checkpoint):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        task = pl_module
-        assert isinstance(task, EmbeddingTask)
+        task = _task(trainer)
         task.check_weights()
         seconds = self._epoch_ended - self._epoch_began
-        judged = time.monotonic()
+        evaluated = time.monotonic()
         self.times.add("training", seconds)
-        self.times.add("validation", judged - self._epoch_ended)
+        self.times.add("validation", evaluated - self._epoch_ended)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
-        if self.judge is not None and self.judge.latest is not None:
-            row |= self.judge.latest
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, EpochMeasure):
-                row |= callback.latest
+        if self.evaluator is not None and self.evaluator.latest is not None:
+            row |= self.evaluator.latest
+        for measure in _measures(trainer):
+            row |= measure.latest
         row["seconds"] = round(seconds, 3)
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
@@ -179,37 +172,36 @@ class RunCheckpointer(Checkpoint):
         better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
         self.best = row if better else self.best
         before = len(self.ended)
-        self._end_phases(trainer, task)
+        self._end_phases(trainer)
         self._save(trainer)
         if better:
             self._write_best(task)
         if self.processes.is_first:
             self._write_history()
-        self.times.add("saving", time.monotonic() - judged)
+        self.times.add("saving", time.monotonic() - evaluated)
         self.report(self._line(row, seconds, trainer))
         if len(self.ended) > before:
-            self.report(self._why())
+            self.report(self._why_ended())
         (self._stops_after_epoch,) = self.processes.any(self.stopping)
         if self.on_epoch is not None and not self._stops_after_epoch:
             self.on_epoch(row)
 
-    def _end_phases(self, trainer: Trainer, task: LightningModule) -> None:
+    def _end_phases(self, trainer: Trainer) -> None:
         """Begin the second phase, or end the training, where the phase that is trained has come to its plateau."""
         until = self.recipe.training.until_plateau
         if until is None or not self.rows:
             return
-        assert isinstance(task, EmbeddingTask)
         values = [row[self.recipe.evaluation.metric] for row in self.rows]
-        found = ended_phases(values, self.recipe.lengths, until)
-        # All go by the first one: the last digits may differ between machines.
-        said = self.processes.broadcast(json.dumps([asdict(each) for each in found]))
-        self.ended = [EndedPhase(**each) for each in json.loads(said)]
-        lengths = [each.epochs for each in self.ended]
+        ended = [asdict(phase) for phase in ended_phases(values, self.recipe.lengths, until)]
+        # The first process decides for all: the last digits may differ between machines.
+        self.ended = [EndedPhase(**phase) for phase in json.loads(self.processes.broadcast(json.dumps(ended)))]
+        lengths = [phase.epochs for phase in self.ended]
         trainer.fit_loop.max_epochs = sum(lengths) + sum(self.recipe.lengths[len(lengths) :])
+        task = _task(trainer)
         if lengths and task.second is not None:
-            task.begin_second_at(lengths[0])
+            task.second_begins = lengths[0]
 
-    def _why(self) -> str:
+    def _why_ended(self) -> str:
         until, metric, last = self.recipe.training.until_plateau, self.recipe.evaluation.metric, self.ended[-1]
         assert until is not None
         name = ("The first phase", "The second phase")[len(self.ended) - 1] if self.recipe.second_phase else "Training"
@@ -236,8 +228,7 @@ class RunCheckpointer(Checkpoint):
             line += f"  validation {name} {row[name]:.4f}  (best {self.best[name]:.4f}, epoch {self.best['epoch']:.0f})"
         return f"{line}  {images / seconds:,.0f} images/s"
 
-    def _write_best(self, task: LightningModule) -> None:
-        assert isinstance(task, EmbeddingTask)
+    def _write_best(self, task: EmbeddingTask) -> None:
         if not self.processes.is_first:
             return
         save_model(self.run.path, task.model, self.preprocessing)
@@ -250,21 +241,15 @@ class RunCheckpointer(Checkpoint):
             temporary.write_bytes(safetensors.torch.save(state))
 
     def _save(self, trainer: Trainer) -> None:
-        task = trainer.lightning_module
-        assert isinstance(task, EmbeddingTask)
+        task = _task(trainer)
         task.check_weights()
         self.step = trainer.global_step
-        self._flush_logs(trainer)
+        _flush_logs(trainer)
         trainer.save_checkpoint(self.run.checkpoint)
         if task.shards is not None and self.processes.is_first:
             assert task.shards_kept is not None
             task.shards.drop_others(task.shards_kept)
         self._saved_at = time.monotonic()
-
-    def _flush_logs(self, trainer: Trainer) -> None:
-        # What a run that is resumed from the checkpoint will not log again.
-        for logger in trainer.loggers:
-            logger.save()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process or self._left:
@@ -285,3 +270,19 @@ class RunCheckpointer(Checkpoint):
         raise Interrupted(
             f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
         )
+
+
+def _task(trainer: Trainer) -> EmbeddingTask:
+    task = trainer.lightning_module
+    assert isinstance(task, EmbeddingTask)
+    return task
+
+
+def _measures(trainer: Trainer) -> list[EpochMeasure]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, EpochMeasure)]  # type: ignore[attr-defined]
+
+
+def _flush_logs(trainer: Trainer) -> None:
+    # What a run that is resumed from the checkpoint will not log again.
+    for logger in trainer.loggers:
+        logger.save()

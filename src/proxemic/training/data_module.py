@@ -9,7 +9,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches, SeededBatches
+from proxemic.arguments import call_with_known
+from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, RandomBatches
+from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
 
@@ -34,7 +36,8 @@ class TrainingData(LightningDataModule):
         self.images, self.recipe = images, recipe
         batches, seed = recipe.batches, recipe.seed
         if batches.sampler is not None:
-            order = batches.sampler(
+            order = call_with_known(
+                batches.sampler,
                 labels=images.labels,
                 num_images=len(images),
                 batch_size=batches.size,
@@ -61,10 +64,10 @@ class TrainingData(LightningDataModule):
                 "more, or start fewer processes."
             )
         # All processes go through the network equally often.
-        if size // world < batches.parts:
+        if size // world < batches.micro_batches:
             raise UserError(
-                f"batches.parts is {batches.parts}, but of a batch of {size} images a process has {size // world}: "
-                "lower it, or raise batches.size."
+                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "
+                f"{size // world}: lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
         self.even = size % world == 0 and batches.sampler is None
@@ -88,7 +91,7 @@ class TrainingData(LightningDataModule):
 
 
 class EpochOrder(Callback):
-    """Gives every epoch its own order and augmentation: Lightning tells epochs to its own samplers only."""
+    """Gives every epoch its own order and augmentation: Lightning tells the epoch only to its own samplers."""
 
     def __init__(self, data: TrainingData) -> None:
         self.data = data
@@ -100,7 +103,7 @@ class EpochOrder(Callback):
 def leave_signals(_: int = 0) -> None:
     """Leave Ctrl-C to the training process, and SIGTERM of others: a terminal, or SLURM, sends them to workers too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # a handler would not be told who sent it
+    if sys.platform == "linux":  # a handler does not learn who sent it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_with_training, daemon=True).start()
 

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RowLabels
+from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
+from proxemic.data.embeddings import RowLabels
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import leave_signals
 from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import RetrievalMetric, gather_rows, split_roles
+from proxemic.training.retrieval_metric import RetrievalMetric, gather_uneven, split_roles
 
 __all__ = [
     "embed_dataset",
@@ -41,11 +42,11 @@ def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[
         backbone: As in `load_model`.
 
     Raises:
-        ValueError: Where a file is missing, malformed, or not of this model.
+        ValueError: If a file is missing, malformed, or not of this model.
     """
-    model, found = load_model(path, backbone)
+    model, preprocessing = load_model(path, backbone)
     try:
-        return model, Preprocessing(**found)
+        return model, Preprocessing(**preprocessing)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the preprocessing that model.json of {path} says cannot be done here: {error}") from error
 
@@ -62,18 +63,18 @@ def embed_images(
     rank: int = 0,
     world: int = 1,
 ) -> Float[Tensor, "images dim"]:
-    """Embed every image in order, in evaluation mode, on the model's device; the modes of its parts are put back.
+    """Embed every image in order, in evaluation mode, on the model's device; the modes of its modules are restored.
 
     Args:
         model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
             floating-point parameter.
         images: N images.
         preprocessing: What each goes through.
-        batch_size: Images a batch; does not change the result beyond rounding.
+        batch_size: Images per batch; does not change the result beyond rounding.
         workers: Processes that load images.
         description: What the progress bar says; it shows on terminals only.
-        rank: Which of the processes this is that share the work, each with a copy of the model.
-        world: How many they are; each embeds the images of `share_of`, in the batches that one alone would make.
+        rank: The rank of this process among those that share the work, each with a copy of the model.
+        world: The number of processes; each embeds the images of `share_of`, in the batches that one would make.
 
     Returns:
         ``[N, D]`` float32 on the CPU; of this process's share, ``[0, 0]`` where that is empty.
@@ -98,7 +99,7 @@ def embed_dataset(
     workers: int = 0,
     description: str = "embedding",
 ) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, " samples"] | None]:
-    """Embed a plain PyTorch data set, in evaluation mode, on the model's device; the modes of its parts are put back.
+    """Embed a plain PyTorch data set, in evaluation mode, on the model's device; the modes of its modules are restored.
 
     Args:
         model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
@@ -107,7 +108,7 @@ def embed_dataset(
             mappings with such values; or of images alone. What follows the label is not looked at. Or a `DataLoader` of
             batches of these, in its own order, without what it drops.
         keys: Of the image and the label, where samples are mappings.
-        batch_size: Samples a batch of a data set.
+        batch_size: Samples per batch of a data set.
         workers: Processes that load the samples of a data set.
         description: What the progress bar says; it shows on terminals only.
 
@@ -205,11 +206,11 @@ def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor
 def join_shares(
     share: Float[Tensor, "share dim"], count: int, batch_size: int, world: int
 ) -> Float[Tensor, "images dim"]:
-    """The embeddings of all images, in order, from those that each of the processes made, of `share_of`."""
+    """Gather the embeddings of all images, in order, from the shares (`share_of`) of the processes."""
     if world == 1:
         return share
     shares = [share_of(count, batch_size, rank, world) for rank in range(world)]
-    return torch.cat(gather_rows(share))[torch.cat(shares).argsort()]
+    return torch.cat(gather_uneven(share))[torch.cat(shares).argsort()]
 
 
 def _batches(count: int, batch_size: int) -> list[Int64[Tensor, " batch"]]:
@@ -219,13 +220,13 @@ def _batches(count: int, batch_size: int) -> list[Int64[Tensor, " batch"]]:
 def evaluate_embeddings(
     embeddings: Float[Tensor, "rows dim"], rows: ImageSet | RowLabels, config: EvaluationConfig
 ) -> RetrievalMetrics:
-    """Retrieval metrics of embeddings: all against all, or the rows that ask against those that answer.
+    """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
 
-    A row does not see those of its sequence.
+    A row does not retrieve rows of its own sequence.
 
     Args:
-        embeddings: A row each.
-        rows: The images that were embedded, or what else is known of the rows.
+        embeddings: One row per image.
+        rows: The images that were embedded, or the labels of the rows.
         config: What to compute.
 
     Raises:
@@ -234,15 +235,15 @@ def evaluate_embeddings(
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
-    found = retrieval_metrics(
+    metrics = retrieval_metrics(
         **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **metric_settings(config)
     )
-    found.update(compute_own_metrics(config, embeddings, rows.labels))
-    return found
+    metrics.update(compute_own_metrics(config, embeddings, rows.labels))
+    return metrics
 
 
 def metric_settings(config: EvaluationConfig) -> dict[str, Any]:
-    """Give the keywords of `retrieval_metrics`, and of `RetrievalMetric`, that a recipe sets."""
+    """Give the keywords of `retrieval_metrics` and `RetrievalMetric` that a recipe sets."""
     return {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
 
 

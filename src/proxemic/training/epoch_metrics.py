@@ -1,4 +1,4 @@
-"""What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for pictures."""
+"""What is measured while a run trains, beside its loss: columns of ``history.csv``, and snapshots for plots."""
 
 import math
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ __all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots", "as_compa
 
 
 class EpochMeasure(Callback, ABC):
-    """Measures something before the first epoch and after every one.
+    """Measures something before the first epoch and after each epoch.
 
     The values are columns of ``history.csv``, and values for Lightning's loggers; those before the first epoch are in
     ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
@@ -36,12 +36,12 @@ class EpochMeasure(Callback, ABC):
     In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
 
     Attributes:
-        latest: What was measured last, by the names in ``names``; empty before that.
-        before: What was measured before the first epoch; empty in a run that is resumed.
+        latest: The last values, by the names in ``names``; empty before the first.
+        before: The values before the first epoch; empty in a run that is resumed.
     """
 
     names: ClassVar[tuple[str, ...]]
-    """Of the values, always all of them."""
+    """The names of the values; ``measure`` gives all of them."""
 
     def __init__(self) -> None:
         self.latest: dict[str, float] = {}
@@ -49,11 +49,11 @@ class EpochMeasure(Callback, ABC):
 
     @abstractmethod
     def check(self, loss: Loss) -> None:
-        """Raise `UserError` if the loss has no such values; asked of the losses of both phases, before all work."""
+        """Raise `UserError` if the loss has no such values; called with the losses of both phases before training."""
 
     @abstractmethod
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
-        """The values by the names in ``names``, as the weights are now."""
+        """Give the values of the present weights, by the names in ``names``."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
@@ -67,8 +67,8 @@ class EpochMeasure(Callback, ABC):
     def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
         assert isinstance(task, EmbeddingTask)
         task.check_weights()  # a clearer reason than what a measure would say of them
-        found = self.measure(task, _data(trainer))
-        return {name: float(found[name]) for name in self.names}
+        values = self.measure(task, _data(trainer))
+        return {name: float(values[name]) for name in self.names}
 
 
 class ProxyGap(EpochMeasure):
@@ -181,7 +181,10 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Embeddings and proxies as the loss compares them: of unit length where it is of cosines; None: no proxies."""
+    """Give embeddings and proxies as the loss compares them: of unit length where it compares cosines.
+
+    The proxies are None where the loss has none.
+    """
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()
@@ -199,14 +202,9 @@ def _data(trainer: Trainer) -> TrainingData:
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Of the training images and the proxies."""
-    return as_compared(task.loss, _embed(task, data))
-
-
-def _embed(task: EmbeddingTask, data: TrainingData) -> Float[Tensor, "images dim"]:
-    """Embed the training images, a part on each process; all get all."""
+    """Embed the training images, a share on each process, and give all of them and the proxies."""
     rank, world, size = task.processes.rank, task.processes.world, data.recipe.evaluation.batch_size
-    mine = embed_images(
+    share = embed_images(
         task.model,
         data.images,
         data.recipe.images,
@@ -216,4 +214,4 @@ def _embed(task: EmbeddingTask, data: TrainingData) -> Float[Tensor, "images dim
         rank=rank,
         world=world,
     )
-    return join_shares(mine, len(data.images), size, world)
+    return as_compared(task.loss, join_shares(share, len(data.images), size, world))

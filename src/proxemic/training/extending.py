@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
-import yaml
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -28,8 +27,8 @@ _ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "t
 """After how many epochs these have come to their end, where the rate is 0, rises again or is not defined."""
 
 
-def with_epochs(recipe: Recipe, recipe_yaml: str, epochs: int) -> tuple[Recipe, str]:
-    """Give a recipe, and its text, with more epochs.
+def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """Give a recipe with more epochs.
 
     Raises:
         UserError: If they are not more, or the recipe's epochs are not counted by ``training.epochs``.
@@ -45,10 +44,7 @@ def with_epochs(recipe: Recipe, recipe_yaml: str, epochs: int) -> tuple[Recipe, 
             f"--training.epochs is {epochs}, but the run has {before}: give more to extend it, or continue it by "
             "--resume alone."
         )
-    content = yaml.safe_load(recipe_yaml)
-    content["training"]["epochs"] = epochs
-    training = replace(recipe.training, epochs=epochs)
-    return replace(recipe, training=training), yaml.safe_dump(content, sort_keys=False)
+    return replace(recipe, training=replace(recipe.training, epochs=epochs))
 
 
 def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:

@@ -1,4 +1,4 @@
-"""What is said when a run fails for a reason that the user can mend."""
+"""Sentences for failures of a run that the user can mend."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # torch's w
 
 @contextmanager
 def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
-    """Say in one sentence what was wrong: too little memory, a lost process, another's checkpoint, the user's own code.
+    """Say in one sentence what failed: too little memory, a lost process, a foreign checkpoint, the user's own code.
 
     Raises:
         UserError: In place of the error that it explains; `OutOfMemory` for want of memory.
@@ -35,19 +35,19 @@ def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        found = explanation(error, recipe, run)
-        if found is None:
+        sentence = explanation(error, recipe, run)
+        if sentence is None:
             raise
         kind = OutOfMemory if _is_no_memory(error) else ValueError if isinstance(error, ValueError) else UserError
-        raise kind(f"{found}.") from error
+        raise kind(f"{sentence}.") from error
 
 
 @contextmanager
 def to_be_continued(run: RunDirectory) -> Iterator[None]:
-    """With what the user can mend, say how the run goes on then.
+    """Add to an error that the user can mend how the run is then continued.
 
     Raises:
-        UserError: As it came, with that sentence.
+        UserError: The error, with that sentence.
     """
     try:
         yield
@@ -59,12 +59,12 @@ def to_be_continued(run: RunDirectory) -> Iterator[None]:
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
-    """What `explained` says of an error, without a full stop; None where it has nothing to say."""
+    """Give the sentence of `explained` for an error, without a full stop; None where it has none."""
     message = " ".join(str(error).split())
     if _is_no_memory(error):
         return _no_memory(message, recipe, run)
-    if own := _own_code(error):
-        return f"{own} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
+    if place := _own_code(error):
+        return f"{place} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
     if isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, RuntimeError) and "DataLoader worker" in message
     ):  # the first two, where one was killed while it handed images over
@@ -89,30 +89,30 @@ def _is_no_memory(error: Exception) -> bool:
 def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
     batches = recipe.batches
     where = f" in {run.recipe}" if run.recipe.exists() else ""
-    said = f" ({message[:200].rstrip('.')})" if message else ""
+    reason = f" ({message[:200].rstrip('.')})" if message else ""
     return (
-        f"The memory is not enough{said}: raise batches.parts, which is {batches.parts} (the same loss, in the memory "
-        f"of a part of the batch), or lower batches.size, which is {batches.size}, or evaluation.batch_size, which is "
-        f"{recipe.evaluation.batch_size}{where}"
+        f"The memory is not enough{reason}: raise batches.micro_batches, which is {batches.micro_batches} (the same "
+        f"loss, in the memory of a part of the batch), or lower batches.size, which is {batches.size}, or "
+        f"evaluation.batch_size, which is {recipe.evaluation.batch_size}{where}"
     )
 
 
 def _own_code(error: Exception) -> str | None:
-    """Where in a class of the user's own an error came from; None where none was on the way to it."""
+    """Give the place in a class of the user from which an error came; None where no such class was involved."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame)]
     methods = [frame for frame, _ in frames if _is_own(frame.f_locals.get("self"))]
-    if not methods or _asked_by_keeper(frames[0][0]):
+    if not methods or _called_by_checkpointer(frames[0][0]):
         return None
     owner, (last, line) = type(methods[-1].f_locals["self"]), frames[-1]
     name = f"{owner.__module__}.{owner.__qualname__}.{methods[-1].f_code.co_name}"
     return f"{name} failed at {last.f_code.co_filename}:{line}"
 
 
-def _is_own(thing: object) -> bool:
-    return thing is not None and type(thing).__module__.partition(".")[0] != "proxemic"
+def _is_own(instance: object) -> bool:
+    return instance is not None and type(instance).__module__.partition(".")[0] != "proxemic"
 
 
-def _asked_by_keeper(frame: FrameType) -> bool:
+def _called_by_checkpointer(frame: FrameType) -> bool:
     """Whether it is what `train` was given as ``on_epoch``, which ends a training by what it raises."""
     return frame.f_back is not None and frame.f_back.f_globals["__name__"] == RunCheckpointer.__module__
 

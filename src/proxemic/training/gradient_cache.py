@@ -1,4 +1,4 @@
-"""A batch through the network in parts: the memory of a part, and the loss of the whole batch."""
+"""A batch through the network in micro-batches: the memory of one of them, and the loss of the whole batch."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,35 +9,36 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["embed_in_parts"]
+__all__ = ["embed_in_micro_batches"]
 
 
-def embed_in_parts(
-    network: nn.Module, images: Float[Tensor, "batch channels height width"], parts: int
+def embed_in_micro_batches(
+    network: nn.Module, images: Float[Tensor, "batch ..."], count: int
 ) -> Float[Tensor, "batch dim"]:
-    """The embeddings of a batch, of which the network holds one part at a time.
+    """Embed a batch of which the network holds one micro-batch at a time.
 
-    A loss of the whole batch cannot be added up from losses of its parts: that of a class sums over the batch. So the
-    network embeds part by part and forgets on the way; the backward pass, which starts from the loss of all, embeds
-    each part again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021). The
-    gradient is that of the whole batch, exactly, but for batch norm, which sees the parts.
+    The loss of the whole batch is not the sum of the losses of its micro-batches where a class sums over the batch. So
+    the network embeds one micro-batch after the other and forgets its activations; the backward pass, which starts from
+    the loss of all, embeds each of them again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory
+    Limited Setup", 2021). The gradient is exactly that of the whole batch, but for batch norm, which sees the
+    micro-batches.
 
     Args:
         network: From images to embeddings.
         images: B of them.
-        parts: P ≥ 1; of the same size, but for rounding.
+        count: Number of micro-batches, at least 1; they have the same size, but for rounding.
 
     >>> network = nn.Linear(2, 1)
-    >>> embed_in_parts(network, torch.eye(2), 2).equal(network(torch.eye(2)))
+    >>> embed_in_micro_batches(network, torch.eye(2), 2).equal(network(torch.eye(2)))
     True
     """
-    if parts == 1 or not torch.is_grad_enabled():
+    if count == 1 or not torch.is_grad_enabled():
         return network(images)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _statistics_kept(network)
 
-    pieces = images.tensor_split(parts)
+    pieces = images.tensor_split(count)
     embeddings = [
         checkpoint(network, piece, use_reentrant=False, context_fn=contexts) for piece in pieces if len(piece)
     ]

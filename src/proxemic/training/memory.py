@@ -1,16 +1,18 @@
-"""What each process of a training run will hold and move for its loss, worked out before it starts.
+"""What each process of a training run will hold and move for its loss, computed before it starts.
 
 It counts what a step of `proxemic.losses.ProxyLoss` makes of float32 cosines: the network and its activations come on
 top, as do regularisers' and HIST's own parameters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from proxemic.losses.scores.sampling import num_sampled
 from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.scores.streaming import Plan
 
-__all__ = ["OPTIMIZERS", "Needs", "Setting", "alternatives"]
+__all__ = ["OPTIMIZERS", "MemoryPlan", "Needs", "Setting", "alternatives", "plan"]
 
 FLOAT, LABEL = 4, 8
 
@@ -71,14 +73,14 @@ class Setting:
         return -(-self.classes // self.processes) if self.sharded else self.classes
 
     @property
-    def looked_at(self) -> int:
+    def sampled(self) -> int:
         """Of these, the ones that a step has gradients for."""
         return num_sampled(self.held, self.batch, self.sample_rate)
 
     @property
-    def own(self) -> int:
+    def local(self) -> int:
         """Of these, the ones that a process works on."""
-        return self.looked_at if self.sharded else -(-self.looked_at // self.processes)
+        return self.sampled if self.sharded else -(-self.sampled // self.processes)
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,12 @@ class Needs:
         (256000000, 1835008)
         """
         held = _held(setting)
-        gradient, own = held["gradient of the proxies"], held["gradient of its own classes"]
+        gradient, local = held["gradient of the proxies"], held["gradient of its own classes"]
         around = held["embeddings"] + held["rows looked at"]
         # In the walk over the classes; where the gradients are gathered; in the optimiser.
         moments = [
-            around + held["scores"] + (own or gradient),
-            around + own + gradient,
+            around + held["scores"] + (local or gradient),
+            around + local + gradient,
             gradient + held["optimiser's step"],
         ]
         return cls(held, _moved(setting), held["proxies"] + held["optimiser state"] + max(moments))
@@ -141,7 +143,7 @@ class Needs:
 
 
 def alternatives(setting: Setting) -> list[Setting]:
-    """The setting and those that need less: sharded, sampled, with less state, and on more processes."""
+    """Give the setting and those that need less: sharded, sampled, with less state, and on more processes."""
     changes = []
     if setting.processes > 1:
         changes.append({"sharded": True})
@@ -149,40 +151,96 @@ def alternatives(setting: Setting) -> list[Setting]:
         changes.append({"sample_rate": 0.1})
     if OPTIMIZERS[setting.optimizer][0] > 1:
         changes.append({"optimizer": "sgd-momentum"})
-    found = [setting]
+    settings = [setting]
     for change in changes:
-        found += [replace(each, **change) for each in found]
-    found += [replace(setting, sharded=True, processes=times * setting.processes) for times in (2, 4, 8)]
-    return list(dict.fromkeys(found))
+        settings += [replace(other, **change) for other in settings]
+    settings += [replace(setting, sharded=True, processes=times * setting.processes) for times in (2, 4, 8)]
+    return list(dict.fromkeys(settings))
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a setting needs, and which settings fit into a memory.
+
+    Args:
+        setting: Of the first layout.
+        needs: The needs of each layout, and those of an implementation that holds ``all scores at once``.
+        fitting: Settings with the bytes that each holds at most at once, and whether these fit into the memory.
+    """
+
+    setting: Setting
+    needs: dict[str, Needs]
+    fitting: list[tuple[Setting, int, bool]]
+
+
+def plan(
+    classes: int,
+    dim: int,
+    *,
+    batch: int,
+    proxies: int = 1,
+    processes: int = 1,
+    sample_rate: float = 1.0,
+    optimizer: str = "adamw",
+    class_wise: bool = False,
+    layouts: Sequence[Literal["replicated", "sharded"]] | None = None,
+    memory: int | None = None,
+) -> MemoryPlan:
+    """Plan what each process will hold for the loss of a training run.
+
+    The arguments are those of `Setting`, with the layouts of the proxies to compare (None takes both, or ``replicated``
+    for one process) and the bytes of memory of each process, for `MemoryPlan.fitting`.
+
+    Raises:
+        ValueError: If an argument is not allowed.
+
+    >>> plan(1_000_000, 512, batch=1024, processes=8).needs["sharded"].held["proxies"]
+    256000000
+    """
+    if layouts is None:
+        layouts = ("replicated", "sharded") if processes > 1 else ("replicated",)
+    settings = {
+        layout: Setting(
+            classes, dim, proxies, batch, processes, layout == "sharded", sample_rate, optimizer, class_wise
+        )
+        for layout in layouts
+    }
+    first = next(iter(settings.values()))
+    needs = {layout: Needs.of(setting) for layout, setting in settings.items()}
+    fitting = []
+    for other in alternatives(first) if memory is not None else []:
+        peak = Needs.of(other).peak
+        fitting.append((other, peak, peak <= memory))
+    return MemoryPlan(first, needs | {"all scores at once": Needs.of_dense(first)}, fitting)
 
 
 def _held(setting: Setting) -> dict[str, int]:
     row = FLOAT * setting.proxies * setting.dim
     state, made = OPTIMIZERS[setting.optimizer]
-    sampled = setting.looked_at < setting.held
+    is_sampled = setting.sampled < setting.held
     alone = setting.processes == 1
     # Of unit length, their gradient, and that of what came; or what is gathered too, what is scattered, and times W.
     copies = 3 * setting.batch if alone else 4 * setting.batch + 2 * -(-setting.batch // setting.processes)
     return {
         "proxies": setting.held * row,
         "optimiser state": state * setting.held * row,
-        "gradient of the proxies": setting.looked_at * row,
-        "gradient of its own classes": 0 if setting.sharded or alone else setting.own * row,
-        "rows looked at": setting.looked_at * row if sampled else 0,
+        "gradient of the proxies": setting.sampled * row,
+        "gradient of its own classes": 0 if setting.sharded or alone else setting.local * row,
+        "rows looked at": setting.sampled * row if is_sampled else 0,
         "embeddings": FLOAT * setting.dim * copies + LABEL * setting.batch,
         "scores": _scores(setting),
-        "optimiser's step": (made + (1 + state) * sampled) * setting.looked_at * row,
+        "optimiser's step": (made + (1 + state) * is_sampled) * setting.sampled * row,
     }
 
 
 def _scores(setting: Setting) -> int:
     """A chunk's similarities and what is made of them, and all where they are kept."""
     scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
-    plan = Plan.of(scoring, setting.batch, setting.own, setting.proxies, setting.dim)
-    chunk = min(plan.chunk, setting.own) * setting.proxies * setting.batch
+    plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim)
+    chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch
     # Similarities and the scaled scores, and of several proxies their gradient; ordinary autograd keeps more.
     buffers = 5 if plan.dense else 2 + (setting.proxies > 1)
-    return FLOAT * (buffers * chunk + (setting.own * setting.proxies * setting.batch if plan.keep else 0))
+    return FLOAT * (buffers * chunk + (setting.local * setting.proxies * setting.batch if plan.keep else 0))
 
 
 def _moved(setting: Setting) -> dict[str, int]:
@@ -191,12 +249,12 @@ def _moved(setting: Setting) -> dict[str, int]:
     embeddings = FLOAT * samples * setting.dim * (world - 1)
     # A maximum, and a sum of two a sample and one of regularisers; of class-wise losses one a sample and two.
     floats = setting.batch + 2 if setting.class_wise else 3 * setting.batch + 1
-    chosen = setting.looked_at if setting.looked_at < setting.held and not setting.sharded and world > 1 else 0
+    chosen = setting.sampled if setting.sampled < setting.held and not setting.sharded and world > 1 else 0
     return {
         "sizes and labels": LABEL * (1 + samples) * (world - 1),
         "embeddings": embeddings,
         "gradient of the embeddings": embeddings,
         "scores": 2 * FLOAT * floats * (world - 1) // world,
-        "gradient of the proxies": 0 if setting.sharded else setting.own * row * (world - 1),
+        "gradient of the proxies": 0 if setting.sharded else setting.local * row * (world - 1),
         "choice of classes": LABEL * chosen,
     }

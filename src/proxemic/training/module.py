@@ -1,10 +1,11 @@
 """The network and its loss as Lightning trains them."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from proxemic.losses.own import Loss
 from proxemic.models import EmbeddingModel
 from proxemic.optim.schedules import PolynomialDecay
 from proxemic.optim.sparse_rows import is_stepped_by_rows
-from proxemic.training.gradient_cache import embed_in_parts
+from proxemic.training.gradient_cache import embed_in_micro_batches
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
 from proxemic.training.parameter_groups import Optimization
@@ -33,24 +34,24 @@ class TrainingDiverged(UserError):
 
 
 class EmbeddingTask(LightningModule):
-    """One step: embed the batch, compute the loss.
+    """Trains a network and its loss: a step embeds the batch and computes the loss.
 
-    What is random inside the network (dropout, stochastic depth) depends on the seed and the number of the step
-    alone, so that a resumed run draws what an uninterrupted one would have drawn.
+    What is random inside the network (dropout, stochastic depth) depends only on the seed and the number of the step,
+    so that a resumed run draws what an uninterrupted one would have drawn.
 
     Args:
         model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``.
         loss: From embeddings and labels to a scalar.
         optim: Optimiser, learning rates and schedule.
         seed: Of the randomness inside the network.
-        warmup_epochs: In the first of these the backbone stands still: head and proxies are trained alone.
+        warmup_epochs: The number of first epochs in which the backbone is frozen and only head and proxies are trained.
         second: What takes the place of ``loss`` and ``optim`` from an epoch on.
-        until_plateau: The second phase may begin sooner, by `begin_second_at`.
-        parts: The network takes a batch in this many parts, see `embed_in_parts`.
+        until_plateau: The second phase may begin sooner, by ``second_begins``.
+        micro_batches: How many the network takes a batch in, see `embed_in_micro_batches`.
         processes: The processes of the run.
-        shards: Where sharded proxies are kept; None replicates them.
+        shards: Where sharded proxies are saved; None replicates them.
         even_batches: All processes always have batches of the same size.
-        class_weights: ``[C]``, by which the samples of each class are weighed; None weighs all alike.
+        class_weights: ``[C]``, by which the samples of each class are weighted; None weights all alike.
 
     Raises:
         ValueError: If the second loss has other parameters than the first.
@@ -66,7 +67,7 @@ class EmbeddingTask(LightningModule):
         warmup_epochs: int = 0,
         second: Phase | None = None,
         until_plateau: bool = False,
-        parts: int = 1,
+        micro_batches: int = 1,
         processes: Processes = Processes(),
         shards: ProxyShards | None = None,
         even_batches: bool = False,
@@ -81,7 +82,7 @@ class EmbeddingTask(LightningModule):
         self.second = second
         self.second_begins = None if second is None else second.begins
         self.until_plateau = until_plateau
-        self.parts = parts
+        self.micro_batches = micro_batches
         self.processes = processes
         self.shards = shards
         self.even_batches = even_batches
@@ -135,11 +136,9 @@ class EmbeddingTask(LightningModule):
         rank = self.processes.rank
         torch.manual_seed(derive_seed(self.seed, self.global_step, *([rank] if rank else [])))
 
-    def training_step(
-        self, batch: tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]], batch_idx: int
-    ) -> Float[Tensor, ""]:
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Float[Tensor, ""]:
         images, labels = batch
-        embeddings = embed_in_parts(self.model, images, self.parts)
+        embeddings = embed_in_micro_batches(self.model, images, self.micro_batches)
         if self.processes.world > 1 and self.shards is None:
             # What a loss draws, every process draws alike, where each computes the same.
             torch.manual_seed(derive_seed(self.seed, self.global_step))
@@ -172,11 +171,11 @@ class EmbeddingTask(LightningModule):
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
         # Not the trainer's clipping, which is the same from the first to the last epoch.
-        own = [] if self.shards is None else [self._proxies]
-        self.optim.clip(optimizer, self.model, own, dist.group.WORLD if self.processes.world > 1 else None)
+        local = [] if self.shards is None else [self._proxies]
+        self.optim.clip(optimizer, self.model, local, dist.group.WORLD if self.processes.world > 1 else None)
 
     def step_plateau(self, value: float) -> None:
-        """Tell a schedule that waits for a plateau how held-out images were judged after this epoch.
+        """Give a schedule that waits for a plateau the metric of this epoch.
 
         Lightning would do so after the checkpoint of the epoch, which would then lack it.
         """
@@ -219,10 +218,6 @@ class EmbeddingTask(LightningModule):
         """Whether loss and optimiser are those of the second phase."""
         return self.second is not None and self.loss is self.second.loss
 
-    def begin_second_at(self, epoch: int) -> None:
-        """Begin the second phase with this epoch, counted from 0, which has not begun."""
-        self.second_begins = epoch
-
     def _plan_decay(self) -> None:
         # Not when it is built: the trainer knows the number of batches only once it has loaded the data.
         schedule = self.lr_schedulers()
@@ -253,8 +248,8 @@ class EmbeddingTask(LightningModule):
             name = next(name for name in self.processes.all_gather(wrong or "") if name)
             self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
-    def fail(self, what: str) -> None:
-        """Stop the run with what happened and what usually causes it."""
+    def fail(self, what: str) -> NoReturn:
+        """Raise `TrainingDiverged` with what happened and what usually causes it."""
         raise TrainingDiverged(
             f"{what}; likely causes are a learning rate that is too high (optim.lr is {self.optim.lr:g}, optim.loss_lr "
             f"is {self.optim.loss_lr:g}: try a tenth), a scale or temperature of the loss that is too large, or images "

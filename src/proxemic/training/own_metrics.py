@@ -1,4 +1,4 @@
-"""Metrics of the user's own, beside those of retrieval."""
+"""Metrics that the user defines, beside those of retrieval."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -20,12 +20,12 @@ _OTHERS = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "p
 def compute_own_metrics(
     config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
 ) -> dict[str, float]:
-    """The values of all ``own_metrics``; what they draw at random depends on nothing and changes nothing else.
+    """Compute all ``own_metrics``; random draws in them are always the same, and change no others.
 
     Raises:
-        UserError: If one gives anything but names of its own and numbers.
+        UserError: If one gives anything but new names and numbers.
     """
-    found: dict[str, float] = {}
+    computed: dict[str, float] = {}
     for metric in config.own_metrics or []:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -37,19 +37,19 @@ def compute_own_metrics(
                 "names to numbers."
             )
         for key, value in values.items():
-            if not isinstance(key, str) or key in {*found, *config.names, *_OTHERS}:
+            if not isinstance(key, str) or key in {*computed, *config.names, *_OTHERS}:
                 raise UserError(
                     f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
                     "no other metric has."
                 )
             if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
                 raise UserError(f"evaluation.own_metrics has {name}, whose {key} is {value!r}, but must be a number.")
-            found[key] = float(value)
-    return found
+            computed[key] = float(value)
+    return computed
 
 
 def check_own_metrics(config: EvaluationConfig) -> None:
-    """Compute them of a few random embeddings: better refused now than after an epoch.
+    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch.
 
     Raises:
         UserError: As `compute_own_metrics`, and if ``metric`` is not among those computed.

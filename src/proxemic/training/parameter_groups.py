@@ -1,4 +1,4 @@
-"""Which parameter is stepped by what: four groups, each with its own learning rate."""
+"""The optimiser of a run: four parameter groups, each with its own learning rate."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -27,16 +27,16 @@ def parameter_groups(
     graph_lr: float | None = None,
     loss_weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for any torch optimiser: backbone, head, proxies, and the networks inside a loss.
+    """Make groups for any torch optimiser: backbone, head, proxies, and the networks inside a loss.
 
     Args:
-        model: An `EmbeddingModel`; of any other module all is backbone.
-        loss: What it owns itself are proxies; what its submodules own is the graph network (HIST's).
+        model: An `EmbeddingModel`; all parameters of any other module belong to the backbone.
+        loss: Its direct parameters are the proxies; those of its submodules belong to the graph network (HIST's).
         lr: Learning rate of the backbone.
-        loss_lr: Of the proxies.
-        head_lr: Of pooling and head; None takes ``lr``.
-        graph_lr: Of networks inside the loss; None takes ``loss_lr``.
-        loss_weight_decay: Of all that the loss owns; None leaves it to the optimiser.
+        loss_lr: Learning rate of the proxies.
+        head_lr: Learning rate of pooling and head; None takes ``lr``.
+        graph_lr: Learning rate of networks inside the loss; None takes ``loss_lr``.
+        loss_weight_decay: Weight decay of all parameters of the loss; None leaves it to the optimiser.
 
     >>> from proxemic.losses import ProxyAnchorLoss
     >>> groups = parameter_groups(nn.Linear(4, 2), ProxyAnchorLoss(10, 2), lr=1e-3, loss_lr=1e-1)
@@ -112,24 +112,24 @@ class Optimization:
     @property
     def clips(self) -> bool:
         """Whether gradients are clipped."""
-        return not (self.clip_value is None and self.clip_norm is None and self.clip_backbone_norm is None)
+        return any(limit is not None for limit in (self.clip_value, self.clip_norm, self.clip_backbone_norm))
 
     def clip(
-        self, optimizer: Optimizer, model: nn.Module, own: Sequence[nn.Parameter], group: ProcessGroup | None
+        self, optimizer: Optimizer, model: nn.Module, local: Sequence[nn.Parameter], group: ProcessGroup | None
     ) -> None:
-        """Clip the gradients as is asked for.
+        """Clip the gradients as the recipe asks.
 
         Args:
-            optimizer: Of all parameters.
-            model: Whose backbone may be clipped alone.
-            own: Parameters of which each process of the group holds its own part.
+            optimizer: The optimiser of all parameters.
+            model: The network, whose backbone may be clipped alone.
+            local: Parameters of which each process of the group holds its shard.
             group: The processes; None for one.
         """
         everything = [parameter for each in optimizer.param_groups for parameter in each["params"]]
         if self.clip_value is not None:
             clip_value(everything, self.clip_value)
         if self.clip_norm is not None:
-            clip_norm(everything, self.clip_norm, own=own, group=group)
+            clip_norm(everything, self.clip_norm, local=local, group=group)
         if self.clip_backbone_norm is not None:
             clip_norm(
                 (model.backbone if isinstance(model, EmbeddingModel) else model).parameters(), self.clip_backbone_norm
@@ -138,15 +138,15 @@ class Optimization:
     def build(
         self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
     ) -> tuple[Optimizer, LRScheduler | None]:
-        """The optimiser of all trained parameters, and its schedule.
+        """Make the optimiser of all trained parameters, and its schedule.
 
         Args:
             model: The network.
-            loss: What is trained with it.
-            sharded: Each process has, and steps, the proxies of its own classes alone.
+            loss: The loss.
+            sharded: Each process steps only its shard of the proxies.
 
         Raises:
-            ValueError: If the optimiser cannot do that, or the schedule does not fit what is measured.
+            ValueError: If the optimiser cannot step shards or rows, or the schedule expects a metric that falls.
         """
         groups = parameter_groups(
             model,

@@ -19,7 +19,7 @@ __all__ = ["Phase", "SecondPhase", "continue_optimizer", "share_parameters"]
 class SecondPhase:
     """What changes for the last epochs, as in the warped softmax's two-phase training.
 
-    In a recipe, ``loss`` and ``optim`` hold what differs from the first phase; the rest is taken over. Weights, proxies
+    In a recipe, ``loss`` and ``optim`` hold what differs from the first phase; the rest is the same. Weights, proxies
     and, for an optimiser of the same class, its state (momentum) are carried on; the schedule begins anew.
 
     Args:
@@ -62,7 +62,7 @@ def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
     """Make ``loss`` use the very parameters and buffers of an ``earlier`` one, but for the margins of its classes.
 
     Raises:
-        ValueError: If they have not the same ones.
+        ValueError: If the two have different ones.
 
     >>> from proxemic.losses import WarpedSoftmaxLoss
     >>> one = WarpedSoftmaxLoss(5, 4, alpha=4.0, k1=0.9, k2=1.2)
@@ -71,35 +71,35 @@ def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
     >>> two.proxies is one.proxies
     True
     """
-    theirs, mine = (
-        {name: each for name, each in chain(it.named_parameters(), it.named_buffers()) if name not in MARGINS}
+    old, new = (
+        {name: tensor for name, tensor in chain(it.named_parameters(), it.named_buffers()) if name not in MARGINS}
         for it in (earlier, loss)
     )
-    if {name: each.shape for name, each in mine.items()} != {name: each.shape for name, each in theirs.items()}:
+    if {name: tensor.shape for name, tensor in new.items()} != {name: tensor.shape for name, tensor in old.items()}:
         raise ValueError(
-            f"second_phase.loss has the parameters {_shapes(mine)}, but those of the first phase, which are carried "
-            f"on, are {_shapes(theirs)}: change hyper-parameters that leave them as they are."
+            f"second_phase.loss has the parameters {_shapes(new)}, but those of the first phase, which are carried "
+            f"on, are {_shapes(old)}: change hyper-parameters that leave them as they are."
         )
-    if any(is_stepped_by_rows(mine[name]) != is_stepped_by_rows(value) for name, value in theirs.items()):
+    if any(is_stepped_by_rows(new[name]) != is_stepped_by_rows(value) for name, value in old.items()):
         raise ValueError(
             "second_phase.loss.sample_rate is below 1 in one phase only, but both step the same proxies: set both to "
             "less than 1, or to 1."
         )
-    for name, value in theirs.items():
+    for name, value in old.items():
         owner, _, leaf = name.rpartition(".")
         setattr(loss.get_submodule(owner), leaf, value)
     for name, margins in loss.named_buffers(recurse=False):
         if name in MARGINS:
             setattr(loss, name, margins.to(next(earlier.parameters()).device))
     for name, module in earlier.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:  # where a memory goes on
+        if type(module).get_extra_state is not nn.Module.get_extra_state:  # the position in a memory
             loss.get_submodule(name).set_extra_state(module.get_extra_state())
 
 
 def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
-    """Carry the state of an ``earlier`` optimiser on, where it is of the same class and has all that the new one needs.
+    """Carry on the state of an ``earlier`` optimiser of the same class that has all the state that the new one needs.
 
-    The state of one without momentum, say, lacks what momentum starts from: with it switched on, all begins anew.
+    The state of an optimiser without momentum, say, lacks what momentum starts from: then all state begins anew.
     """
     if type(optimizer) is type(earlier) and not _needs(optimizer) - _needs(earlier):
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -109,7 +109,7 @@ def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
 
 
 def _needs(optimizer: Optimizer) -> set[str]:
-    """The options that are on of those that add to the state of torch's optimisers."""
+    """Give the options in use that add to the state of torch's optimisers."""
     options = ("momentum", "amsgrad", "centered")
     return {name for name in options if any(group.get(name) for group in optimizer.param_groups)}
 

@@ -1,4 +1,4 @@
-"""Pictures of a run: training curves and a retrieval gallery."""
+"""Plots of a run: training curves and a retrieval gallery."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ _TILE_WIDTH, _TILE_HEIGHT, _HEADER, _SIDE, _FRAME = 138, 162, 36, 120, 4  # pixe
 
 
 def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) -> None:
-    """Training loss and validation metric over epochs, with the best epoch marked.
+    """Plot training loss and validation metric over epochs, with the best epoch marked.
 
     Args:
         history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at
@@ -38,10 +38,10 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
     )
     left.plot(epochs, [row["loss"] for row in history], marker=".")
     left.set(xlabel="epoch", ylabel="training loss", title="Loss")
-    judged = [name for name in ("recall@1", metric) if all(name in row for row in history)]
-    for name in dict.fromkeys(judged):
+    plotted = [name for name in ("recall@1", metric) if all(name in row for row in history)]
+    for name in dict.fromkeys(plotted):
         right.plot(epochs, [row[name] for row in history], marker=".", label=name)
-    if metric in judged:
+    if metric in plotted:
         best = max(history, key=lambda row: row[metric])
         right.axvline(
             best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}"
@@ -50,7 +50,7 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
         begins = next(row["epoch"] for row in history if row["phase"] == 2)
         for axes in (left, right):
             axes.axvline(begins - 0.5, color="tab:green", linewidth=1, linestyle="--", label="second phase")
-    if judged:
+    if plotted:
         right.legend()
     else:
         right.text(0.5, 0.5, "no validation: the last epoch is taken", ha="center", transform=right.transAxes)
@@ -70,15 +70,15 @@ def draw_gallery(
     neighbours: int = 8,
     seed: int = 0,
 ) -> None:
-    """Random queries, a row each, with their nearest neighbours: right ones framed green, wrong ones red.
+    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red.
 
     Args:
-        embeddings: One an image.
+        embeddings: One per image.
         images: What was embedded; its queries search its gallery, or all search all.
         path: PNG to write.
         distance: Between embeddings.
-        queries: Rows; at most.
-        neighbours: Columns; at most.
+        queries: The number of rows, at most.
+        neighbours: The number of columns, at most.
         seed: Chooses the queries.
     """
     everything = torch.ones(len(images), dtype=torch.bool)
@@ -91,7 +91,7 @@ def draw_gallery(
     if columns < 1:
         return  # a gallery of one image, which may be the query itself
     sequences = None if images.sequences is None else images.sequences.numbers
-    _, found = nearest_neighbours(
+    _, neighbour = nearest_neighbours(
         embeddings[chosen],
         embeddings[searched],
         k=columns,
@@ -100,17 +100,17 @@ def draw_gallery(
         query_sequences=None if sequences is None else sequences[chosen],
         gallery_sequences=None if sequences is None else sequences[searched],
     )
-    found = torch.where(found < 0, -1, searched[found])
+    neighbour = torch.where(neighbour < 0, -1, searched[neighbour])
 
     # Pasted, not plotted: axes and artists for every picture take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(chosen) + _HEADER), "white")
     font = _font("DejaVuSans.ttf", 10)
     for row, query in enumerate(chosen.tolist()):
-        own = int(images.labels[query])
-        for column, shown in enumerate([query, *found[row].tolist()]):
+        label = int(images.labels[query])
+        for column, shown in enumerate([query, *neighbour[row].tolist()]):
             if shown < 0:
                 break  # the rest of the gallery is of the query's sequence
-            colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == own else WRONG
+            colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == label else WRONG
             left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
             _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)
     draw, bold = ImageDraw.Draw(sheet), _font("DejaVuSans-Bold.ttf", 13)
@@ -123,7 +123,7 @@ def draw_gallery(
 def _thumbnail(
     sheet: Image.Image, font: ImageFont.FreeTypeFont, place: tuple[int, int], images: ImageSet, index: int, colour: str
 ) -> None:
-    """A framed square with the picture in its middle and the name above it, centred below a place."""
+    """Paste an image in a framed square, with the name of its class above it, centred below a place."""
     (middle, top), half = place, _SIDE // 2
     picture = images.pixels[index].convert("RGB")
     longest = max(picture.size)

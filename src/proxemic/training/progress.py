@@ -16,7 +16,7 @@ class TrainingBar(TQDMProgressBar):
     """Lightning's bar with the figures that matter here, shown on terminals only.
 
     Args:
-        keeper: Knows the last validation metric.
+        checkpointer: Knows the last validation metric.
         batch_size: Images a batch.
         metric: Name of the metric to show.
     """
@@ -50,7 +50,7 @@ class TrainingBar(TQDMProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        # What is said then begins on a line of its own.
+        # So that messages begin on a new line.
         if self._train_progress_bar is not None:
             self.train_progress_bar.close()
 
@@ -61,7 +61,7 @@ class TrainingBar(TQDMProgressBar):
         items["loss"] = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
         items["images/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
         if self.checkpointer.rows and self.metric in self.checkpointer.rows[-1]:
-            items[self.metric] = f"{self.keeper.rows[-1][self.metric]:.3f}"
+            items[self.metric] = f"{self.checkpointer.rows[-1][self.metric]:.3f}"
         return items
 
     def seconds_left(self, trainer: Trainer) -> float:

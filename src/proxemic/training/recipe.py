@@ -37,9 +37,9 @@ class BatchConfig:
         images_per_class: m images of each of size/m classes; null draws at random.
         workers: Processes that load images, up to 256; 0 loads in the training process, best for small images in
             memory. Each process of a run has as many.
-        parts: The network takes the batch in this many parts, of which it keeps nothing until their gradients are
-            made, in a second pass: memory of a part, the loss of the whole batch, at the price of one more forward
-            pass. Batch norm sees the parts.
+        micro_batches: The network takes the batch in this many micro-batches and keeps nothing of them until their
+            gradients are made, in a second pass: the memory of one micro-batch and the loss of the whole batch, at the
+            price of one more forward pass. Batch norm sees the micro-batches.
         sampler: Any `proxemic.data.Batches`, also a class of your own, in place of ``images_per_class``; of ``labels``,
             ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
@@ -51,13 +51,14 @@ class BatchConfig:
     size: int = 128
     images_per_class: int | None = None
     workers: int = 0
-    parts: int = 1
+    micro_batches: int = 1
     sampler: MakesBatches | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.parts <= max(self.size, 1):
+        if not 1 <= self.micro_batches <= max(self.size, 1):
             raise ValueError(
-                f"batches.parts is {self.parts}, but must be from 1 to batches.size, which is {self.size}."
+                f"batches.micro_batches is {self.micro_batches}, but must be from 1 to batches.size, which is "
+                f"{self.size}."
             )
         if self.size < 1:
             raise ValueError(f"batches.size is {self.size}, but a batch needs at least 1 image.")

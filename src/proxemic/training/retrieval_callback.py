@@ -1,16 +1,12 @@
-"""Held-out images judged while a model is trained."""
-
-from typing import NoReturn
+"""Held-out images evaluated while a model is trained."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.metrics import RetrievalMetrics
-from proxemic.training.embed import embed_images, join_shares, metric_settings, share_of
+from proxemic.training.embed import embed_images, evaluate_embeddings, join_shares
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
-from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import RetrievalMetric
 
 __all__ = ["RetrievalCallback"]
 
@@ -22,19 +18,19 @@ class RetrievalCallback(Callback):
     logged as ``validation/recall@1`` and so on, for ``EarlyStopping(monitor="validation/map@r", mode="max")`` or
     ``ModelCheckpoint`` (with ``save_on_train_epoch_end=True`` where the module has validation batches of its own).
 
-    The processes of a run share the images, batch by batch, and all get the values that one of them would get alone.
-    The module is judged in evaluation mode and outside of automatic mixed precision, as it will be used.
+    The processes of a run share the images, batch by batch, and all get the values that one process would get.
+    The module is evaluated in evaluation mode and outside of automatic mixed precision, as it will be used.
 
     Args:
         images: Labelled images of classes that are not trained on.
         preprocessing: What each goes through.
         evaluation: Which metrics, and how many images a batch.
         workers: Processes that load images, for each process of the run.
-        every_n_epochs: Judge after each n-th epoch, at least 1.
+        every_n_epochs: Evaluate after each n-th epoch, at least 1.
         prefix: What the names of logged values begin with.
 
     Attributes:
-        latest: What was found last, with the number of queries judged and left out; None before that.
+        latest: The last metrics, with the number of queries evaluated and left out; None before that.
 
     Raises:
         ValueError: If ``every_n_epochs`` is below 1.
@@ -43,8 +39,8 @@ class RetrievalCallback(Callback):
     >>> import numpy as np
     >>> from proxemic.data import ArrayPixels
     >>> images = ImageSet.from_names(ArrayPixels(np.zeros((4, 28, 28), np.uint8)), ["a", "a", "b", "b"])
-    >>> judge = RetrievalCallback(images, Preprocessing(size=28, resize=None, channels=1, mean=(0.5,), std=(0.5,)))
-    >>> judge.latest is None  # Trainer(callbacks=[judge]).fit(module, batches) changes that
+    >>> evaluator = RetrievalCallback(images, Preprocessing(size=28, resize=None, channels=1, mean=(0.5,), std=(0.5,)))
+    >>> evaluator.latest is None  # Trainer(callbacks=[evaluator]).fit(module, batches) changes that
     True
     """
 
@@ -67,12 +63,12 @@ class RetrievalCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
-        self.latest = self._judge(trainer, pl_module)
+        self.latest = self._evaluate(trainer, pl_module)
         # The largest of equal values, so that all processes log the same one, exactly.
         values = {f"{self.prefix}{name}": value for name, value in self.latest.items()}
         pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
 
-    def _judge(self, trainer: Trainer, module: LightningModule) -> RetrievalMetrics:
+    def _evaluate(self, trainer: Trainer, module: LightningModule) -> RetrievalMetrics:
         rank, world, size = trainer.global_rank, trainer.world_size, self.evaluation.batch_size
         embeddings = embed_images(
             module,
@@ -86,27 +82,9 @@ class RetrievalCallback(Callback):
         )
         # All processes stop, or none: one alone would leave the others waiting.
         if not trainer.strategy.reduce_boolean_decision(bool(embeddings.isfinite().all())):
-            _fail(
-                module, f"The embeddings of held-out images are no longer finite in epoch {trainer.current_epoch + 1}"
-            )
-        metric = RetrievalMetric(**metric_settings(self.evaluation))
-        mine = share_of(len(self.images), size, rank, world)
-        # Also of a process that has no share, which torchmetrics would warn of.
-        sequences = None if self.images.sequences is None else self.images.sequences.numbers
-        known = (self.images.is_query, self.images.is_gallery, sequences)
-        metric.update(
-            embeddings, self.images.labels[mine], mine, *(each if each is None else each[mine] for each in known)
-        )
-        metric.compute()
-        assert metric.latest is not None
-        if self.evaluation.own_metrics:
-            everything = join_shares(embeddings, len(self.images), size, world)
-            metric.latest.update(compute_own_metrics(self.evaluation, everything, self.images.labels))
-        return metric.latest
-
-
-def _fail(module: LightningModule, what: str) -> NoReturn:
-    if isinstance(module, EmbeddingTask):
-        module.check_weights()  # nearer to the cause
-        module.fail(what)
-    raise TrainingDiverged(f"{what}.")
+            what = f"The embeddings of held-out images are no longer finite in epoch {trainer.current_epoch + 1}"
+            if isinstance(module, EmbeddingTask):
+                module.check_weights()  # nearer to the cause
+                module.fail(what)
+            raise TrainingDiverged(f"{what}.")
+        return evaluate_embeddings(join_shares(embeddings, len(self.images), size, world), self.images, self.evaluation)

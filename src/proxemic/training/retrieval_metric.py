@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
-from proxemic.metrics.confidence import Average
+from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
 
-__all__ = ["RetrievalMetric", "gather_rows", "split_roles"]
+__all__ = ["RetrievalMetric", "gather_uneven", "split_roles"]
 
 _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
@@ -27,7 +28,7 @@ class RetrievalMetric(Metric):
     none. Samplers that hand out whole rounds, as `torch.utils.data.DistributedSampler` and so Lightning's validation
     do, repeat some samples: give ``indexes``, by which repeats are dropped.
 
-    Calling the metric is calling ``update``: no batch is judged alone.
+    Calling the metric is calling ``update``: no batch is evaluated alone.
 
     Args:
         distance: As in `retrieval_metrics`, like all up to ``average``.
@@ -44,7 +45,7 @@ class RetrievalMetric(Metric):
         process_group: The processes to gather from; None is all.
 
     Attributes:
-        latest: What ``compute`` found last, as `RetrievalMetrics`, with the number of queries judged and left out;
+        latest: The last result of ``compute``, as `RetrievalMetrics`, with the numbers of queries used and left out;
             None before, and after ``reset``.
 
     Raises:
@@ -85,11 +86,11 @@ class RetrievalMetric(Metric):
         map: bool = False,  # noqa: A002
         mrr: bool = False,
         nmi: bool = False,
-        average: Average = "queries",
+        average: AveragedOver = "queries",
         compute_on_cpu: bool = False,
         process_group: Any | None = None,
     ) -> None:
-        super().__init__(compute_on_cpu=compute_on_cpu, process_group=process_group, dist_sync_fn=gather_rows)
+        super().__init__(compute_on_cpu=compute_on_cpu, process_group=process_group, dist_sync_fn=gather_uneven)
         self.settings: dict[str, Any] = {
             "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
             "map_divisors": map_divisors, "ndcg_at": ndcg_at, "map": map, "mrr": mrr, "nmi": nmi, "average": average,
@@ -154,37 +155,27 @@ class RetrievalMetric(Metric):
         for name, part in parts.items():
             getattr(self, name).append(part.to(device, copy=True))
 
-    def forward(
-        self,
-        embeddings: Float[Tensor, "batch dim"],
-        labels: Shaped[Tensor, " batch"],
-        indexes: Shaped[Tensor, " batch"] | None = None,
-        is_query: Bool[Tensor, " batch"] | None = None,
-        is_gallery: Bool[Tensor, " batch"] | None = None,
-        sequences: Shaped[Tensor, " batch"] | None = None,
-    ) -> None:
+    def forward(self, *args: Any, **kwargs: Any) -> None:
         """Collect a batch, as ``update`` does, and give no value for it.
 
-        torchmetrics' own ``forward`` judges the batch alone, with everything else set aside. That means little, as a
+        torchmetrics' ``forward`` evaluates the batch alone, with everything else set aside. That means little, as a
         batch rarely holds the images to find, and where it holds none of them the error would lose what was set aside.
-
-        Arguments and errors: As ``update``.
         """
         # The metrics of a collection that have collected the same share their lists, and each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
-        self.update(embeddings, labels, indexes, is_query, is_gallery, sequences)
+        self.update(*args, **kwargs)
 
     def reset(self) -> None:
-        """Forget what was collected, and what was found in it."""
+        """Forget what was collected, and the last result."""
         super().reset()
         self.latest = None
 
     def compute(self) -> dict[str, Tensor]:
-        """Judge all that was collected, on all processes.
+        """Evaluate all that was collected, on all processes.
 
         Returns:
-            the values of `retrieval_metrics` as float64 scalars on the CPU.
+            The values of `retrieval_metrics` as float64 scalars on the CPU.
 
         Raises:
             ValueError: If there is nothing to judge, some batches have indexes and others none, or an index has two
@@ -247,20 +238,18 @@ def split_roles(
     }
 
 
-def gather_rows(rows: Tensor, group: Any | None = None) -> list[Tensor]:
+def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
     """Gather the rows of all processes, in the order of their ranks, leaving out those that have none.
 
-    torchmetrics' own way needs every process to know the shape and type of a row, also one that has seen none.
+    torchmetrics' ``gather_all_tensors`` needs the shape and type of a row also on a process that has seen none.
 
     Args:
-        rows: This process's, of any number.
-        group: The processes; None is all.
+        rows: Any number of rows of this process.
+        group: The processes; None takes all.
 
     Raises:
         ValueError: If rows of processes differ in shape or type.
     """
-    import torch.distributed as dist
-
     layouts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
     if len({(shape[1:], dtype) for shape, dtype in layouts if shape[0]}) > 1:
@@ -271,8 +260,8 @@ def gather_rows(rows: Tensor, group: Any | None = None) -> list[Tensor]:
     pieces = []
     for rank, (shape, dtype) in enumerate(layouts):
         if shape[0]:
-            mine = rank == dist.get_rank(group)
-            piece = rows.to(device).contiguous() if mine else torch.empty(shape, dtype=dtype, device=device)
+            is_local = rank == dist.get_rank(group)
+            piece = rows.to(device).contiguous() if is_local else torch.empty(shape, dtype=dtype, device=device)
             dist.broadcast(piece, group_src=rank, group=group)
             pieces.append(piece.to(rows.device))
     return pieces or [rows]

@@ -1,12 +1,12 @@
 """Which classes a run was begun with, and where their images were."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 
 from proxemic.data import ImageSource, Splits
 from proxemic.errors import UserError
-from proxemic.files import read_json, write_json
+from proxemic.files import read_json
 
 __all__ = ["RunClasses"]
 
@@ -31,12 +31,12 @@ class RunClasses:
 
     @property
     def trained(self) -> frozenset[str]:
-        """All classes that the network was trained on, also before this run."""
+        """All classes that the network was trained on, including before this run."""
         return frozenset({*self.train, *self.earlier})
 
     @classmethod
     def of(cls, source: ImageSource, splits: Splits, earlier: Iterable[str] = ()) -> "RunClasses":
-        """Those of images, where they come from, and what was trained on before."""
+        """Collect the classes of images, where these come from, and what was trained on before."""
         root = getattr(source, "root", None)
         validation, test = (None if part is None else part.class_names for part in (splits.validation, splits.test))
         place = root and str(Path(root).absolute())
@@ -44,23 +44,19 @@ class RunClasses:
 
     @classmethod
     def read(cls, path: Path) -> "RunClasses":
-        """Read what `write` wrote.
+        """Read the ``classes.json`` of a run.
 
         Raises:
             UserError: If the file is damaged.
         """
-        found = read_json(path)
-        root, train = found.get("root"), found.get("train")
-        names = {name: found.get(name) for name in ("validation", "test", "earlier")}
+        content = read_json(path)
+        root, train = content.get("root"), content.get("train")
+        names = {name: content.get(name) for name in ("validation", "test", "earlier")}
         lists = all(isinstance(part, list | None) for part in names.values())
         if not isinstance(root, str | None) or not isinstance(train, list) or not lists:
             raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
         validation, test = (part and tuple(map(str, part)) for part in (names["validation"], names["test"]))
         return cls(root, tuple(map(str, train)), validation, test, tuple(map(str, names["earlier"] or ())))
-
-    def write(self, path: Path) -> None:
-        """Write a JSON file, whole or not at all."""
-        write_json(path, asdict(self))
 
     def locate(self, source: ImageSource) -> ImageSource:
         """Find the images also from another working directory than the one where the run began.
@@ -69,7 +65,7 @@ class RunClasses:
             source: That of the recipe, whose root may be a relative path.
 
         Returns:
-            the source with the absolute root, where there still is something.
+            The source with the absolute root, where that still exists.
         """
         root = getattr(source, "root", None)
         if root is None or Path(root).is_absolute() or self.root is None or not Path(self.root).exists():

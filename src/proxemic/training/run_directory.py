@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from proxemic.files import read_json, write_csv, write_json, write_text
 from proxemic.locks import LOCK
 from proxemic.training.run_classes import RunClasses
 
-__all__ = ["RunDirectory", "fingerprint"]
+__all__ = ["RunDirectory", "split_fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class RunDirectory:
         """Raise `UserError` unless the directory holds a run.
 
         Args:
-            test: It is to be judged on the test classes, which a search must not look at.
+            test: It will be evaluated on the test classes, which a search must not look at.
         """
         if not self.recipe.is_file():
             raise UserError(
@@ -118,17 +118,17 @@ class RunDirectory:
                 "search, or train its recipe.yaml into a new --out."
             )
 
-    def check_images(self, fingerprint: str) -> None:
+    def check_images(self, split_fingerprint: str) -> None:
         """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
-        if not self.has_images(fingerprint):
+        if not self.has_images(split_fingerprint):
             raise UserError(
                 f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
                 "of them is lost: put them back, begin a new run, or judge other images with --data.root."
             )
 
-    def has_images(self, fingerprint: str) -> bool:
+    def has_images(self, split_fingerprint: str) -> bool:
         """Whether images have the classes and labels that the run was begun with."""
-        return self.read_environment().get("images") == fingerprint
+        return self.read_environment().get("images") == split_fingerprint
 
     def create(
         self,
@@ -147,12 +147,12 @@ class RunDirectory:
             source: Where the images come from.
             splits: The images.
             earlier: Classes that the weights which the run begins with were trained on.
-            test: The run is to be judged on the test classes.
+            test: The run is to be evaluated on the test classes.
             processes: How many train it.
         """
-        images = {"processes": processes, "images": fingerprint(splits), "test": test}
+        images = {"processes": processes, "images": split_fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)
-        RunClasses.of(source, splits, earlier).write(self.classes)
+        write_json(self.classes, asdict(RunClasses.of(source, splits, earlier)))
         write_text(self.recipe, recipe_yaml)
 
     def read_environment(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class RunDirectory:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
-def fingerprint(splits: Splits) -> str:
+def split_fingerprint(splits: Splits) -> str:
     """Of the classes and labels, and of boxes and sequences: what a resumed run must find again."""
     parts = (splits.train, splits.validation, splits.test)
     text = [None if part is None else (part.class_names, part.labels.tolist(), *_more(part)) for part in parts]

@@ -13,7 +13,7 @@ from proxemic.errors import UserError
 from proxemic.losses.margins import MARGINS
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, fingerprint
+from proxemic.training.run_directory import RunDirectory, split_fingerprint
 
 __all__ = ["load_loss", "start_from", "trained_before"]
 
@@ -41,22 +41,22 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         raise UserError(
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
-    theirs = _learned(_read_loss(run))
-    same = run.has_images(fingerprint(splits))
+    learned = _learned(_read_loss(run))
+    same = run.has_images(split_fingerprint(splits))
     names = splits.train.class_names if same else _trained_classes(run)
     try:
-        model.load_state_dict(load_model(run.path, model.config.own)[0].state_dict())
+        model.load_state_dict(load_model(run.path, model.config.custom_backbone)[0].state_dict())
     except RuntimeError as error:
         raise UserError(
             f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "
             f"it the same model, or take what fits by --model.weights {run.model}."
         ) from error
     begin = f"Starting from {run.path}: its network"
-    own = loss.state_dict()
-    if same and _shapes(theirs) == _shapes(_learned(own)):
-        loss.load_state_dict(own | theirs)
+    state = loss.state_dict()
+    if same and _shapes(learned) == _shapes(_learned(state)):
+        loss.load_state_dict(state | learned)
         return f"{begin} and its loss, as the images are the same."
-    kept = _keep_proxies(loss, splits.train.class_names, theirs, names)
+    kept = _keep_proxies(loss, splits.train.class_names, learned, names)
     if kept is None:
         return f"{begin}; the loss is new, as that of the run is of another kind or shape."
     count = splits.train.num_classes
@@ -104,29 +104,29 @@ def _read_loss(run: RunDirectory) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _keep_proxies(
-    loss: nn.Module, classes: Sequence[str], theirs: dict[str, Tensor], names: Sequence[str]
+    loss: nn.Module, classes: Sequence[str], learned: dict[str, Tensor], names: Sequence[str]
 ) -> int | None:
-    """Copy the rows of classes of the same names; how many there are, or None where the losses do not compare.
+    """Copy the rows of classes of the same names and count them; None where the losses do not compare.
 
     What a loss owns itself has a row for every class; what its submodules own, such as a graph network, is not carried
     over to other classes.
     """
-    own = dict(loss.named_parameters(recurse=False))
-    found = {name: value for name, value in theirs.items() if name in own}
-    rows = {name: [len(names), *value.shape[1:]] for name, value in own.items()}
-    if not own or _shapes(found) != rows:
+    parameters = dict(loss.named_parameters(recurse=False))
+    values = {name: value for name, value in learned.items() if name in parameters}
+    shapes = {name: [len(names), *value.shape[1:]] for name, value in parameters.items()}
+    if not parameters or _shapes(values) != shapes:
         return None
     place = {name: row for row, name in enumerate(names)}
     kept = [(row, place[name]) for row, name in enumerate(classes) if name in place]
     if kept:
-        mine, other = (torch.tensor(each) for each in zip(*kept, strict=True))
-        for name, parameter in own.items():
-            parameter[mine] = found[name][other].to(parameter.dtype)
+        new, old = (torch.tensor(rows) for rows in zip(*kept, strict=True))
+        for name, parameter in parameters.items():
+            parameter[new] = values[name][old].to(parameter.dtype)
     return len(kept)
 
 
 def _learned(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the margins of classes, which are given to a loss: they stay as its recipe has them."""
+    """Leave out the margins of classes, which are given to a loss and stay as its recipe has them."""
     return {name: value for name, value in state.items() if name not in MARGINS}
 
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from proxemic.analysis import forces
+from proxemic.analysis import two_class_forces
 from proxemic.analysis.forces.alignment import descend, training_forces
-from proxemic.analysis.toy.loss_diagrams import DIAGRAMS, EMBEDDINGS, LABELS, PROXIES, WARP, pair_forces
-from proxemic.analysis.toy.plots import Scene
+from proxemic.analysis.toy.scenes import Scene
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
 
@@ -29,7 +28,7 @@ def test_the_forces_are_f1_to_f4_of_two_classes() -> None:
     for label in (0, 1):
         mine = scene.labels == label
         own, other = scene.proxies[label, 0], scene.proxies[1 - label, 0]
-        four = forces(scene.embeddings[mine], own, other, lambda t: warp(t, alpha=3.0, k1=0.65, k2=1.5))
+        four = two_class_forces(scene.embeddings[mine], own, other, lambda t: warp(t, alpha=3.0, k1=0.65, k2=1.5))
         torch.testing.assert_close(found.on_embeddings[mine], four.coupled)
         on_proxies[label] += four.proxy_pull.sum(0)
         on_proxies[1 - label] += four.proxy_push.sum(0)
@@ -53,24 +52,6 @@ def test_no_force_has_no_direction_and_what_is_refused() -> None:
     scene = two_classes()
     on_its_proxy = Scene(torch.zeros(1, 3), torch.tensor([0]), torch.zeros(2, 1, 3))
     assert training_forces(EuclideanSoftmaxLoss(2, 3), on_its_proxy).alignment.isnan().all()
-    for proxies, words in ((None, "no proxies"), (torch.zeros(2, 4, 3), "4 proxies a class")):
+    for proxies, words in ((None, "no proxies"), (torch.zeros(2, 4, 3), "4 proxies per class")):
         with pytest.raises(ValueError, match=words):
             training_forces(warped(), Scene(scene.embeddings, scene.labels, proxies))
-
-
-def test_the_pairs_of_six_losses() -> None:
-    lines = {"a": (1, 1), "b": (1, 2), "c": (1, 8), "d": (1, 2), "e": (6, 12), "f": (6, 12)}
-    for name in DIAGRAMS:
-        found = torch.cat([each.flatten() for each in pair_forces(name)])
-        assert (int((found > 0).sum()), int((found < 0).sum())) == lines[name[0]], name
-    # Along the lines the warped softmax's pulls and pushes add up to the gradient of the loss.
-    _, by_proxy = pair_forces("f) Warped softmax")
-    away = EMBEDDINGS.unsqueeze(1) - PROXIES
-    expected = (by_proxy / away.norm(dim=2)).unsqueeze(2).mul(away).sum(1)
-    # Without Δ's value: as the potential, of the same slopes.
-    loss = WarpedSoftmaxLoss(3, 2, f1=WARP).double()
-    with torch.no_grad():
-        loss.proxies.copy_(PROXIES.unsqueeze(1))
-    x = EMBEDDINGS.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(6 * loss(x, LABELS), x)
-    torch.testing.assert_close(gradient, expected)

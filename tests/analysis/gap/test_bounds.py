@@ -288,7 +288,7 @@ def test_which_losses_fit() -> None:
 
     for loss, words in (
         (ArcFaceLoss(5, 3), "ArcFaceLoss"),
-        (NormalizedSoftmaxLoss(5, 3, proxies_per_class=2), "2 proxies a class"),
+        (NormalizedSoftmaxLoss(5, 3, proxies_per_class=2), "2 proxies per class"),
         (PairwiseLoss(5, 3, loss=ContrastiveLoss()), "PairwiseLoss"),
     ):
         with pytest.raises(ValueError, match=rf"{words}.*NormalizedSoftmaxLoss .*or ProxyNCAPlusPlusLoss"):

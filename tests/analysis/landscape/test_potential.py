@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from inspect import unwrap
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from torch import Tensor
 
 from proxemic.analysis import Landscape, WarpPotential, find_minimum, landscape_of, plot_landscape
 from proxemic.analysis.landscape.examples import named_functions, paper_landscapes, polygon
-from proxemic.analysis.landscape.plots import draw_landscapes, landscape_grid
 from proxemic.analysis.landscape.potential import Function, pushes_off_proxies
 from proxemic.losses import EuclideanSoftmaxLoss, Power, ProxyAnchorLoss, WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
-from proxemic.plots import write_figure
 
 DISTANCES = st.floats(0.2, 10.0)
 TURNS = st.floats(0.0, 2 * math.pi)
@@ -185,7 +182,7 @@ def test_proposition_iii_2_of_a_smooth_function(
 
 def assert_at_alpha(landscape: Landscape, alpha: float) -> None:
     found = find_minimum(landscape)
-    own, other = landscape.own, landscape.others[0]
+    own, other = landscape.target, landscape.others[0]
     expected = own + alpha * (own - other) / (own - other).norm()  # on the far side
     assert math.dist(found.place, expected.tolist()) < 1e-4
     assert found.distance == pytest.approx(alpha, abs=1e-4)
@@ -277,7 +274,7 @@ def test_no_place_of_a_dense_net_is_lower(name: str) -> None:
     turn = torch.linspace(0, 2 * math.pi, 721, dtype=torch.float64)
     radii = landscape.f1.alpha * torch.linspace(0, 1.25, 51, dtype=torch.float64)  # α is one of them
     circle = torch.stack((turn.cos(), turn.sin()), 1)
-    net = landscape.own + (radii.reshape(-1, 1, 1) * circle).flatten(0, 1)
+    net = landscape.target + (radii.reshape(-1, 1, 1) * circle).flatten(0, 1)
     place = torch.tensor([find_minimum(landscape).place], dtype=torch.float64)
     assert landscape.logits(place).item() <= landscape.logits(net).min() + 1e-9
 
@@ -310,7 +307,7 @@ def test_a_plane_of_many_dimensions_is_exact(loss: str, dim: int) -> None:
 def test_two_dimensions_keep_their_places_and_two_classes_have_a_plane() -> None:
     loss = EuclideanSoftmaxLoss(4, 2)
     landscape = landscape_of(loss, 2)
-    torch.testing.assert_close(landscape.own, loss.proxies[2, 0].detach().double())
+    torch.testing.assert_close(landscape.target, loss.proxies[2, 0].detach().double())
     assert len(landscape.in_plane) == 3
     two = landscape_of(WarpedSoftmaxLoss(2, 6, alpha=1.0, k1=0.5, k2=2.0), 1)
     assert find_minimum(two).distance == pytest.approx(1.0, abs=1e-4)
@@ -335,25 +332,6 @@ def test_polygons_and_names() -> None:
         torch.testing.assert_close((f1(t), f2(t)), expected)
 
 
-def test_pictures(tmp_path: Path) -> None:
-    landscape = Landscape(*pair((1.0, -1.0), 4.0, 0.0), WARP)
-    x, y, values = landscape_grid(landscape, 6.0, points=5)
-    assert (x[0], x[-1], y[0], y[-1]) == (-5, 7, -7, 5)
-    assert values[1, 3] == landscape(torch.tensor([[4.0, -4.0]]))[0]
-    found = find_minimum(landscape)
-    axes = plot_landscape(landscape, 6.0, minimum=found, title="$")
-    assert axes.get_legend_handles_labels()[1] == ["distance α", "own proxy", "other proxy", "minimum"]
-    constant = Landscape(*pair((0.0, 0.0), 4.0, 0.0), torch.zeros_like, torch.zeros_like)
-    assert plot_landscape(constant, 6.0).get_xlim() == (-6, 6)
-    away = {"away": paper_landscapes()["functions"]["f = t²"]}
-    minima = {title: find_minimum(each) for title, each in away.items()}
-    written = [
-        write_figure(draw_landscapes(away, minima, 6.0), tmp_path / name, [], []) for name in ("first", "second")
-    ]
-    assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]
-    assert b"minimum at infinity" in written[0][1].read_bytes()
-
-
 def test_what_is_refused() -> None:
     own, others = pair((0.0, 0.0), 4.0, 0.0)
     for arguments, words in (
@@ -376,7 +354,7 @@ def test_what_is_refused() -> None:
         find_minimum(Landscape(own, others), radius=-1.0)
     with pytest.raises(ValueError, match="half_width is 0"):
         plot_landscape(Landscape(own, others), 0.0)
-    with pytest.raises(ValueError, match="2 proxies a class"):
+    with pytest.raises(ValueError, match="2 proxies per class"):
         landscape_of(EuclideanSoftmaxLoss(3, 2, proxies_per_class=2))
     with pytest.raises(ValueError, match="label is 3, but num_classes=3"):
         landscape_of(EuclideanSoftmaxLoss(3, 2), 3)

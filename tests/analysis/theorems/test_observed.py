@@ -20,7 +20,7 @@ def test_a_statement_keeps_the_case_nearest_to_its_bound() -> None:
 def test_only_what_is_known_to_be_wrong_fails() -> None:
     found = {each.name: each for each in check_theorems(12, seed=3)}
     wrong = {name for name, each in found.items() if each.holds < each.cases}
-    assert wrong == {"Proposition 2, 3 embeddings a class", "Equation 3.8"}
+    assert wrong == {"Proposition 2, 3 embeddings per class", "Equation 3.8"}
     assert {*found} >= {"Proposition 3", "Lemma 1", "Theorem 1", "Theorem 2", "Proposition III.2", "Lemma III.1, f = t"}
 
 
@@ -61,7 +61,7 @@ def test_given_embeddings_have_the_bounds_of_the_formulas() -> None:
         - math.log(sum(math.exp(float(unit[a] @ w[c] / w[c].norm())) for c in range(3) if c != y[a]))
         for a in range(6)
     )
-    printed, corrected = (statements[f"Proposition 2, 2 embeddings a class{end}"] for end in ("", ", corrected"))
+    printed, corrected = (statements[f"Proposition 2, 2 embeddings per class{end}"] for end in ("", ", corrected"))
     assert printed.observed == corrected.observed == pytest.approx(excess, abs=1e-12)
     assert corrected.bound - printed.bound == pytest.approx(math.log(2))
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.io import loadmat, savemat
+from torchvision.datasets.utils import calculate_md5
 
 from data.benchmarks.miniature import pack, write_cars, write_cub, write_in_shop, write_sop
 from data.benchmarks.site import Site, serve
 from proxemic.data import CUB200, Cars196, FilePixels, ImageSet, InShop, StanfordOnlineProducts
 from proxemic.data.benchmarks import AbsentError, Benchmark, Facts, downloads, prepare
-from proxemic.data.benchmarks.archives import md5_of
 
 COUNTS = {"train classes": 4, "train images": 16, "test classes": 4, "test images": 16}
 WRITERS: dict[type[Benchmark], Callable[[Path], Path]] = {
@@ -59,7 +59,7 @@ def be_official(source: type[Benchmark], root: Path, monkeypatch: pytest.MonkeyP
 
     def known(facts: Facts) -> Facts:
         files = tuple(
-            replace(file, md5=md5_of(root / file.name) if (root / file.name).is_file() else None)
+            replace(file, md5=calculate_md5(root / file.name) if (root / file.name).is_file() else None)
             for file in facts.files
         )
         return replace(facts, counts=counts, files=files)

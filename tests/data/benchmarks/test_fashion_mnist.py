@@ -4,17 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torchvision.datasets.utils import calculate_md5
 
 from data.benchmarks.miniature import idx, write_fashion_mnist
 from proxemic.data import FashionMNIST
 from proxemic.data.benchmarks import AbsentError
-from proxemic.data.benchmarks.archives import md5_of
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_fashion_mnist(tmp_path)
-    files = tuple(replace(file, md5=md5_of(tmp_path / file.name)) for file in FashionMNIST.facts.files)
+    files = tuple(replace(file, md5=calculate_md5(tmp_path / file.name)) for file in FashionMNIST.facts.files)
     counts = {"train classes": 10, "train images": 40, "test classes": 10, "test images": 40}
     monkeypatch.setattr(FashionMNIST, "facts", replace(FashionMNIST.facts, counts=counts, files=files))
     return tmp_path
@@ -80,7 +80,7 @@ def test_damage(root: Path) -> None:
         (gzip.compress(raw[:7]), "is no idx file"),
         (gzip.compress(b"\x00\x00\x0d" + raw[3:]), "is no idx file"),
         (labels.read_bytes(), "is no idx file"),
-        (gzip.compress(idx(np.zeros((39, 28, 28), np.uint8))), "39 pictures and 40 labels"),
+        (gzip.compress(idx(np.zeros((39, 28, 28), np.uint8))), "39 images and 40 labels"),
     ):
         pictures.write_bytes(content)
         with pytest.raises(ValueError, match=message):

@@ -14,16 +14,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from proxemic.data import (
-    FilePixels,
-    ImageSet,
-    LabelledEmbeddings,
-    RowGroups,
-    RowLabels,
-    read_embeddings,
-    read_labels,
-    write_embeddings,
-)
+from proxemic.data import FilePixels, ImageSet, RowGroups
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings, read_labels, write_embeddings
 from proxemic.errors import UserError
 
 NUMBERS = torch.tensor([[1.5, -2.0, 0.1], [3.0, 1e-30, 7.0]])

@@ -17,9 +17,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from data.record_writer import MAGIC, encode, header, write_records
-from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing, RecordPixels, UnreadableImageError
+from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.faces import recordio as module
-from proxemic.data.faces.recordio import RecordIndex, read_record_index
+from proxemic.data.faces.recordio import RecordIndex, RecordPixels, read_record_index
+from proxemic.data.pixels import UnreadableImageError
 
 
 def contents(index: RecordIndex) -> list[bytes]:
@@ -48,7 +49,7 @@ def test_what_was_written_is_read(
     order = np.argsort(keys)
     assert index.keys.tolist() == sorted(keys)
     assert contents(index) == [written[place] for place in order]
-    for place, found, several in zip(order, index.labels.tolist(), index.several, strict=True):
+    for place, found, several in zip(order, index.labels.tolist(), index.labels_follow, strict=True):
         expected = records[place][0]
         assert several == isinstance(expected, list)
         first, second, *_ = [*expected, np.nan] if isinstance(expected, list) else [expected, np.nan]
@@ -79,7 +80,7 @@ def test_the_magic_word_within_a_header_is_put_back(tmp_path: Path) -> None:
     index = read_record_index(write_records(tmp_path / "header.rec", written))
     assert contents(index) == written
     assert np.nan_to_num(index.labels, nan=-1).tolist() == [[7, -1], [3, 4], [5, -1]]
-    assert index.several.tolist() == [False, True, True]
+    assert index.labels_follow.tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(("part", "kind"), [(0, 2), (0, 3), (0, 4), (1, 1), (1, 0), (1, 7), (2, 2), (2, 1)])

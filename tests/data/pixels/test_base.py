@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 from torch._utils import ExceptionWrapper
 
-from proxemic.data import ArrayPixels, FilePixels, UnreadableImageError
+from proxemic.data import ArrayPixels, FilePixels
+from proxemic.data.pixels import UnreadableImageError
 
 INK = (200, 40, 90)
 

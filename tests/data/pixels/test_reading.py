@@ -13,17 +13,8 @@ import torch
 from filelock import FileLock, Timeout
 from PIL import Image
 
-from proxemic.data import (
-    Augmentation,
-    EmbeddingDataset,
-    FilePixels,
-    ImageSet,
-    OwnImages,
-    Preprocessing,
-    UnreadableImageError,
-    read_image,
-)
-from proxemic.data.pixels import reading
+from proxemic.data import Augmentation, EmbeddingDataset, FilePixels, ImageSet, OwnImages, Preprocessing, read_image
+from proxemic.data.pixels import UnreadableImageError, reading
 from proxemic.data.pixels.reading import _Budget, examine
 
 PREPROCESSING = Preprocessing(size=16, resize=18)
@@ -146,8 +137,8 @@ def png_of_16_bits(colour: np.ndarray) -> bytes:
         (np.zeros((4, 4)), r"an array of float64 of shape \[4, 4\], but it must be .* uint8 or uint16"),
         (np.zeros((3, 4, 5), dtype=np.uint8), r"of shape \[3, 4, 5\]"),
         (np.zeros((0, 4), dtype=np.uint8), r"of shape \[0, 4\]"),
-        (b"text", "picture of 4 bytes cannot be read as an image: its content is not"),
-        (Image.new("F", (2, 2)), "picture cannot be read as an image: floating-point"),
+        (b"text", "image of 4 bytes cannot be read as an image: its content is not"),
+        (Image.new("F", (2, 2)), "image cannot be read as an image: floating-point"),
     ],
 )
 def test_what_is_no_picture(picture: Any, message: str) -> None:
@@ -158,7 +149,7 @@ def test_what_is_no_picture(picture: Any, message: str) -> None:
 def test_what_is_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     for picture, name in ((None, "NoneType"), (torch.zeros(3, 4, 4), "Tensor")):
-        with pytest.raises(ValueError, match=f"picture is of type {name}, but it must be a path, the bytes of a file"):
+        with pytest.raises(ValueError, match=f"image is of type {name}, but it must be a path, the bytes of a file"):
             read_image(picture)  # type: ignore[arg-type]
 
 
@@ -210,10 +201,10 @@ def test_threads_share_the_pixels_that_are_decoded_at_once() -> None:
 
 def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the check before training, by the cache and by who reads one picture, in whatever thread."""
-    from proxemic.data import cache_images
+    from proxemic.data.image_cache import cache_images
     from proxemic.data.pixels import reading
-    from proxemic.data.sources.listing import unreadable
-    from proxemic.data.sources.tables import Row
+    from proxemic.data.sources.listing import find_unreadable
+    from proxemic.data.tables import Row
 
     paths = [tmp_path / f"{number}.png" for number in range(6)]
     for path in paths:
@@ -227,7 +218,7 @@ def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest
 
     budget = Watched(300)
     monkeypatch.setattr(reading, "_BUDGET", budget)
-    assert unreadable([Row(path, "") for path in paths]) == {}
+    assert find_unreadable([Row(path, "") for path in paths]) == {}
     assert taken == [200] * 6
     cache_images(ImageSet.from_names(FilePixels(paths), ["a"] * 6), 8, tmp_path / "cache")
     assert len(taken) >= 12

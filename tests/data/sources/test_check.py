@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from proxemic.data import check
+from proxemic.data.sources import check
 
 
 def draw(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from proxemic.data import FACES, Glyphs, Splits
+from proxemic.data import Glyphs, Splits
 from proxemic.data.sources import glyphs as module
+from proxemic.data.sources.glyphs import FACES
 
 
 @pytest.fixture(scope="module")

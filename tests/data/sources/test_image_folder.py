@@ -10,8 +10,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from proxemic.data import ImageSet, OwnImages, Splits
-from proxemic.data.sources import tables
+from proxemic.data import ImageSet, OwnImages, Splits, tables
 from proxemic.errors import UserError
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data import LabelledEmbeddings, RowLabels, join_query_gallery, load_query_gallery
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
 from proxemic.data.embeddings.labels import number_labels, read_labels
+from proxemic.data.sources import join_query_gallery, load_query_gallery
 
 
 def some(start: int, names: str, paths: str | None = None) -> LabelledEmbeddings:

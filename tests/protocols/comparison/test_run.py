@@ -6,25 +6,23 @@ import os
 import re
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import command_line
-import warm
 from command_line import start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.directory import Comparison
-from proxemic.protocols.comparison.entries import read_entry
-from proxemic.protocols.comparison.run import finish_comparison, plan_comparison, run_comparison
+from proxemic.protocols.comparison.run import compare, finish_comparison, plan_comparison
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
-from proxemic.recipes.reader import read_recipe
+from proxemic.protocols.runs.overrides import as_flags
 
-FLAGS = ("--training.epochs", "1", "--evaluation.untrained", "false", "--training.loggers", "[]")
+OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
+FLAGS = as_flags(OVERRIDES)
 
 
 @pytest.fixture(scope="module")
@@ -58,21 +56,6 @@ def run_here(workers, jobs, *, on_result, on_failure):
             on_result(job, found)
 
 
-EARLY = """
-import os, signal, torch
-from proxemic.protocols.runs import jobs
-
-os.setpgid = lambda *_: None  # this process leads a group already
-torch.set_num_threads = lambda count: signal.raise_signal(signal.SIGINT)  # as soon as there is torch
-jobs._begin_worker()
-"""
-
-
-def test_a_worker_that_begins_leaves_ctrl_c_to_its_parent() -> None:
-    done = warm.run("-c", EARLY)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_an_interrupted_comparison_goes_on_where_it_was(
     recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,9 +83,9 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     torch.set_num_threads(3)
     try:
         lines: list[str] = []
-        again = run_comparison(recipes, (0, 1), out, FLAGS, report=lines.append)
+        again = compare(recipes, seeds=(0, 1), out=out, overrides=OVERRIDES, report=lines.append)
         whole = tmp_path / "whole"
-        run_comparison(recipes, (0, 1), whole, FLAGS, report=str)
+        compare(recipes, seeds=(0, 1), out=whole, overrides=OVERRIDES, report=str)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
@@ -122,36 +105,8 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
 
     monkeypatch.setattr(Workers, "run", lambda _, jobs, **__: pytest.fail("nothing is left") if jobs else None)
     before = time.time_ns()
-    run_comparison(recipes, None, out, FLAGS, report=str)
+    compare(resume=out, report=str)
     assert all((cell.path / "metrics.json").stat().st_mtime_ns < before for cell in again.cells())
-
-
-def test_a_run_has_the_threads_that_its_recipe_names(
-    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    monkeypatch.setattr("proxemic.training.train", lambda recipe, *_, **__: found.append(recipe.training.threads) or {})
-    for flags in ((), ("--training.threads", "2")):
-        run_job(Job(Path(recipes[0]), flags, tmp_path / "run"))
-    assert found == [1, 2]
-    with pytest.raises(ValueError, match=r"training\.threads is 0, but must be at least 1"):
-        run_job(Job(Path(recipes[0]), ("--training.threads", "0"), tmp_path / "run"))
-
-
-def test_a_run_that_an_earlier_version_began_goes_on(
-    recipes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resumed = []
-    monkeypatch.setattr("proxemic.training.train", lambda *_, resume, **__: resumed.append(resume) or {})
-    job = Job(Path(recipes[0]), FLAGS, tmp_path / "run")
-    text = read_recipe(job.recipe, job.flags).yaml
-    assert "  threads: null\n" in text
-    job.out.mkdir()
-    (job.out / "recipe.yaml").write_text(text.replace("  threads: null\n", ""))
-    run_job(job)
-    assert resumed == [True]
-    with pytest.raises(UserError, match="begun with another recipe"):
-        run_job(replace(job, flags=(*FLAGS, "--training.threads", "2")))
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(
@@ -166,7 +121,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 
     monkeypatch.setattr(Workers, "run", run_some)
     lines: list[str] = []
-    made = run_comparison(recipes, [7], tmp_path, report=lines.append)
+    made = compare(recipes, seeds=[7], out=tmp_path, report=lines.append)
     assert lines[1] == (
         "[1/2] first.yaml, seed 7 FAILED: The loss is nan at step 3, with the learning rate 1.; 1 left, about 0 s"
     )
@@ -175,7 +130,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
     assert "- second.yaml, seed 7: The loss is nan at step 3, with the learning rate 1." in text
     assert [cell.state for cell in made.cells()] == ["failed", "failed"]
     assert [job.flags for job in tries] == [("--seed", "7"), ("--seed", "7")]
-    run_comparison(recipes[:1], [7], tmp_path, report=lines.append)
+    compare(recipes[:1], seeds=[7], out=tmp_path, report=lines.append)
     assert len(tries) == 4
 
 
@@ -201,39 +156,13 @@ def test_a_recipe_that_changed_is_refused(recipes: list[str], tmp_path: Path) ->
         plan_comparison([str(mine)], [0], tmp_path / "out")
 
 
-def test_recipes_stand_with_those_of_the_same_test_images(recipes: list[str], tmp_path: Path) -> None:
-    text = Path(recipes[0]).read_text()
-    for name, fraction, held_out in (("a", 0.34, 0.34), ("b", 0.34, 0.5), ("c", 0.5, 0.34)):
-        (tmp_path / name).mkdir()
-        changed = text.replace("test_fraction: 0.34", f"test_fraction: {fraction}")
-        (tmp_path / name / "mine.yaml").write_text(
-            changed.replace("validation_fraction: 0.34", f"validation_fraction: {held_out}")
-        )
-    names = ["glyphs-small", "glyphs-small/softmax", *(f"{tmp_path}/{name}/mine.yaml" for name in "abc")]
-    entries = plan_comparison(names, [0], tmp_path / "out").entries
-    assert [(entry.dataset, entry.slug, entry.title, entry.label) for entry in entries] == [
-        ("glyphs-small", "glyphs-small", "glyphs-small", "glyphs-small"),
-        ("glyphs-small", "glyphs-small-softmax", "glyphs-small/softmax", "softmax"),
-        ("own-images", "mine", "mine.yaml", "mine.yaml"),
-        ("own-images", "mine-2", "mine-2.yaml", "mine-2.yaml"),
-        ("own-images (2)", "mine-3", "mine-3.yaml", "mine-3.yaml"),
-    ]
-    assert [entry.loss for entry in entries][1:3] == ["NormalizedSoftmaxLoss", "AllPairMultiProxyAnchorLoss, K = 2"]
-
-
-def test_losses_are_told_apart() -> None:
-    flags = ["--loss.regularizers", '[{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 1}}]']
-    assert read_entry("glyphs-small/softmax", flags).loss == "NormalizedSoftmaxLoss + MeanProxyNorm"
-    assert read_entry("glyphs-small/contrastive", []).loss == "ContrastiveLoss"
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"recipes": []}, "needs recipes"),
         ({"recipes": ["glips/*"]}, "No recipe is called 'glips/\\*'"),
-        ({"flags": ("--optim.lrr", "1")}, "no flag --optim.lrr: did you mean --optim.lr"),
-        ({"flags": ("--seed", "1")}, "--seed is set for each run by --seeds"),
+        ({"overrides": {"optim.lrr": 1}}, "no flag --optim.lrr: did you mean --optim.lr"),
+        ({"overrides": {"seed": 1}}, "--seed is set for each run by --seeds"),
         ({"baseline": "glyphs"}, "--baseline is glyphs, but must be one of .*: glyphs-small"),
         ({"metrics": ["recall@3"]}, "--metrics has recall@3, but these are computed: recall@1"),
         ({"seeds": [1, 1]}, "seeds are 1, 1, but must be 0 or more, each once"),
@@ -243,7 +172,7 @@ def test_losses_are_told_apart() -> None:
 def test_what_is_refused(given: dict[str, object], words: str, tmp_path: Path) -> None:
     arguments = {"recipes": ["glyphs-small"], "seeds": [0], "out": tmp_path / "out", **given}
     with pytest.raises((UserError, ValueError), match=words):
-        run_comparison(**arguments)
+        compare(**arguments)
     assert list(tmp_path.iterdir()) == []
 
 

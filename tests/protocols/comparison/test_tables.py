@@ -7,60 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from comparisons import comparison, entry, finish
-from proxemic.errors import UserError
-from proxemic.protocols.comparison.directory import Comparison, Result
-from proxemic.protocols.comparison.plots import draw_curves, draw_points
-from proxemic.protocols.comparison.statistics import spread, t_interval
-from proxemic.protocols.comparison.tables import format_estimate, write_tables
+from proxemic.protocols.comparison.directory import Comparison
+from proxemic.protocols.comparison.tables import write_tables
 
 # Student's t, 0.975, from a printed table.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
 A, B, C = [0.50, 0.52, 0.57], [0.60, 0.61, 0.68], [0.70, 0.40]
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Comparison:
-    """The third recipe has no third seed, and was chosen on the test classes."""
-    entries = [entry("small/a"), entry("small/b", "BLoss"), entry("small/c", evaluation={"select_on": "test"})]
-    made = comparison(tmp_path / "made", entries)
-    for each, values in zip(entries, (A, B, C), strict=True):
-        for seed, value in enumerate(values):
-            finish(made.cell(each, seed), {"recall@1": value, "map@r": value / 2, "ndcg@8": value / 4})
-    made.write()
-    return made
-
-
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 10])
-def test_t_interval(n: int) -> None:
-    values = np.random.default_rng(n).normal(0.6, 0.01, n).tolist()
-    average = sum(values) / n
-    deviation = math.sqrt(sum((value - average) ** 2 for value in values) / (n - 1))
-    found = t_interval(values)
-    assert found.mean == pytest.approx(average, abs=1e-15)
-    assert found.half_width == pytest.approx(T[n - 1] * deviation / math.sqrt(n), rel=2e-4)
-    assert found.n == n
-
-
-def test_t_interval_covers_the_truth_as_often_as_it_says() -> None:
-    found = [t_interval(values) for values in np.random.default_rng(0).normal(0.5, 0.1, (2000, 4)).tolist()]
-    covered = sum(abs(each.mean - 0.5) <= (each.half_width or 0.0) for each in found) / len(found)
-    assert covered == pytest.approx(0.95, abs=0.015)
-
-
-def test_one_value_has_no_interval() -> None:
-    found = t_interval([0.5])
-    assert (found.mean, found.half_width, found.excludes_zero) == (0.5, None, None)
-    assert format_estimate(found) == "50.00"
-    with pytest.raises(ValueError, match="at least one"):
-        t_interval([])
 
 
 def test_csv(three: Comparison) -> None:
@@ -117,26 +76,6 @@ def test_spread(three: Comparison) -> None:
         if name != "recall@1":
             assert [float(row[key]) for key in ("ratio", "ratio_low", "ratio_high")] == pytest.approx([share] * 3)
     assert rows["recall@1"]["ratio"] == ""
-
-
-def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
-    values = [[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]]
-    results = [
-        {
-            seed: Result({"test": {"recall@1": each[seed] * factor, "map@r": each[seed]}}, 1, "validation", 1.0)
-            for seed in range(2)
-        }
-        for each, factor in zip(values, (0.5, 0.25, 1.0), strict=True)
-    ]
-    found = spread(results, "map@r", "recall@1")
-    assert found is not None
-    assert found.ratio is not None
-    logarithms = np.log([2, 4, 1])
-    half = T[2] * np.std(logarithms, ddof=1) / 3**0.5
-    expected = np.exp([logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half])
-    assert found.ratio == pytest.approx(expected, rel=1e-3)
-    assert found.separability == pytest.approx(np.std([0.15, 0.2, 0.15], ddof=1) / math.sqrt(0.03 / 3))
-    assert spread(results[:1], "map@r", "recall@1") is None
 
 
 def test_markdown(three: Comparison) -> None:
@@ -221,61 +160,3 @@ def test_another_baseline_and_other_metrics(three: Comparison) -> None:
     assert "Difference from `small/b`" in text
     assert "| `small/a` | -5.00 ± 1.24 * | 3 |" in text
     assert "recall@1" not in text
-
-
-def test_a_directory_is_read_as_it_was_written(three: Comparison) -> None:
-    assert Comparison.read(three.path) == three
-    (three.path / "comparison.json").write_text('{"recipes": [')
-    with pytest.raises(UserError, match="is damaged"):
-        Comparison.read(three.path)
-    with pytest.raises(UserError, match=r"no comparison\.json"):
-        Comparison.read(three.path / "runs")
-
-
-def test_a_run_of_another_recipe_is_refused(three: Comparison) -> None:
-    run = three.cell(three.entries[1], 1).path
-    (run / "recipe.yaml").write_text((run / "recipe.yaml").read_text().replace("scale: 16", "scale: 17"))
-    with pytest.raises(UserError, match="holds another run than that of small/b, seed 1"):
-        write_tables(three)
-
-
-def test_states(three: Comparison) -> None:
-    cell = three.cell(three.entries[2], 2)
-    assert cell.state == "not begun"
-    cell.path.mkdir(parents=True)
-    (cell.path / "recipe.yaml").write_text(cell.entry.with_seed(2))
-    assert cell.state == "begun"
-    cell.fail("Why.")
-    assert (cell.state, cell.failure) == ("failed", "Why.")
-    cell.forget_failure()
-    assert (cell.state, cell.failure) == ("begun", None)
-    finish(cell, {"map@r": 0.5})
-    assert cell.state == "finished"
-    assert three.cell(three.entries[0], 1).entry.with_seed(1).count("seed: 1\n") == 1
-
-
-def test_labels_stay_apart() -> None:
-    names = ("glyphs-small", "cub/arcface", "cub/reality-check/arcface")
-    assert [entry(name).label for name in names] == ["glyphs-small", "arcface", "reality-check/arcface"]
-
-
-def test_plots(three: Comparison) -> None:
-    draw_points(three)
-    draw_curves(three)
-    for name in ("points.png", "curves.png"):
-        with Image.open(three.path / name) as picture:
-            assert (np.asarray(picture.convert("L")) < 128).mean() > 0.001
-    drawn = (three.path / "points.svg").read_text()
-    draw_points(three)
-    assert (three.path / "points.svg").read_text() == drawn
-    finish(three.cell(three.entries[2], 2), {"recall@1": 0.9, "map@r": 0.9, "ndcg@8": 0.9})
-    draw_points(three)
-    assert (three.path / "points.svg").read_text() != drawn
-
-
-def test_plots_of_nothing(tmp_path: Path) -> None:
-    made = comparison(tmp_path, [entry("small/$a_1$"), entry("large/b")], seeds=1)
-    draw_points(made)
-    draw_curves(made)
-    assert "not measured" in (tmp_path / "points.svg").read_text()
-    assert (tmp_path / "curves.png").exists()

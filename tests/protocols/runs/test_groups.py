@@ -8,7 +8,7 @@ import pytest
 
 from comparisons import interval
 from proxemic.errors import UserError
-from proxemic.protocols.runs.groups import distinct_names, paired_differences, repetitions
+from proxemic.protocols.runs.groups import differences_from_first, distinct_names, repetitions
 
 
 def run(path: str, name: str, setting: str, seed: int) -> Any:
@@ -36,7 +36,7 @@ def test_copies_are_refused() -> None:
 def test_differences_are_of_the_same_seed() -> None:
     groups = {"one": [run("a", "a", "A", seed) for seed in (0, 1, 2)], "other": [run("b", "b", "B", n) for n in (2, 0)]}
     values = {"one": [{"gap": 1.0}, {"gap": 50.0}, {"gap": 3.0}], "other": [{"gap": 5.0}, {"gap": 2.0}]}
-    ((title, estimates),) = paired_differences(groups, values).items()
+    ((title, estimates),) = differences_from_first(groups, values).items()
     assert "other less one, paired by 2 seeds" in title
     assert estimates["gap"].mean == pytest.approx(1.5)  # of 2 − 1 and 5 − 3
     assert estimates["gap"].half_width == pytest.approx(interval(1, 2)[1])
@@ -44,5 +44,5 @@ def test_differences_are_of_the_same_seed() -> None:
 
 def test_no_difference_without_two_groups_and_two_seeds_of_both() -> None:
     one, other = [run("a", "a", "A", 0), run("a1", "a", "A", 1)], [run("b", "b", "B", 0)]
-    assert paired_differences({"one": one}, {"one": [{}, {}]}) == {}
-    assert paired_differences({"one": one, "other": other}, {"one": [{}, {}], "other": [{}]}) == {}
+    assert differences_from_first({"one": one}, {"one": [{}, {}]}) == {}
+    assert differences_from_first({"one": one, "other": other}, {"one": [{}, {}], "other": [{}]}) == {}

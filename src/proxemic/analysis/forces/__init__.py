@@ -1,1 +1,17 @@
-"""The forces of a softmax of distances on embeddings and proxies of two classes, at one place and over a training."""
+"""The forces of a loss on embeddings and proxies: taken apart for two classes, and their alignment over a training."""
+
+from proxemic.analysis.forces.alignment import TrainingForces, descend, training_forces
+from proxemic.analysis.forces.alignment_plots import plot_force_alignment
+from proxemic.analysis.forces.plots import draw_forces, plot_forces
+from proxemic.analysis.forces.two_classes import Forces, two_class_forces
+
+__all__ = [
+    "Forces",
+    "TrainingForces",
+    "descend",
+    "draw_forces",
+    "plot_force_alignment",
+    "plot_forces",
+    "training_forces",
+    "two_class_forces",
+]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
-from proxemic.analysis.toy.plots import Scene
+from proxemic.analysis.toy.scenes import Scene
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count, check_positive
 
@@ -40,11 +40,11 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
     """The forces of a loss at given places of embeddings and proxies.
 
     Args:
-        loss: With one proxy a class; its own proxies do not count.
-        scene: With proxies.
+        loss: A loss with one proxy per class; its own proxies do not count.
+        scene: A scene with proxies.
 
     Raises:
-        ValueError: If there are several proxies a class, or none.
+        ValueError: If there are several proxies per class, or none.
 
     Source: Warping paper, section III-A and figure 4.
 
@@ -55,17 +55,17 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
     tensor([0.2425, 0.2425])
     """
     if scene.proxies is None or scene.proxies.shape[1] != 1:
-        count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies a class"
-        raise ValueError(f"there are {count}, but forces align with those on one proxy a class: give such a loss.")
+        count = "no proxies" if scene.proxies is None else f"{scene.proxies.shape[1]} proxies per class"
+        raise ValueError(f"there are {count}, but forces align with those on one proxy per class: give such a loss.")
     loss = copy.deepcopy(loss).eval()
-    x, w = (each.detach().clone().requires_grad_() for each in (scene.embeddings, scene.proxies))
+    x, w = (tensor.detach().clone().requires_grad_() for tensor in (scene.embeddings, scene.proxies))
     with torch.enable_grad():
         value = functional_call(loss, {"proxies": w}, (x, scene.labels))
-        on_embeddings, on_proxies = (-each for each in torch.autograd.grad(len(x) * value, (x, w)))
+        on_embeddings, on_proxies = (-gradient for gradient in torch.autograd.grad(len(x) * value, (x, w)))
     on_proxies = on_proxies.squeeze(1)
-    own = on_proxies[scene.labels]
-    alignment = F.cosine_similarity(on_embeddings, own, dim=1, eps=0)
-    still = (on_embeddings == 0).all(1) | (own == 0).all(1)
+    target = on_proxies[scene.labels]
+    alignment = F.cosine_similarity(on_embeddings, target, dim=1, eps=0)
+    still = (on_embeddings == 0).all(1) | (target == 0).all(1)
     return TrainingForces(on_embeddings, on_proxies, alignment.masked_fill(still, torch.nan))
 
 
@@ -73,7 +73,7 @@ def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int,
     """Let embeddings and proxies follow their forces, with nothing between them: gradient descent without a network.
 
     Args:
-        loss: As in `training_forces`.
+        loss: A loss as in `training_forces`.
         scene: Where they start.
         steps: At least 1.
         rate: > 0; of the sum of the losses.

@@ -1,4 +1,4 @@
-"""Three-dimensional pictures of the forces over a training, as figure 4 of the warping paper."""
+"""Three-dimensional plots of the forces over a training, as figure 4 of the warping paper."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +8,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.analysis.drawing import class_colour, integer_ticks, new_figure
 from proxemic.analysis.forces.alignment import TrainingForces
-from proxemic.analysis.toy.plots import Scene
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+from proxemic.analysis.toy.scenes import Scene
 
 __all__ = ["plot_force_alignment"]
 
@@ -26,19 +21,19 @@ _PANELS = 3
 Film = Mapping[int, tuple[Scene, TrainingForces]]
 
 
-def plot_force_alignment(films: Mapping[str, Film], *, unit: str = "epoch") -> Figure:
+def plot_force_alignment(films: Mapping[str, Film], *, unit: str = "epoch") -> Any:
     """Draw a row for each training: the forces at its beginning, on the way and at its end, and their mean alignment.
 
     Arrows are of one length in a panel, as forces differ by orders of magnitude; of many embeddings sixty have one.
     More than three dimensions are drawn on the three principal components of the last scene.
 
     Args:
-        films: By name, the scenes and their forces by epoch.
+        films: For each name the scenes and their forces by epoch.
         unit: What the epochs are called.
 
     Source: Figure 4 of the warping paper, by its caption.
     """
-    figure = Figure(figsize=(15, 3.9 * len(films)), layout="constrained")
+    figure = new_figure(15, 3.9 * len(films))
     for row, (name, film) in enumerate(films.items()):
         epochs = sorted(film)
         basis = _basis(film[epochs[-1]][0].embeddings)
@@ -51,7 +46,7 @@ def plot_force_alignment(films: Mapping[str, Film], *, unit: str = "epoch") -> F
         axes.plot(epochs, [film[epoch][1].mean_alignment for epoch in epochs], ".-", color=ON_EMBEDDINGS)
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set(ylim=(-1.05, 1.05), xlabel=unit, ylabel="cosine of the forces on\nembedding and own proxy, mean")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        integer_ticks(axes.xaxis)
     return figure
 
 
@@ -71,9 +66,9 @@ def _basis(embeddings: Float[Tensor, "images dim"]) -> Float[Tensor, "dim 3"]:
 def _draw(axes: Any, scene: Scene, forces: TrainingForces, basis: Float[Tensor, "dim 3"]) -> None:
     assert scene.proxies is not None
     places, proxies = scene.embeddings @ basis, scene.proxies[:, 0] @ basis
-    colour = colormaps["tab10"]
-    axes.scatter(*places.T.tolist(), c=[colour(label % 10) for label in scene.labels.tolist()], s=8, depthshade=False)
-    stars = [colour(label % 10) for label in range(len(proxies))]
+    dots = [class_colour(label) for label in scene.labels.tolist()]
+    axes.scatter(*places.T.tolist(), c=dots, s=8, depthshade=False)
+    stars = [class_colour(label) for label in range(len(proxies))]
     axes.scatter(*proxies.T.tolist(), c=stars, s=150, marker="*", edgecolors="black", depthshade=False)
     reach = 1.06 * max(float(places.abs().max()), float(proxies.abs().max())) or 1.0
     some = torch.linspace(0, len(places) - 1, min(_ARROWS, len(places))).long().unique()

@@ -1,4 +1,4 @@
-"""Pictures of the forces on embeddings of two classes, as figure 1 of the warping paper."""
+"""Plots of the forces on embeddings of two classes, as figure 1 of the warping paper."""
 
 import math
 from typing import Any
@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.analysis.forces.two_classes import forces
+from proxemic.analysis.drawing import add_legend, new_figure
+from proxemic.analysis.forces.two_classes import two_class_forces
 from proxemic.analysis.landscape.potential import Function, WarpPotential
-from proxemic.extras import optional_dependency
 
 __all__ = ["draw_forces", "plot_forces"]
 
@@ -36,44 +36,37 @@ def plot_forces(
     proxies of a `WarpPotential` a circle has the radius α, and a diamond is where the minimum lies.
 
     Args:
-        embeddings: their places.
-        labels: 0 or 1.
-        proxies: of the classes 0 and 1.
-        f1: as in `forces`.
-        f2: as in `forces`.
-        temperature: as in `forces`.
-        title: above the picture.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
-
-    Returns:
-        The axes.
+        embeddings: Places of the embeddings.
+        labels: Class of each, 0 or 1.
+        proxies: Proxies of the classes 0 and 1.
+        f1: As in `two_class_forces`.
+        f2: As in `two_class_forces`.
+        temperature: As in `two_class_forces`.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Raises:
-        ValueError: as `forces`.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: As `two_class_forces`.
 
     >>> places = torch.tensor([[-2.0, 0.0], [6.0, 1.0]])
     >>> axes = plot_forces(places, torch.tensor([0, 1]), torch.tensor([[0.0, 0.0], [4.0, 0.0]]), title="no warp")
     >>> axes.get_title()
     'no warp'
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-    if axes is None:
-        axes = Figure(figsize=(5, 4), layout="constrained").subplots()
+    axes = new_figure(5, 4).subplots() if axes is None else axes
     on_proxies = torch.zeros_like(proxies)
     for label, marker in ((0, "o"), (1, "s")):
-        mine, own, other = embeddings[labels == label], proxies[label], proxies[1 - label]
-        found = forces(mine, own, other, f1, f2, temperature=temperature)
-        unit = found.push.norm(dim=1, keepdim=True).clamp(min=torch.finfo(mine.dtype).tiny)
-        on_proxies[label] += (found.proxy_pull / unit).mean(0)
-        on_proxies[1 - label] += (found.proxy_push / unit).mean(0)
+        members, target, other = embeddings[labels == label], proxies[label], proxies[1 - label]
+        parts = two_class_forces(members, target, other, f1, f2, temperature=temperature)
+        unit = parts.push.norm(dim=1, keepdim=True).clamp(min=torch.finfo(members.dtype).tiny)
+        on_proxies[label] += (parts.proxy_pull / unit).mean(0)
+        on_proxies[1 - label] += (parts.proxy_push / unit).mean(0)
         if isinstance(f1, WarpPotential):
-            _draw_alpha(axes, own, other, f1.alpha)
-        for force, colour in ((found.pull, PULL), (found.push, PUSH), (found.coupled, COUPLED)):
-            _draw_arrows(axes, mine, force / unit, colour)
-        axes.plot(*mine.T, marker, color="white", markeredgecolor="#444444", markersize=5, zorder=4)
-        axes.plot(*own.tolist(), marker, color="black", markersize=10, zorder=4)
+            _draw_alpha(axes, target, other, f1.alpha)
+        for force, colour in ((parts.pull, PULL), (parts.push, PUSH), (parts.coupled, COUPLED)):
+            _draw_arrows(axes, members, force / unit, colour)
+        axes.plot(*members.T, marker, color="white", markeredgecolor="#444444", markersize=5, zorder=4)
+        axes.plot(*target.tolist(), marker, color="black", markersize=10, zorder=4)
     _draw_arrows(axes, proxies, on_proxies, COUPLED)
     low, high = torch.cat((embeddings, proxies)).aminmax(dim=0)
     for set_limits, least, most in zip((axes.set_xlim, axes.set_ylim), low.tolist(), high.tolist(), strict=True):
@@ -92,10 +85,12 @@ def _draw_arrows(axes: Any, places: Float[Tensor, "n 2"], arrows: Float[Tensor, 
     )  # fmt: skip
 
 
-def _draw_alpha(axes: Any, own: Float[Tensor, " 2"], other: Float[Tensor, " 2"], alpha: float) -> None:
+def _draw_alpha(axes: Any, target: Float[Tensor, " 2"], other: Float[Tensor, " 2"], alpha: float) -> None:
     turn = torch.linspace(0, 2 * math.pi, 181)
-    axes.plot(own[0] + alpha * turn.cos(), own[1] + alpha * turn.sin(), "--", color="#999999", linewidth=0.9, zorder=0)
-    axes.plot(*(own + alpha * F.normalize(own - other, dim=0)), "D", color=COUPLED, markersize=5, zorder=1)
+    axes.plot(
+        target[0] + alpha * turn.cos(), target[1] + alpha * turn.sin(), "--", color="#999999", linewidth=0.9, zorder=0
+    )
+    axes.plot(*(target + alpha * F.normalize(target - other, dim=0)), "D", color=COUPLED, markersize=5, zorder=1)
 
 
 def draw_forces(
@@ -106,21 +101,14 @@ def draw_forces(
 ) -> Any:
     """A figure of `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
 
-    Args:
-        embeddings: as in `plot_forces`.
-        labels: as in `plot_forces`.
-        proxies: as in `plot_forces`.
-        warp: of the panel to the right.
-
     >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
     >>> figure = draw_forces(proxies - 1, torch.tensor([0, 1]), proxies, WarpPotential(3.0, 0.65, 1.5))
     >>> [axes.get_title() for axes in figure.axes]
     ['f1 = t', 'f1 = warp: α = 3, k1 = 0.65, k2 = 1.5']
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-    figure = Figure(figsize=(12, 4.3), layout="constrained")
+    figure = new_figure(12, 4.3)
+    from matplotlib.lines import Line2D
+
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     titles = {"f1 = t": torch.positive, f"f1 = warp: α = {warp.alpha:g}, k1 = {warp.k1:g}, k2 = {warp.k2:g}": warp}
     for axes, (title, f1) in zip(panels, titles.items(), strict=True):
@@ -136,6 +124,6 @@ def draw_forces(
         )
     ]
     handles.append(Line2D([], [], linestyle="--", color="#999999", label="distance α"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=7, fontsize=9, frameon=False)
+    add_legend(figure, handles=handles, loc="outside upper center", ncols=7, fontsize=9)
     figure.supxlabel("place, in units of distance; arrows: forces, in units of the embedding's push", fontsize=9)
     return figure

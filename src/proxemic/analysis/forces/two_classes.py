@@ -10,7 +10,7 @@ from torch import Tensor
 from proxemic.analysis.landscape.potential import Function
 from proxemic.losses.checks import check_positive
 
-__all__ = ["Forces", "forces"]
+__all__ = ["Forces", "two_class_forces"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Forces:
         return self.push + self.pull
 
 
-def forces(
+def two_class_forces(
     embeddings: Float[Tensor, "embeddings dim"],
-    own: Float[Tensor, " dim"],
+    target: Float[Tensor, " dim"],
     other: Float[Tensor, " dim"],
     f1: Function = torch.positive,
     f2: Function = torch.positive,
@@ -48,19 +48,18 @@ def forces(
 
     Args:
         embeddings: e, all of one class.
-        own: p_c.
+        target: p_c.
         other: p_c'.
-        f1: elementwise on the distance to the own proxy; a warp with its Δ, which has no gradient, may be given as it
-            is trained.
-        f2: elementwise on the distance to the other.
+        f1: Elementwise on the distance to the target proxy; a warp may be given with its Δ, which has no gradient.
+        f2: Elementwise on the distance to the other.
         temperature: T > 0.
 
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: If the temperature is not positive.
 
     Source: Warping paper, section III-A, F1 to F4, and equation 6.
 
-    >>> found = forces(torch.tensor([[0.0, 0.0]]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0]))
+    >>> found = two_class_forces(torch.tensor([[0.0, 0.0]]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0]))
     >>> found.push[:, 0], found.pull[:, 0]  # σ(1 − 3) each: on the line beyond the proxy they cancel
     (tensor([-0.1192]), tensor([0.1192]))
     """
@@ -68,7 +67,7 @@ def forces(
     with torch.enable_grad():
         # Each distance has an embedding of its own, so that the gradient comes in parts.
         near, far = (embeddings.detach().clone().requires_grad_() for _ in range(2))
-        proxies = tuple(each.detach().expand_as(embeddings).clone().requires_grad_() for each in (own, other))
+        proxies = tuple(proxy.detach().expand_as(embeddings).clone().requires_grad_() for proxy in (target, other))
         logits = _of_distance(f1, near, proxies[0]) - _of_distance(f2, far, proxies[1])
         value = F.softplus(temperature * logits).sum()
         pull, push, proxy_pull, proxy_push = (

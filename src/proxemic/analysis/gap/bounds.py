@@ -33,8 +33,8 @@ def class_minimizers(
     rounding limits the gradient, and no more than it allows is asked.
 
     Args:
-        proxies: One a class, C ≥ 2; only their directions count.
-        scale: σ > 0.
+        proxies: One per class, C ≥ 2; only their directions count.
+        scale: Σ > 0.
         tolerance: Largest distance to the minimiser, as a part of the sphere's radius.
 
     Raises:
@@ -116,7 +116,7 @@ def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
     ``upper_always`` needs nothing.
 
     Args:
-        proxies: One a class, C ≥ 2; only their directions count.
+        proxies: One per class, C ≥ 2; only their directions count.
 
     Raises:
         ValueError: If a proxy is zero or not finite.
@@ -157,21 +157,21 @@ def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
 
 
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
-    """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy a class.
+    """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy per class.
 
     ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``; its scoring has that scale.
 
     Raises:
-        ValueError: If it is another loss, or has several proxies a class; the sentence says which losses fit.
+        ValueError: If it is another loss, or has several proxies per class; the sentence says which losses fit.
 
     >>> softmax_form(ProxyNCAPlusPlusLoss(3, 2, temperature=0.1))[1]
     20.0
     """
     fits = isinstance(loss, NormalizedSoftmaxLoss | ProxyNCAPlusPlusLoss)
     if not fits or loss.proxies_per_class > 1:
-        several = f" with {loss.proxies_per_class} proxies a class" if fits else ""
+        several = f" with {loss.proxies_per_class} proxies per class" if fits else ""
         raise ValueError(
-            f"the loss is {loss_name(loss)}{several}, but the gap is that of a softmax of cosines with one proxy a "
+            f"the loss is {loss_name(loss)}{several}, but the gap is that of a softmax of cosines with one proxy per "
             "class: NormalizedSoftmaxLoss (also with MeanProxyNorm) or ProxyNCAPlusPlusLoss."
         )
     return loss.proxies.detach()[:, 0], loss.scoring.scale
@@ -194,20 +194,20 @@ def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
 def _descend(
     unit: Float64[Tensor, "classes dim"], rows: Int64[Tensor, " rows"], scale: float, tolerance: float
 ) -> Float64[Tensor, "rows dim"]:
-    found = unit[rows]
+    minimizers = unit[rows]
     left = torch.arange(len(rows), device=unit.device)
-    x, own = found.clone(), rows
-    gradient = _gradient(unit, x, own, scale)
+    x, target = minimizers.clone(), rows
+    gradient = _gradient(unit, x, target, scale)
     steepness = torch.full_like(x[:, :1], scale)
     for _ in range(_STEPS):
         moving = ~_settled(x, gradient, scale, tolerance)
-        found[left[~moving]] = x[~moving]
-        left, own, x, gradient, steepness = (each[moving] for each in (left, own, x, gradient, steepness))
+        minimizers[left[~moving]] = x[~moving]
+        left, target, x, gradient, steepness = (tensor[moving] for tensor in (left, target, x, gradient, steepness))
         if not len(left):
-            return found
+            return minimizers
         step = steepness * x - gradient
         new = step / step.norm(dim=1, keepdim=True)
-        there, moved = _gradient(unit, new, own, scale), new - x
+        there, moved = _gradient(unit, new, target, scale), new - x
         # Of a convex h this keeps the parabola above it; from gradients, as values agree to half their digits too soon.
         curvature = 2 * ((there - gradient) * moved).sum(1, keepdim=True)
         enough = curvature <= steepness * moved.square().sum(1, keepdim=True)
@@ -216,11 +216,11 @@ def _descend(
     raise ValueError(f"{len(left)} of {len(rows)} classes have no minimiser to {tolerance:g} after {_STEPS} steps.")
 
 
-def _gradient(unit: Tensor, x: Tensor, own: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
+def _gradient(unit: Tensor, x: Tensor, target: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
     """Of h."""
     logits = (scale * x) @ unit.T
-    logits.scatter_(1, own.unsqueeze(1), -torch.inf)
-    return scale * (logits.softmax(1) @ unit - unit[own])
+    logits.scatter_(1, target.unsqueeze(1), -torch.inf)
+    return scale * (logits.softmax(1) @ unit - unit[target])
 
 
 def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Bool[Tensor, " rows"]:

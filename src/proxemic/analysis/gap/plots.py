@@ -1,20 +1,16 @@
-"""Pictures of the gap between proxies and the minimisers of the softmax loss."""
+"""Plots of the gap between proxies and the minimisers of the softmax loss."""
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, new_figure
 from proxemic.analysis.gap.bounds import class_minimizers
-from proxemic.analysis.gradients.fields import OWN, WRONG
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib import colormaps
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from proxemic.analysis.gradients.fields import TARGET, WRONG
 
 __all__ = ["plot_gaps", "plot_three_proxies", "three_proxies"]
 
@@ -25,7 +21,7 @@ def three_proxies(epsilon: float = 0.1) -> Float64[Tensor, "3 2"]:
     """The mean-proxy paper's example: proxies at 0, ε and −π/2 radians, the third of which pushes past the second.
 
     Args:
-        epsilon: ε, the angle between the first two.
+        epsilon: Ε, the angle between the first two.
 
     Source: section 3.1 and Figure 3.1 of the mean-proxy paper.
 
@@ -36,12 +32,12 @@ def three_proxies(epsilon: float = 0.1) -> Float64[Tensor, "3 2"]:
     return torch.stack((angles.cos(), angles.sin()), 1)
 
 
-def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Figure, list[tuple[float, float]]]:
+def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any, list[tuple[float, float]]]:
     """Draw the example: the circle with proxies and minimiser, and the loss of the first class along the circle.
 
     Args:
         epsilon: Angle between the first two proxies, in radians.
-        scale: σ > 0 of the softmax.
+        scale: Σ > 0 of the softmax.
 
     Returns:
         The figure, and its curve as pairs of an angle in radians and a loss.
@@ -57,10 +53,10 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Fig
     places = torch.stack((turn.cos(), turn.sin()), 1)
     losses = -(scale * places @ proxies.T).log_softmax(1)[:, 0]
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = new_figure(9, 4)
     circle, curve = figure.subplots(1, 2, width_ratios=(1, 1.25))
     circle.plot(*places.T, color=GREY, linewidth=1, zorder=0)
-    named = [(proxies[0], OWN, "$w_1$"), (proxies[1], WRONG, "$w_2$"), (proxies[2], WRONG, "$w_3$")]
+    named = [(proxies[0], TARGET, "$w_1$"), (proxies[1], WRONG, "$w_2$"), (proxies[2], WRONG, "$w_3$")]
     for place, colour, name in [*named, (least, MINIMUM, "$x_1$")]:
         circle.plot(*place, "o", color=colour, markersize=9)
         circle.annotate(name, (1.16 * place).tolist(), color=colour, ha="center", va="center", fontsize=11)
@@ -69,42 +65,41 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Fig
         f"Three proxies, and where the loss of class 1 is least (ε = {epsilon:g}, σ = {scale:g})", fontsize=10
     )
     curve.plot(turn, losses, color="#333333")
-    for place, colour, name in ((0.0, OWN, "$w_1$"), (epsilon, WRONG, "$w_2$"), (-math.pi / 2, WRONG, "$w_3$")):
+    for place, colour, name in ((0.0, TARGET, "$w_1$"), (epsilon, WRONG, "$w_2$"), (-math.pi / 2, WRONG, "$w_3$")):
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
     curve.axvline(angle, color=MINIMUM, linewidth=1.5, label=f"minimum: {angle:.4f}")
     curve.set(xlabel="angle of the embedding, radians", ylabel="softmax loss of class 1")
-    curve.spines[["top", "right"]].set_visible(False)
+    hide_spines(curve)
     curve.legend(fontsize=8, frameon=False)
     return figure, list(zip(turn.tolist(), losses.tolist(), strict=True))
 
 
 def plot_gaps(
     gaps: Mapping[str, Sequence[float]], bounds: Mapping[str, Mapping[str, float]], *, title: str = ""
-) -> Figure:
+) -> Any:
     """Draw squared gaps of classes, sorted, and the mean gap at σ = 1 between its bounds.
 
     Args:
         gaps: ``‖x_c − ŵ_c‖²`` of the classes at the loss's own scale, by what they are of.
         bounds: For each of the same, numbers by the names ``gap`` and those of `GapBounds`.
-        title: Of the figure.
+        title: Title of the figure.
 
     >>> names = ("gap", "lower", "lower_sharp", "lower_printed", "upper", "upper_printed")
     >>> figure = plot_gaps({"a run": [0.1, 0.3]}, {"a run": dict.fromkeys(names, 0.1)})
     >>> len(figure.axes)
     2
     """
-    figure = Figure(figsize=(10.5, 3.6 + 0.12 * len(gaps)), layout="constrained")
+    figure = new_figure(10.5, 3.6 + 0.12 * len(gaps))
     figure.suptitle(title, fontsize=10, parse_math=False)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1))
     for place, (name, values) in enumerate(gaps.items()):
         shares = [(rank + 0.5) / len(values) for rank in range(len(values))]
         style = ("-", "--", ":", "-.")[place % 4]  # curves may lie on each other
-        left.plot(sorted(values), shares, style, color=colormaps["tab10"](place % 10), label=name, linewidth=1.6)
+        left.plot(sorted(values), shares, style, color=class_colour(place), label=name, linewidth=1.6)
         _bounds(right, place, bounds[name])
     left.set(xlabel="squared gap of a class at the loss's scale", ylabel="share of classes below", ylim=(0, 1))
     left.set_xlim(left=0)
-    for text in left.legend(fontsize=7, frameon=False, loc="lower right").get_texts():
-        text.set_parse_math(False)
+    add_legend(left, fontsize=7, loc="lower right")
     right.set_xscale("log")
     right.set_yticks(range(len(bounds)), list(bounds), fontsize=7, parse_math=False)
     right.set(ylim=(len(bounds) - 0.5, -0.5), xlabel="mean squared gap at σ = 1")
@@ -113,13 +108,13 @@ def plot_gaps(
     unique = dict(zip(labels, handles, strict=True))
     figure.legend(unique.values(), unique.keys(), fontsize=7, frameon=False, ncols=6, loc="outside lower center")
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+        hide_spines(axes)
         axes.tick_params(axis="x", labelsize=8)
     return figure
 
 
-def _bounds(axes: Axes, place: int, found: Mapping[str, float]) -> None:
-    axes.plot([found["lower"], found["upper"]], [place, place], color="#cccccc", linewidth=4, zorder=0)
+def _bounds(axes: Any, place: int, values: Mapping[str, float]) -> None:
+    axes.plot([values["lower"], values["upper"]], [place, place], color="#cccccc", linewidth=4, zorder=0)
     for key, marker, colour, label in (
         ("lower", "|", "#333333", "L, corrected (C⁻⁵)"),
         ("lower_sharp", "4", "#1b9e77", "L, sharpened (C⁻⁴)"),
@@ -129,4 +124,4 @@ def _bounds(axes: Axes, place: int, found: Mapping[str, float]) -> None:
         ("upper", "|", "#333333", "U, of the proof"),
     ):
         text = "L corrected, U of the proof" if key in ("lower", "upper") else label
-        axes.plot(found[key], place, marker, color=colour, markersize=7, markeredgewidth=1.6, label=text)
+        axes.plot(values[key], place, marker, color=colour, markersize=7, markeredgewidth=1.6, label=text)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.geometry.class_distances import ClassDistances, class_distances
+from proxemic.analysis.geometry.distances import ClassDistances, class_distances
 from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
@@ -22,7 +22,7 @@ class Hubness:
 
     Args:
         occurrences: N_k, of how many other rows it is among the k nearest; k in the mean.
-        k: neighbours of each row.
+        k: Number of neighbours of each row.
     """
 
     occurrences: Int64[Tensor, "rows"]
@@ -54,12 +54,12 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     are anti-hubs.
 
     Args:
-        embeddings: finite.
-        k: neighbours of each row, from 1 to rows - 1.
-        distance: between rows.
+        embeddings: Finite embeddings.
+        k: Number of neighbours of each row, from 1 to rows - 1.
+        distance: Distance between rows.
 
     Raises:
-        ValueError: an argument is out of its range, or embeddings are NaN or infinite.
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
 
     Source: Radovanović, Nanopoulos and Ivanović, Hubs in Space: Popular Nearest Neighbors in High-Dimensional Data,
     JMLR 11 (2010), S of N_k.
@@ -69,8 +69,8 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     ([2, 1, 0], 2, 0.333)
     """
     itself = torch.arange(len(embeddings))
-    _, found = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
-    return Hubness(found.flatten().bincount(minlength=len(embeddings)).cpu(), k)
+    _, neighbours = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
+    return Hubness(neighbours.flatten().bincount(minlength=len(embeddings)).cpu(), k)
 
 
 @torch.no_grad()
@@ -89,14 +89,14 @@ def alignment(
     over all pairs; of more than 11,585 rows over those of a sample (`Pairs`).
 
     Args:
-        embeddings: finite; only directions count, and a zero vector is orthogonal to all.
-        labels: class of each row, integers; some class has two rows.
-        alpha: exponent, above 0; 2 gives values in [0, 4].
-        max_pairs: as in `Pairs`.
-        seed: as in `Pairs`.
+        embeddings: Finite embeddings; only directions count, and a zero vector is orthogonal to all.
+        labels: Class of each row, as integers; some class has two rows.
+        alpha: Exponent above 0; 2 gives values in [0, 4].
+        max_pairs: Largest number of pairs, see `Pairs`.
+        seed: Seed of the sample, see `Pairs`.
 
     Raises:
-        ValueError: an argument is out of its range, or no class has two rows.
+        ValueError: If an argument is out of its range, or no class has two rows.
 
     Source: Wang and Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the
     Hypersphere, ICML 2020, the alignment loss; two images of a class are their two views of an image.
@@ -126,13 +126,13 @@ def uniformity(
     in many dimensions have about -2t.
 
     Args:
-        embeddings: finite, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
-        t: above 0.
-        max_pairs: as in `Pairs`.
-        seed: as in `Pairs`.
+        embeddings: Finite embeddings, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
+        t: Factor of the squared distance, above 0.
+        max_pairs: Largest number of pairs, see `Pairs`.
+        seed: Seed of the sample, see `Pairs`.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: If an argument is out of its range.
 
     Source: Wang and Isola, as `alignment`, the uniformity loss.
 

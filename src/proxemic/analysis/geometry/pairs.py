@@ -27,14 +27,14 @@ class Pairs:
     compared with all rows: an anchor meets every row of its class, as it would not in a sample of both sides.
 
     Args:
-        embeddings: finite, at least 2 rows.
-        labels: class of each row, integers.
-        distance: between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
-        max_pairs: at least the number of rows.
-        seed: of the sample.
+        embeddings: Finite embeddings, at least 2 rows.
+        labels: Class of each row, as integers.
+        distance: Distance between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
+        max_pairs: Largest number of pairs, at least the number of rows.
+        seed: Seed of the sample.
 
     Raises:
-        ValueError: an argument is out of its range, or embeddings are NaN or infinite.
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
 
     >>> [(within, between)] = Pairs(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([0, 0, 1]), "euclidean")
     >>> within.tolist(), between.tolist()

@@ -11,14 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from proxemic.analysis.gradients.scores import objective_of_scores
+from proxemic.analysis.gradients.scores import random_embeddings, relative_change, score_gradients
 from proxemic.losses import ProxyLoss
-from proxemic.losses.scores.similarity import Cosine, unit
+from proxemic.losses.scores.similarity import Cosine
 
 __all__ = ["batch_labels", "gradient_changes"]
-
-# A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
-_FLOOR = 1e-6
 
 
 def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
@@ -79,18 +76,13 @@ class _Draw:
         def uniform(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, dtype=torch.float64)
 
-        def embeddings() -> Tensor:
-            """Random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
-            directions = unit(torch.randn(len(labels), loss.embedding_size, generator=generator, dtype=torch.float64))
-            return directions * 2 ** (8 * uniform(len(labels), 1))
-
         labels = batch_labels(loss.num_classes)
         size = (len(labels), len(labels) + 4)  # negatives also from classes without a sample
         # Negatives near each other and far apart; a positive anywhere, which makes up for a margin of many units of the
         # logits in some of the samples, or a little below the highest negative.
-        own = labels.unsqueeze(1)
+        target = labels.unsqueeze(1)
         share = torch.lerp(uniform(size[0], 1), uniform(size[0], 1), uniform(*size))
-        share.scatter_(1, own, uniform(size[0], 1))
+        share.scatter_(1, target, uniform(size[0], 1))
         step, lowest = 1 / loss.scoring.scale, -torch.inf
         if isinstance(loss.scoring.similarity, Cosine):
             step = min(step, 0.25)
@@ -99,32 +91,20 @@ class _Draw:
         else:
             # Minus distances, which have no natural unit: they reach from 1/16 to 256, so that a warp anywhere shows.
             scores = -share * 2 ** (12 * uniform(size[0], 1) - 4)
-        below = scores.scatter(1, own, -torch.inf).amax(1, keepdim=True) - 8 * step * uniform(size[0], 1)
-        near = torch.where(uniform(size[0], 1) < 0.5, below.clamp(min=lowest), scores.gather(1, own))
-        scores = scores.scatter(1, own, near)
-        return cls(loss, labels, scores, step * uniform(*size), step, embeddings(), embeddings())
+        below = scores.scatter(1, target, -torch.inf).amax(1, keepdim=True) - 8 * step * uniform(size[0], 1)
+        near = torch.where(uniform(size[0], 1) < 0.5, below.clamp(min=lowest), scores.gather(1, target))
+        scores = scores.scatter(1, target, near)
+        falls = step * uniform(*size)
+        embeddings = [random_embeddings(len(labels), loss.embedding_size, generator) for _ in range(2)]
+        return cls(loss, labels, scores, falls, step, *embeddings)
 
-    def gradients(
-        self, scores: Float[Tensor, "batch classes"], embeddings: Float[Tensor, "batch dim"]
-    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch dim"]]:
-        """Of the objective with respect to the class scores, and to the embeddings that it reads beside them."""
-        device = self.loss.proxies.device
-        labels = self.labels.to(device)
-        with torch.enable_grad():
-            leaves = tuple(each.detach().to(device).requires_grad_() for each in (scores, embeddings))
-            value = objective_of_scores(self.loss, leaves[0], labels, leaves[1])
-            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        if not all(gradient.isfinite().all() for gradient in found):
-            raise ValueError(
-                f"loss is a {type(self.loss).__name__} with a gradient that is not finite: check its objective."
-            )
-        return found[0].cpu(), found[1].cpu()
+    def gradients(self, scores: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        return score_gradients(self.loss, scores, self.labels, embeddings)
 
 
 def _largest_change(
     before: Float[Tensor, "batch n"], after: Float[Tensor, "batch n"], watched: Bool[Tensor, "batch #n"]
 ) -> float:
     """``max |g' − g| / max(|g|, |g'|)`` over the watched gradients."""
-    size = torch.maximum(before.abs(), after.abs())
-    floor = (_FLOOR * size.amax()).clamp(min=torch.finfo(size.dtype).tiny)
-    return ((after - before).abs() / size.clamp(min=floor))[watched.expand_as(size)].amax().item()
+    largest = torch.maximum(before.abs(), after.abs()).amax()
+    return relative_change(before, after, largest)[watched.expand_as(before)].amax().item()

@@ -4,18 +4,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.analysis.gradients.scores import at_rest, objective_of_scores
+from proxemic.analysis.gradients.scores import at_rest, random_embeddings, relative_change, score_gradients
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
-from proxemic.losses.scores.similarity import Cosine, unit
+from proxemic.losses.scores.similarity import Cosine
 
 __all__ = ["THRESHOLD", "score_dependence"]
 
 THRESHOLD = 1e-6
 """Rounding changes a gradient by about 1e-13 of itself; a score that enters, by more than this in some draw."""
-
-# A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
-_FLOOR = 1e-6
 
 
 def score_dependence(
@@ -28,13 +25,13 @@ def score_dependence(
     may hold values without gradient.
 
     Args:
-        loss: any proxy loss; it is left as it is. What it computes from embeddings beside the scores stays the same.
-        labels: class of each embedding, from 0; the classes are those up to the largest, at least two.
-        draws: of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
-        seed: of the draws.
+        loss: Any proxy loss; it is left as it is. What it computes from embeddings beside the scores stays the same.
+        labels: Class of each embedding, from 0; the classes are those up to the largest, at least two.
+        draws: Number of draws of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
+        seed: Seed of the draws.
 
     Raises:
-        ValueError: an argument is not allowed.
+        ValueError: If an argument is not allowed.
 
     Source: Saeki et al., Multi-Proxy Anchor Family Loss for Several Types of Gradients, figure 1 and equations 5 to 18.
 
@@ -57,11 +54,11 @@ def score_dependence(
             "beside 0."
         )
     generator = torch.Generator().manual_seed(seed)
-    found = torch.zeros(len(labels), classes, len(labels), classes, dtype=torch.float64)
+    largest = torch.zeros(len(labels), classes, len(labels), classes, dtype=torch.float64)
     with at_rest(loss):
         for _ in range(draws):
-            found = torch.maximum(found, _changes(loss, labels, classes, generator))
-    return found
+            largest = torch.maximum(largest, _changes(loss, labels, classes, generator))
+    return largest
 
 
 def _changes(
@@ -81,28 +78,12 @@ def _changes(
     else:
         # Minus distances, which have no natural unit: they reach from 1/16 to 256, so that a warp anywhere shows.
         scores = -share * 2 ** (12 * uniform(1, 1) - 4)
-    directions = unit(torch.randn(len(labels), loss.embedding_size, generator=generator, dtype=torch.float64))
-    embeddings = directions * 2 ** (8 * uniform(len(labels), 1))  # MagFace and AdaFace read their lengths
-    before, falls = _gradient(loss, scores, labels, embeddings), step * (1 + uniform(*size)) / 2
+    embeddings = random_embeddings(len(labels), loss.embedding_size, generator)
+    before, falls = score_gradients(loss, scores, labels, embeddings)[0], step * (1 + uniform(*size)) / 2
     changes = torch.empty(*size, *size, dtype=torch.float64)
-    floor = _FLOOR * before.abs().max()
     for k, d in torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1])).tolist():
         lower = scores.clone()
         lower[k, d] -= falls[k, d]
-        after = _gradient(loss, lower, labels, embeddings)
-        larger = torch.maximum(before.abs(), after.abs()).clamp(min=floor.clamp(min=torch.finfo(floor.dtype).tiny))
-        changes[:, :, k, d] = (after - before).abs() / larger
+        after = score_gradients(loss, lower, labels, embeddings)[0]
+        changes[:, :, k, d] = relative_change(before, after, before.abs().max())
     return changes
-
-
-def _gradient(
-    loss: ProxyLoss,
-    scores: Float[Tensor, "batch classes"],
-    labels: Int[Tensor, " batch"],
-    embeddings: Float[Tensor, "batch dim"],
-) -> Float[Tensor, "batch classes"]:
-    device = loss.proxies.device
-    with torch.enable_grad():
-        leaf, labels, embeddings = scores.to(device).requires_grad_(), labels.to(device), embeddings.to(device)
-        value = objective_of_scores(loss, leaf, labels, embeddings)
-        return torch.autograd.grad(value, leaf)[0].cpu()

@@ -1,4 +1,4 @@
-"""Where a loss wants one embedding to go: its minus gradient at many places, and a picture of it in two dimensions."""
+"""Where a loss wants one embedding to go: its minus gradient at many places, and a plot of it in two dimensions."""
 
 import math
 from typing import Any
@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.gradients.scores import at_rest
-from proxemic.extras import optional_dependency
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.scores.similarity import unit
 
@@ -16,7 +16,7 @@ __all__ = ["gradient_field", "loss_values", "plot_gradient_field"]
 
 Rest = tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]]
 
-OWN, WRONG = "#0072b2", "#d55e00"
+TARGET, WRONG = "#0072b2", "#d55e00"
 
 
 def gradient_field(
@@ -78,29 +78,25 @@ def plot_gradient_field(
         label: Class of the embedding.
         radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace mind it.
         half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
-        rest: As in `gradient_field`.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        rest: Rest of the batch, as in `gradient_field`.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Returns:
-        The axes; ``axes.figure.savefig(path)`` writes the picture.
+        The axes; ``axes.figure.savefig(path)`` writes the plot.
 
     Raises:
         ValueError: If an argument is not allowed.
-        ModuleNotFoundError: If there are no axes and matplotlib is not installed.
 
     >>> from proxemic.losses import NormalizedSoftmaxLoss
     >>> plot_gradient_field(NormalizedSoftmaxLoss(4, 2)).get_aspect()
     1.0
     """
     if loss.embedding_size != 2:
-        raise ValueError(f"loss has embedding_size {loss.embedding_size}, but a picture is flat: make one of size 2.")
+        raise ValueError(f"loss has embedding_size {loss.embedding_size}, but a plot is flat: make one of size 2.")
     for name, value in (("radius", radius), ("half_width", 1.0 if half_width is None else half_width)):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} is {value}, but must be a positive length.")
-    if axes is None:
-        with optional_dependency("train"):
-            from matplotlib.figure import Figure
-        axes = Figure(figsize=(4, 4), layout="constrained").subplots()
+    axes = new_figure(4, 4).subplots() if axes is None else axes
     if half_width is None:
         reach, turn = 1.4, torch.linspace(0, 2 * math.pi, 181)
         axes.plot(turn.cos(), turn.sin(), color="#bbbbbb", linewidth=1, zorder=0)
@@ -174,17 +170,17 @@ def _draw_points(axes: Any, loss: ProxyLoss | PairwiseLoss, label: int, rest: Re
         proxies = loss.proxies.detach()
         points.append(proxies.flatten(0, 1))
         labels += torch.arange(len(proxies)).repeat_interleave(proxies.shape[1]).tolist()
-        markers += ["*" if own == label else "X" for own in labels]
+        markers += ["*" if number == label else "X" for number in labels]
     if rest is not None:
         points.append(rest[0])
         labels += rest[1].tolist()
         markers += ["o"] * len(rest[0])
-    for point, own, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
+    for point, number, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
         place = (unit(point) if directions else point).tolist()
         away = (-17 * place[0], -17 * place[1]) if directions else (0, -15)
-        colour = OWN if own == label else WRONG
+        colour = TARGET if number == label else WRONG
         axes.plot(*place, marker=marker, color=colour, markersize=15 if marker == "*" else 10, markeredgecolor="white")
         axes.annotate(
-            str(own), place, away, textcoords="offset points", color=colour, fontsize=9, weight="bold",
+            str(number), place, away, textcoords="offset points", color=colour, fontsize=9, weight="bold",
             ha="center", va="center", bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
         )  # fmt: skip

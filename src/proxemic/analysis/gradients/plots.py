@@ -1,4 +1,4 @@
-"""Pictures of the scores that the gradient of a score depends on, as figure 1 of the MPA paper."""
+"""Plots of the scores that the gradient of a score depends on, as figure 1 of the MPA paper."""
 
 import math
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend, new_figure
 from proxemic.analysis.gradients.dependence import THRESHOLD
-from proxemic.extras import optional_dependency
 
-__all__ = ["draw_gradients", "plot_gradient_picture"]
+__all__ = ["draw_gradients", "plot_gradients"]
 
 POSITIVE, NEGATIVE, ANCHOR = "#d55e00", "#0072b2", "#999999"
 ASKED = "#f0e442"
 SHAPES = "osDv^P"
 
 
-def plot_gradient_picture(
+def plot_gradients(
     dependence: Float[Tensor, "batch classes"],
     labels: Int[Tensor, " batch"],
     embedding: int,
@@ -35,28 +35,19 @@ def plot_gradient_picture(
     broad yellow band.
 
     Args:
-        dependence: of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
-        labels: class of each embedding.
+        dependence: Dependence of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
+        labels: Class of each embedding.
         embedding: i of the score in question.
         label: c of the score in question.
-        proxies_per_class: several are drawn as three.
-        title: above the picture.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
+        proxies_per_class: Several are drawn as three.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     >>> labels = torch.tensor([0, 0, 1, 1])
-    >>> plot_gradient_picture(torch.ones(4, 2), labels, 0, 1, title="all").get_title()
+    >>> plot_gradients(torch.ones(4, 2), labels, 0, 1, title="all").get_title()
     'all'
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-    if axes is None:
-        axes = Figure(figsize=(3, 3), layout="constrained").subplots()
+    axes = new_figure(3, 3).subplots() if axes is None else axes
     proxies, embeddings = _places(labels, dependence.shape[1])
     asked = (embeddings[embedding], proxies[label])
     axes.plot(*zip(*asked, strict=True), color=ASKED, linewidth=9, solid_capstyle="round", zorder=0)
@@ -66,29 +57,29 @@ def plot_gradient_picture(
             colour = POSITIVE if labels[k] == d else NEGATIVE
             ends = zip(embeddings[k], proxies[d], strict=True)
             axes.plot(*ends, color=colour, linewidth=0.8 + 1.6 * min(share, 1), zorder=1)
-    for place, own, number in zip(embeddings, labels.tolist(), range(len(labels)), strict=True):
-        colour = ANCHOR if number == embedding else POSITIVE if own == labels[embedding] else NEGATIVE
-        axes.plot(*place, SHAPES[own % 6], color=colour, markersize=10, markeredgecolor="white", zorder=3)
-    for own, (x, y) in enumerate(proxies):
+    for number, (place, target) in enumerate(zip(embeddings, labels.tolist(), strict=True)):
+        colour = ANCHOR if number == embedding else POSITIVE if target == labels[embedding] else NEGATIVE
+        axes.plot(*place, SHAPES[target % 6], color=colour, markersize=10, markeredgecolor="white", zorder=3)
+    for target, (x, y) in enumerate(proxies):
         several = proxies_per_class > 1
         for turn in (0.5, 7 / 6, 11 / 6) if several else ():
             spot = (x + 0.11 * math.cos(turn * math.pi), y + 0.11 * math.sin(turn * math.pi))
-            axes.plot(*spot, SHAPES[own % 6], color="black", markersize=7, markeredgecolor="white", zorder=3)
+            axes.plot(*spot, SHAPES[target % 6], color="black", markersize=7, markeredgecolor="white", zorder=3)
         if not several:
-            axes.plot(x, y, SHAPES[own % 6], color="black", markersize=12, markeredgecolor="white", zorder=3)
+            axes.plot(x, y, SHAPES[target % 6], color="black", markersize=12, markeredgecolor="white", zorder=3)
     axes.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xticks=[], yticks=[])
     axes.set_title(title, fontsize=9, parse_math=False)
     return axes
 
 
 def draw_gradients(
-    found: Mapping[str, tuple[int, Float[Tensor, "batch classes batch classes"]]], labels: Int[Tensor, " batch"]
+    losses: Mapping[str, tuple[int, Float[Tensor, "batch classes batch classes"]]], labels: Int[Tensor, " batch"]
 ) -> Any:
-    """A figure of `plot_gradient_picture`: a column a loss, above a positive score of embedding 0, below a negative.
+    """A figure of `plot_gradients`: a column a loss, above a positive score of embedding 0, below a negative.
 
     Args:
-        found: by title, K and the `score_dependence` of a loss.
-        labels: class of each embedding, the first of them 0.
+        losses: For each title K and the `score_dependence` of a loss.
+        labels: Class of each embedding, the first of them 0.
 
     >>> from proxemic.analysis import score_dependence
     >>> from proxemic.losses import ProxyAnchorLoss
@@ -98,14 +89,13 @@ def draw_gradients(
     >>> [axes.get_title() for axes in figure.axes]
     ['ProxyAnchor', '']
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-    figure = Figure(figsize=(max(7.5, 2.5 * len(found)), 6), layout="constrained")
-    panels = figure.subplots(2, len(found), squeeze=False)
-    for column, (title, (proxies_per_class, dependence)) in enumerate(found.items()):
+    figure = new_figure(max(7.5, 2.5 * len(losses)), 6)
+    from matplotlib.lines import Line2D
+
+    panels = figure.subplots(2, len(losses), squeeze=False)
+    for column, (title, (proxies_per_class, dependence)) in enumerate(losses.items()):
         for row, label in enumerate((0, 1)):
-            plot_gradient_picture(
+            plot_gradients(
                 dependence[0, label], labels, 0, label, proxies_per_class=proxies_per_class,
                 title="" if row else title, axes=panels[row, column],
             )  # fmt: skip
@@ -123,21 +113,19 @@ def draw_gradients(
         "proxy (three: several a class)": "black",
     }
     handles = [Line2D([], [], color=colour, linewidth=width, label=name) for name, (colour, width) in lines.items()]
-    handles += [Line2D([], [], linestyle="", marker="o", color=each, label=name) for name, each in dots.items()]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=4 if len(found) > 2 else 3, fontsize=9, frameon=False
-    )
+    handles += [Line2D([], [], linestyle="", marker="o", color=colour, label=name) for name, colour in dots.items()]
+    add_legend(figure, handles=handles, loc="outside lower center", ncols=4 if len(losses) > 2 else 3, fontsize=9)
     return figure
 
 
 def _places(labels: Int[Tensor, " batch"], classes: int) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Proxies on an inner circle, and outside of each the embeddings of its class side by side."""
     proxies, embeddings = [], [(0.0, 0.0)] * len(labels)
-    for own in range(classes):
-        turn = math.pi / 2 - 2 * math.pi * own / classes
+    for target in range(classes):
+        turn = math.pi / 2 - 2 * math.pi * target / classes
         proxies.append((0.68 * math.cos(turn), 0.68 * math.sin(turn)))
-        mine = torch.nonzero(labels == own).flatten().tolist()
-        for place, number in enumerate(mine):
-            beside = turn + 1.05 * math.pi / classes * (0.5 - (place + 0.5) / len(mine)) * min(2, len(mine))
+        members = torch.nonzero(labels == target).flatten().tolist()
+        for place, number in enumerate(members):
+            beside = turn + 1.05 * math.pi / classes * (0.5 - (place + 0.5) / len(members)) * min(2, len(members))
             embeddings[number] = (1.2 * math.cos(beside), 1.2 * math.sin(beside))
     return proxies, embeddings

@@ -1,4 +1,4 @@
-"""The functions and the proxies of the warping paper's pictures, by name."""
+"""The functions and the proxies of the warping paper's figures, by name."""
 
 import math
 
@@ -10,7 +10,7 @@ from proxemic.analysis.landscape.potential import Function, Landscape, WarpPoten
 from proxemic.losses import Power
 from proxemic.losses.checks import check_positive
 
-__all__ = ["PAPER_WARP", "TOY", "named_functions", "paper_landscapes", "polygon"]
+__all__ = ["PAPER_WARP", "TOY_EMBEDDINGS", "named_functions", "paper_landscapes", "polygon"]
 
 PAPER_WARP = WarpPotential(alpha=3.0, k1=0.65, k2=1.5)
 """That of figure 3."""
@@ -18,16 +18,16 @@ PAPER_WARP = WarpPotential(alpha=3.0, k1=0.65, k2=1.5)
 SIDE = 4.0
 """Between neighbouring proxies: the paper does not tell its own, but alpha = 3 fits this one."""
 
-TOY = ((-1.3, 0.3), (-0.4, 1.9), (-0.6, -1.9), (-3.9, 1.9), (-4.6, -0.6), (-3.2, -2.5))
-"""Embeddings of a class whose proxy is at (0, 0), nearer than 3 and farther, for a picture of the forces."""
+TOY_EMBEDDINGS = ((-1.3, 0.3), (-0.4, 1.9), (-0.6, -1.9), (-3.9, 1.9), (-4.6, -0.6), (-3.2, -2.5))
+"""Embeddings of a class whose proxy is at (0, 0), nearer than 3 and farther, for a plot of the forces."""
 
 
 def polygon(corners: int, side: float) -> Float[Tensor, "corners 2"]:
     """Proxies at the corners of a regular polygon, the first at (0, 0) and the others to its right; two are a line.
 
     Args:
-        corners: at least 2.
-        side: between neighbours.
+        corners: Number of corners, at least 2.
+        side: Distance between neighbours.
 
     >>> polygon(2, 4.0).tolist()
     [[0.0, 0.0], [4.0, 0.0]]
@@ -46,7 +46,7 @@ def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, F
         warp: f1 of ``warp``.
 
     Raises:
-        ValueError: there is no such name, or a number is not positive.
+        ValueError: If there is no such name, or a number is not positive.
 
     >>> named_functions("power-1.5")[0], named_functions("times-0.97")[1](torch.tensor(100.0))
     ('f = t^1.5', tensor(97.))
@@ -81,8 +81,8 @@ def paper_landscapes() -> dict[str, dict[str, Landscape]]:
     two, four = polygon(2, SIDE), polygon(4, SIDE)
     functions = [named_functions(name) for name in ("identity", "square", "square-root", "warp")]
     pairs = {
-        f"of these only classes 0 and {each}": Landscape(four[0], four[each : each + 1], PAPER_WARP)
-        for each in (1, 2, 3)
+        f"of these only classes 0 and {other}": Landscape(four[0], four[other : other + 1], PAPER_WARP)
+        for other in (1, 2, 3)
     }
     return {
         "functions": {title: Landscape(two[0], two[1:], f1, f2) for title, f1, f2 in functions},

@@ -23,13 +23,13 @@ class Minimum:
     """The lowest place of a landscape; among equally low ones the nearest to the own proxy.
 
     Args:
-        place: its two coordinates.
-        value: the loss there.
-        distance: from the own proxy.
-        off_line: distance from the line through the own proxy and the only other; ``None``: there are several others.
-        runs_away: the loss still falls at the border of the largest window: the minimum is at infinity, and the place
+        place: Its two coordinates.
+        value: The loss there.
+        distance: Distance from the own proxy.
+        off_line: Distance from the line through the own proxy and the only other; ``None``: there are several others.
+        runs_away: The loss still falls at the border of the largest window: the minimum is at infinity, and the place
             only where the search ended.
-        flat: places beside it are equally low.
+        flat: Places beside it are equally low.
     """
 
     place: tuple[float, float]
@@ -54,12 +54,12 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     less than k2.
 
     Args:
-        landscape: of places in two dimensions.
-        radius: of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α where
-            that is larger.
+        landscape: A landscape in two dimensions.
+        radius: Radius of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α
+            where that is larger.
 
     Raises:
-        ValueError: an argument is not allowed.
+        ValueError: If an argument is not allowed.
 
     >>> from proxemic.analysis.landscape.potential import WarpPotential
     >>> warped = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]), f1=WarpPotential(3.0, 0.65, 1.5))
@@ -67,37 +67,39 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     >>> round(found.place[0], 4), round(found.distance, 4), found.runs_away
     (-3.0, 3.0, False)
     """
-    if len(landscape.own) != 2:
+    if len(landscape.target) != 2:
         raise ValueError(
-            f"landscape is of {len(landscape.own)} dimensions, but the search is in two: take landscape_of the loss."
+            f"landscape is of {len(landscape.target)} dimensions, but the search is in two: take landscape_of the loss."
         )
     if radius is None:
         alpha = landscape.f1.alpha if isinstance(landscape.f1, WarpPotential) else 0.0
         radius = max(2 * landscape.spacing, alpha)
     check_positive("radius", radius)
     search = _Search(landscape)
-    known: list[_Found] = []
+    known: list[_Candidate] = []
     for doubling in range(_DOUBLINGS + 1):
         for candidate in search.in_window(radius * 2**doubling):
             # What lies on the border is seen from the next window.
             inside = not candidate.on_border or doubling == _DOUBLINGS
-            settled = (each for each in known if each.settled)
-            if inside and all(search.apart(each, candidate) > 2 * candidate.step for each in settled):
+            settled = (minimum for minimum in known if minimum.settled)
+            if inside and all(search.apart(minimum, candidate) > 2 * candidate.step for minimum in settled):
                 known.append(search.refined(candidate))
-    found = known[0]
-    for each in known[1:]:
-        if each.value < found.value - max(found.tolerance, each.tolerance):
-            found = each
-    place = search.place(found)
+    lowest = known[0]
+    for minimum in known[1:]:
+        if minimum.value < lowest.value - max(lowest.tolerance, minimum.tolerance):
+            lowest = minimum
+    place = search.place(lowest)
     off_line = None
     if len(landscape.others) == 1:
-        off_line = abs(found.distance * math.sin(found.angle))
+        off_line = abs(lowest.distance * math.sin(lowest.angle))
     x, y = place.tolist()
-    return Minimum((x, y), landscape(place.unsqueeze(0)).item(), found.distance, off_line, found.on_border, found.flat)
+    return Minimum(
+        (x, y), landscape(place.unsqueeze(0)).item(), lowest.distance, off_line, lowest.on_border, lowest.flat
+    )
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Candidate:
     distance: float
     angle: float
     value: float
@@ -112,19 +114,19 @@ class _Search:
     """In polar coordinates around the own proxy; the angle 0 points away from the nearest other."""
 
     def __init__(self, landscape: Landscape) -> None:
-        self.landscape, self.own = landscape, landscape.own.double()
-        away = self.own - landscape.others.double()
+        self.landscape, self.target = landscape, landscape.target.double()
+        away = self.target - landscape.others.double()
         nearest = away[away.norm(dim=1).argmin()]
         self.turn = math.atan2(nearest[1].item(), nearest[0].item())
 
     def places(self, distances: Float[Tensor, " n"], angles: Float[Tensor, " n"]) -> Float[Tensor, "n 2"]:
         turned = angles + self.turn
-        return self.own + distances.unsqueeze(1) * torch.stack((turned.cos(), turned.sin()), 1)
+        return self.target + distances.unsqueeze(1) * torch.stack((turned.cos(), turned.sin()), 1)
 
-    def place(self, found: _Found) -> Float[Tensor, " 2"]:
-        return self.places(*torch.tensor([[found.distance], [found.angle]], dtype=torch.float64)).squeeze(0)
+    def place(self, candidate: _Candidate) -> Float[Tensor, " 2"]:
+        return self.places(*torch.tensor([[candidate.distance], [candidate.angle]], dtype=torch.float64)).squeeze(0)
 
-    def apart(self, one: _Found, other: _Found) -> float:
+    def apart(self, one: _Candidate, other: _Candidate) -> float:
         return (self.place(one) - self.place(other)).norm().item()
 
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
@@ -136,7 +138,7 @@ class _Search:
             )
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
-    def in_window(self, radius: float) -> list[_Found]:
+    def in_window(self, radius: float) -> list[_Candidate]:
         """The places of a grid that no neighbour is lower than: the lowest four, nearest first where they are equal."""
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
@@ -152,25 +154,25 @@ class _Search:
         rings, turns = torch.nonzero(low).unbind(1)
         order = level[rings, turns].argsort(stable=True)[:4]
         everywhere = self.places(*torch.cartesian_prod(distances, angles).unbind(1)).unflatten(0, values.shape)
-        found = []
+        candidates = []
         for ring, turn in zip(rings[order].tolist(), turns[order].tolist(), strict=True):
             apart = (everywhere - everywhere[ring, turn]).norm(dim=2) * (_RINGS / radius)
             beside = (apart > 0.5) & (apart < 1.5)
             flat = bool((beside & (values <= values[ring, turn] + tolerance)).any())
             place = (distances[ring].item(), angles[turn].item(), values[ring, turn].item())
-            found.append(_Found(*place, tolerance, radius / _RINGS, ring == _RINGS, flat))
-        return found
+            candidates.append(_Candidate(*place, tolerance, radius / _RINGS, ring == _RINGS, flat))
+        return candidates
 
-    def refined(self, found: _Found) -> _Found:
+    def refined(self, candidate: _Candidate) -> _Candidate:
         """By grids around the place, each half as wide as the one before unless the lowest is at their border."""
-        if found.on_border:
-            return found
+        if candidate.on_border:
+            return candidate
         offsets = torch.linspace(-1, 1, 17, dtype=torch.float64)
-        distance, angle, value = found.distance, found.angle, found.value
-        along, around = found.step, 4 * math.pi / _ANGLES
+        distance, angle, value = candidate.distance, candidate.angle, candidate.value
+        along, around = candidate.step, 4 * math.pi / _ANGLES
         share, settled = 0.5**_HALVINGS, False
         for _ in range(10 * _HALVINGS):
-            settled = along < share * found.step and (around < share or distance == 0)
+            settled = along < share * candidate.step and (around < share or distance == 0)
             if settled:
                 break
             if distance == 0:
@@ -186,4 +188,4 @@ class _Search:
                 along /= 2
             if 0 < turn < 16:
                 around /= 2
-        return replace(found, distance=distance, angle=angle, value=value, settled=settled)
+        return replace(candidate, distance=distance, angle=angle, value=value, settled=settled)

@@ -1,4 +1,4 @@
-"""Pictures of landscapes: the loss of one embedding around the proxy of its class."""
+"""Plots of landscapes: the loss of one embedding around the proxy of its class."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.minimum import Minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
-from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_positive
 
 __all__ = ["draw_landscapes", "landscape_grid", "plot_landscape"]
@@ -25,18 +25,13 @@ def landscape_grid(
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
     """The loss on a square grid around the own proxy: the x, the y, and the values, one row a y.
 
-    Args:
-        landscape: of places in two dimensions.
-        half_width: of the square.
-        points: along a side.
-
     >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
     >>> x.tolist(), values[1, 2]
     ([-2.0, 0.0, 2.0], tensor(0.6931, dtype=torch.float64))
     """
     step = 2 * check_positive("half_width", half_width) / (points - 1)
     line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # 0 in the middle, to the last bit
-    x, y = landscape.own.double()[:2, None] + line
+    x, y = landscape.target.double()[:2, None] + line
     rows, columns = torch.meshgrid(y, x, indexing="ij")
     values = landscape(torch.stack((columns, rows), 2).flatten(0, 1))
     return x, y, values.unflatten(0, (points, points))
@@ -51,29 +46,23 @@ def plot_landscape(
     shows the way; around the own proxy of a `WarpPotential` a dashed circle has the radius α.
 
     Args:
-        landscape: of places in two dimensions.
-        half_width: of the square around the own proxy.
-        minimum: as `find_minimum` found it.
-        title: above the picture.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
-
-    Returns:
-        The axes.
+        landscape: A landscape in two dimensions.
+        half_width: Half the width of the square around the own proxy.
+        minimum: The minimum that `find_minimum` returns.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Raises:
-        ValueError: an argument is not allowed.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: If an argument is not allowed.
 
     >>> axes = plot_landscape(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 6.0, title="no warp")
     >>> axes.get_title(), axes.get_xlim() == (-6, 6)
     ('no warp', True)
     """
-    with optional_dependency("train"):
-        from matplotlib.colors import BoundaryNorm
-        from matplotlib.figure import Figure
-    if axes is None:
-        axes = Figure(figsize=(4.6, 4), layout="constrained").subplots()
-    x, y, values = (each.numpy() for each in landscape_grid(landscape, half_width))
+    axes = new_figure(4.6, 4).subplots() if axes is None else axes
+    from matplotlib.colors import BoundaryNorm
+
+    x, y, values = (part.numpy() for part in landscape_grid(landscape, half_width))
     levels = _levels(values)
     norm = BoundaryNorm(levels, 256)
     filled = axes.contourf(x, y, values, levels=levels, cmap="viridis", norm=norm)
@@ -81,17 +70,17 @@ def plot_landscape(
     bar = axes.figure.colorbar(filled, ax=axes, shrink=0.85, ticks=levels[:: max(1, len(levels) // 6)])
     bar.ax.set_yticklabels([f"{level:.2g}" for level in bar.get_ticks()], fontsize=7)
     bar.ax.minorticks_off()
-    own = landscape.own.tolist()
+    target = landscape.target.tolist()
     if isinstance(landscape.f1, WarpPotential):
         turn, alpha = torch.linspace(0, 2 * math.pi, 181), landscape.f1.alpha
-        circle = (own[0] + alpha * turn.cos(), own[1] + alpha * turn.sin())
+        circle = (target[0] + alpha * turn.cos(), target[1] + alpha * turn.sin())
         axes.plot(*circle, "--", color="white", linewidth=1.2, label="distance α")
-    axes.plot(*own, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
+    axes.plot(*target, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
     others = landscape.in_plane
     axes.plot(*others.T, "X", color="black", markersize=9, markeredgecolor="white", label="other proxy")
     if minimum is not None:
-        _mark(axes, own, minimum, half_width)
-    (left, right), (low, high) = ((place - half_width, place + half_width) for place in own)
+        _mark(axes, target, minimum, half_width)
+    (left, right), (low, high) = ((place - half_width, place + half_width) for place in target)
     axes.set(xlim=(left, right), ylim=(low, high), aspect="equal")
     axes.set_title(title, fontsize=9, parse_math=False)
     axes.tick_params(labelsize=7)
@@ -103,23 +92,15 @@ def draw_landscapes(
 ) -> Any:
     """A figure of several landscapes by their titles, beside each other, with one legend.
 
-    Args:
-        landscapes: at least one.
-        minima: of the same titles.
-        half_width: of the squares.
-        columns: panels in a row.
-
     >>> from proxemic.analysis import find_minimum
     >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))
     >>> figure = draw_landscapes({"no warp": landscape}, {"no warp": find_minimum(landscape)}, 6.0)
     >>> figure.axes[0].get_title()
     'no warp'
     """
-    with optional_dependency("train"):
-        from matplotlib.figure import Figure
     columns = min(columns, len(landscapes))
     rows = math.ceil(len(landscapes) / columns)
-    figure = Figure(figsize=(max(5.4, 4.3 * columns), 3.5 * rows + 0.8), layout="constrained")
+    figure = new_figure(max(5.4, 4.3 * columns), 3.5 * rows + 0.8)
     panels = figure.subplots(rows, columns, squeeze=False)
     handles: dict[str, Any] = {}
     for axes in panels.flat[len(landscapes) :]:
@@ -139,16 +120,16 @@ def _levels(values: Any) -> list[float]:
     """Quantiles; of a level landscape two that enclose it."""
     import numpy as np
 
-    found = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
-    return found.tolist() if len(found) > 2 else [found[0] - 0.5, found[0], found[-1] + 0.5]
+    levels = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
+    return levels.tolist() if len(levels) > 2 else [levels[0] - 0.5, levels[0], levels[-1] + 0.5]
 
 
-def _mark(axes: Any, own: list[float], minimum: Minimum, half_width: float) -> None:
+def _mark(axes: Any, target: list[float], minimum: Minimum, half_width: float) -> None:
     if not minimum.runs_away:
         label = "minimum (nearest of equals)" if minimum.flat else "minimum"
         axes.plot(*minimum.place, "D", color=MARK, markersize=6, markeredgecolor="white", label=label)
         return
-    away = [(place - start) / minimum.distance for place, start in zip(minimum.place, own, strict=True)]
-    start, end = ([own[axis] + share * half_width * away[axis] for axis in (0, 1)] for share in (0.55, 0.92))
+    away = [(place - start) / minimum.distance for place, start in zip(minimum.place, target, strict=True)]
+    start, end = ([target[axis] + share * half_width * away[axis] for axis in (0, 1)] for share in (0.55, 0.92))
     axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": MARK, "linewidth": 2.5})
     axes.plot([], [], color=MARK, linewidth=2.5, marker=">", label="minimum at infinity")

@@ -36,12 +36,12 @@ class WarpPotential:
     ``q = softmax_j(−T·f2(t_j))`` and z the `Landscape.logits`, and Δ enters z alone.
 
     Args:
-        alpha: α ≥ 0, a distance.
-        k1: slope below α, in (0, 1].
-        k2: slope from α on, ≥ 1.
+        alpha: Α ≥ 0, a distance.
+        k1: Slope below α, in (0, 1].
+        k2: Slope from α on, ≥ 1.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: If an argument is out of range.
 
     Source: Warping paper, equation 7 without Δ, lowered by ``(1 − k1)·α`` from α on.
 
@@ -71,16 +71,16 @@ class Landscape:
     """``log(1 + Σ_j exp(T·f1(‖e − p_c‖) − T·f2(‖e − p_j‖)))`` at any places e, computed in float64.
 
     Args:
-        own: p_c, the proxy of the embedding's class.
+        target: p_c, the proxy of the embedding's class.
         others: p_j, those of the other classes, at least one.
-        f1: elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
-        f2: elementwise on the distances to the others.
+        f1: Elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
+        f2: Elementwise on the distances to the others.
         temperature: T > 0.
-        heights: how far each of the others lies from the plane that is looked at, whose nearest point then stands in
+        heights: How far each of the others lies from the plane that is looked at, whose nearest point then stands in
             ``others``, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²`` is exact; ``None``: all lie in it.
 
     Raises:
-        ValueError: there is no other proxy, one lies on the own, or the temperature is not positive.
+        ValueError: If there is no other proxy, one lies on the own, or the temperature is not positive.
 
     Source: Warping paper, equations 5, 6 and 8.
 
@@ -89,7 +89,7 @@ class Landscape:
     tensor([0.6931, 0.0181], dtype=torch.float64)
     """
 
-    own: Float[Tensor, " dim"]
+    target: Float[Tensor, " dim"]
     others: Float[Tensor, "others dim"]
     f1: Function = torch.positive
     f2: Function = torch.positive
@@ -109,7 +109,7 @@ class Landscape:
         return torch.cat([self._logits(part) for part in points.double().split(max(1, 2**22 // len(self.others)))])
 
     def _logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
-        near = torch.linalg.vector_norm(points - self.own.double(), dim=1)
+        near = torch.linalg.vector_norm(points - self.target.double(), dim=1)
         far = torch.cdist(points, self.others.double(), compute_mode="donot_use_mm_for_euclid_dist")
         if self.heights is not None:
             far = torch.hypot(far, self.heights.double())
@@ -121,7 +121,7 @@ class Landscape:
     @property
     def spacing(self) -> float:
         """Distance from the own proxy to the nearest other."""
-        apart = (self.others.double() - self.own.double()).square().sum(1)
+        apart = (self.others.double() - self.target.double()).square().sum(1)
         return (apart if self.heights is None else apart + self.heights.double().square()).min().sqrt().item()
 
     @property
@@ -142,11 +142,11 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     `WarpPotential`.
 
     Args:
-        loss: with one proxy a class; it is left as it is.
-        label: the class, in [0, num_classes).
+        loss: A loss with one proxy per class; it is left as it is.
+        label: The class, in [0, num_classes).
 
     Raises:
-        ValueError: an argument is not allowed, or the embeddings have one dimension.
+        ValueError: If an argument is not allowed, or the embeddings have one dimension.
 
     >>> loss = EuclideanSoftmaxLoss(5, 16)
     >>> landscape = landscape_of(loss, 3)
@@ -159,7 +159,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
         )
     if loss.proxies_per_class > 1:
         raise ValueError(
-            f"loss has {loss.proxies_per_class} proxies a class, but landscapes are of one: make it with "
+            f"loss has {loss.proxies_per_class} proxies per class, but landscapes are of one: make it with "
             "proxies_per_class=1."
         )
     if loss.embedding_size == 1:
@@ -168,14 +168,14 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     if label >= loss.num_classes:
         raise ValueError(f"label is {label}, but num_classes={loss.num_classes} allows 0 to {loss.num_classes - 1}.")
     proxies = loss.proxies.detach().squeeze(1).double().cpu()
-    own, others = proxies[label], torch.cat((proxies[:label], proxies[label + 1 :]))
+    target, others = proxies[label], torch.cat((proxies[:label], proxies[label + 1 :]))
     f1, transform = torch.positive if loss.f1 is None else loss.f1, loss.scoring.transform
     if isinstance(f1, partial) and f1.func is warp:
         f1 = WarpPotential(*(f1.keywords[name] for name in ("alpha", "k1", "k2")))
     f2 = torch.positive if transform is None else lambda distance: -transform(-distance)
     if loss.embedding_size == 2:
-        return Landscape(own, others, f1, f2, loss.scoring.scale)
-    away = others - own
+        return Landscape(target, others, f1, f2, loss.scoring.scale)
+    away = others - target
     away = away[away.norm(dim=1).argsort(stable=True)]
     x = F.normalize(away[0], dim=0)
     y = _across(x, away[1:2])
@@ -193,10 +193,10 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     is of two classes, whose push is always 1.
 
     Args:
-        loss: with one proxy a class; it is left as it is.
+        loss: A loss with one proxy per class; it is left as it is.
 
     Raises:
-        ValueError: there are several proxies a class.
+        ValueError: If there are several proxies per class.
 
     >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0], [-4.0, 0.0]])
     >>> loss = EuclideanSoftmaxLoss(3, 2, init=lambda w: w.copy_(proxies.unsqueeze(1)))
@@ -204,17 +204,17 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     tensor([0., 1., 1.], dtype=torch.float64)
     """
     if loss.proxies_per_class > 1:
-        raise ValueError(f"loss has {loss.proxies_per_class} proxies a class, but this is of one: make it with one.")
+        raise ValueError(f"loss has {loss.proxies_per_class} proxies per class, but this is of one: make it with one.")
     proxies, transform, scale = loss.proxies.detach().squeeze(1).double(), loss.scoring.transform, loss.scoring.scale
-    found = []
+    pushes = []
     for part in torch.arange(len(proxies), device=proxies.device).split(max(1, 2**22 // len(proxies))):
         place = proxies[part].requires_grad_()
-        own = part.unsqueeze(1) == torch.arange(len(proxies), device=proxies.device)
-        score = -torch.where(own, 1.0, torch.cdist(place, proxies, compute_mode="donot_use_mm_for_euclid_dist"))
+        is_target = part.unsqueeze(1) == torch.arange(len(proxies), device=proxies.device)
+        score = -torch.where(is_target, 1.0, torch.cdist(place, proxies, compute_mode="donot_use_mm_for_euclid_dist"))
         score = score if transform is None else transform(score)
-        pressure = (scale * score).masked_fill(own, -torch.inf).logsumexp(1).sum()
-        found.append(torch.autograd.grad(pressure, place)[0].norm(dim=1) / scale)
-    return torch.cat(found)
+        pressure = (scale * score).masked_fill(is_target, -torch.inf).logsumexp(1).sum()
+        pushes.append(torch.autograd.grad(pressure, place)[0].norm(dim=1) / scale)
+    return torch.cat(pushes)
 
 
 def _across(x: Float[Tensor, " dim"], towards: Float[Tensor, "some dim"]) -> Float[Tensor, " dim"]:

@@ -1,4 +1,4 @@
-"""The picture of a map: points and proxies in the colours of their classes, and thumbnails where there is room."""
+"""The plot of a map: points and proxies in the colours of their classes, and thumbnails where there is room."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend
 from proxemic.analysis.map.thumbnails import draw_thumbnails
 from proxemic.extras import optional_dependency
 
@@ -33,25 +34,21 @@ def plot_map(
 ) -> Any:
     """Draw embeddings in two dimensions, both axes in one scale.
 
-    Up to 24 classes have a colour and shape each and are named; of more, colours and shapes repeat, which the picture
+    Up to 24 classes have a colour and shape each and are named; of more, colours and shapes repeat, which the plot
     says, and no class is named.
 
     Args:
-        points: places of the embeddings, at least one.
-        labels: class of each point, from 0 to the number of names - 1.
-        class_names: of the classes; long ones are cut.
-        proxies: places of proxies, drawn as stars of the class's colour with its shape inside.
-        proxy_labels: class of each, or -1 for one of a class that is not drawn, whose star is grey.
-        thumbnails: from the number of a point to its PIL image; drawn where they hide nothing.
-        axis_names: with units; None draws no scale, where places mean nothing.
-        title: above the map.
-
-    Returns:
-        Matplotlib's figure.
+        points: Places of the embeddings, at least one.
+        labels: Class of each point, from 0 to the number of names - 1.
+        class_names: Names of the classes; long ones are cut.
+        proxies: Places of proxies, drawn as stars of the class's colour with its shape inside.
+        proxy_labels: Class of each, or -1 for one of a class that is not drawn, whose star is grey.
+        thumbnails: Function from the number of a point to its PIL image; drawn where they hide nothing.
+        axis_names: Names of the axes, with units; None draws no scale, where places mean nothing.
+        title: Title of the map.
 
     Raises:
-        ValueError: The arguments do not fit together.
-        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: If the arguments do not fit together.
 
     >>> from proxemic.analysis.map.projections import principal_components
     >>> embeddings = torch.eye(4)
@@ -63,7 +60,7 @@ def plot_map(
     with optional_dependency("train"):
         from matplotlib.figure import Figure
     stars = points[:0] if proxies is None else proxies
-    own = torch.empty(0, dtype=torch.int64) if proxy_labels is None else proxy_labels
+    star_labels = torch.empty(0, dtype=torch.int64) if proxy_labels is None else proxy_labels
     width, height = _LEFT + _SIDE + _LEGEND, _BOTTOM + _SIDE + _TOP
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((_LEFT / width, _BOTTOM / height, _SIDE / width, _SIDE / height))
@@ -72,16 +69,16 @@ def plot_map(
         colours = [_colour(label) for label in labels.tolist()]
         draw_thumbnails(axes, points, labels, colours, thumbnails, avoid=stars, corner=corner, side=_SIDE, scale=scale)
     for label in labels.unique().tolist():
-        mine = points[labels == label]
-        axes.plot(*mine.T, **_style(label), linestyle="", markersize=5, markeredgewidth=0.4, zorder=3)
-    for label in own.unique().tolist():  # those of other classes, -1, first
-        theirs = stars[own == label]
+        members = points[labels == label]
+        axes.plot(*members.T, **_style(label), linestyle="", markersize=5, markeredgewidth=0.4, zorder=3)
+    for label in star_labels.unique().tolist():  # those of other classes, -1, first
+        places = stars[star_labels == label]
         if label < 0:
-            axes.plot(*theirs.T, "*", color=OTHERS, markersize=8, markeredgecolor="white", zorder=2)
+            axes.plot(*places.T, "*", color=OTHERS, markersize=8, markeredgecolor="white", zorder=2)
         else:
-            axes.plot(*theirs.T, "*", color=_colour(label), markersize=16, markeredgecolor="black", zorder=4)
+            axes.plot(*places.T, "*", color=_colour(label), markersize=16, markeredgecolor="black", zorder=4)
             inside = _style(label) | {"color": "white", "markeredgewidth": 0}
-            axes.plot(*theirs.T, **inside, linestyle="", markersize=4.5, zorder=4.1)
+            axes.plot(*places.T, **inside, linestyle="", markersize=4.5, zorder=4.1)
     axes.set(xlim=(corner[0], corner[0] + scale * _SIDE), ylim=(corner[1], corner[1] + scale * _SIDE))
     if axis_names is None:
         axes.set(xticks=[], yticks=[])
@@ -92,7 +89,7 @@ def plot_map(
         axes.tick_params(labelsize=8)
     axes.spines[:].set_color("#999999")
     axes.set_title(title, fontsize=10, loc="left", parse_math=False)
-    _draw_legend(axes, labels, class_names, own)
+    _draw_legend(axes, labels, class_names, star_labels)
     return figure
 
 
@@ -104,7 +101,7 @@ def _frame(places: Float64[Tensor, "places 2"]) -> tuple[tuple[float, float], fl
     return (x, y), width / _SIDE
 
 
-def _draw_legend(axes: Any, labels: Tensor, class_names: Sequence[str], own: Tensor) -> None:
+def _draw_legend(axes: Any, labels: Tensor, class_names: Sequence[str], star_labels: Tensor) -> None:
     with optional_dependency("train"):
         from matplotlib.lines import Line2D
     present: list[int] = labels.unique().tolist()
@@ -112,19 +109,17 @@ def _draw_legend(axes: Any, labels: Tensor, class_names: Sequence[str], own: Ten
     handles = [Line2D([], [], **_style(label), linestyle="", label=_cut(class_names[label])) for label in present]
     handles = handles if named else []
     for label, what in ((0, "proxy of a class"), (-1, "proxy of another class")):
-        if bool(((own >= 0) == (label >= 0)).any()):
+        if bool(((star_labels >= 0) == (label >= 0)).any()):
             colour = OTHERS if label < 0 else "white"
             edge = "white" if label < 0 else "black"
             handles.append(Line2D([], [], color=colour, marker="*", linestyle="", markersize=11, label=what,
                                   markeredgecolor=edge))  # fmt: skip
     title = None if named else f"{len(present)} classes:\ncolours and shapes repeat"
     if handles or title:
-        legend = axes.legend(
-            handles=handles, title=title, title_fontsize=8, fontsize=8, frameon=False, loc="upper left",
-            bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, alignment="left",
+        add_legend(
+            axes, handles=handles, title=title, title_fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0),
+            borderaxespad=0.0, alignment="left",
         )  # fmt: skip
-        for text in legend.get_texts():
-            text.set_parse_math(False)
 
 
 def _style(label: int) -> dict[str, Any]:
@@ -149,9 +144,9 @@ def _check(
         raise ValueError(
             f"points has {len(points)} rows and labels {len(labels)}, but each point, one or more, has one."
         )
-    counts = [None if each is None else len(each) for each in (proxies, proxy_labels)]
+    counts = [None if given is None else len(given) for given in (proxies, proxy_labels)]
     if counts[0] != counts[1]:
-        raise ValueError("proxies and proxy_labels do not fit together: give both, one label a proxy, or none.")
+        raise ValueError("proxies and proxy_labels do not fit together: give both, one label per proxy, or none.")
     everyone = labels if proxy_labels is None else torch.cat([labels, proxy_labels])
     if labels.min() < 0 or everyone.min() < -1 or everyone.max() >= len(class_names):
         raise ValueError(

@@ -20,10 +20,10 @@ class PrincipalComponents:
     """The directions in which embeddings vary most.
 
     Args:
-        mean: of the embeddings.
-        directions: orthonormal, the one of the most variance first; the coordinate of each that is the largest in
-            magnitude is positive.
-        shares: of the variance, along each direction, in [0, 1]; 0 where all embeddings are the same.
+        mean: Mean of the embeddings.
+        directions: Orthonormal directions, the one of the most variance first; the coordinate of each that is the
+            largest in magnitude is positive.
+        shares: Share of the variance along each direction, in [0, 1]; 0 where all embeddings are the same.
     """
 
     mean: Float64[Tensor, "dim"]
@@ -43,11 +43,11 @@ def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> P
     \text{share}_j = \lambda_j / \textstyle\sum_i \lambda_i$$
 
     Args:
-        embeddings: finite, at least 2 rows.
-        k: directions, from 1 to dim.
+        embeddings: Finite embeddings, at least 2 rows.
+        k: Number of directions, from 1 to dim.
 
     Raises:
-        ValueError: an argument is out of its range, or embeddings are NaN or infinite.
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
 
     >>> found = principal_components(torch.tensor([[0.0, 0.0], [4.0, 0.0], [2.0, 1.0], [2.0, -1.0]]))
     >>> found.shares.tolist(), found.project(torch.tensor([[5.0, 3.0]])).tolist()
@@ -76,12 +76,13 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
     together, embeddings and proxies, is given together. On one core 1,000 rows take ten seconds, 5,000 a minute.
 
     Args:
-        embeddings: finite, at least 4 rows; unit rows where directions count, as the distances are Euclidean.
-        perplexity: above 0, about how many neighbours a row has; with few rows at most (rows - 1)/3.
+        embeddings: Finite embeddings, at least 4 rows; unit rows where directions count, as the distances are
+            Euclidean.
+        perplexity: Perplexity above 0, about how many neighbours a row has; with few rows at most (rows - 1)/3.
 
     Raises:
-        ValueError: an argument is out of its range, or embeddings are NaN or infinite.
-        ModuleNotFoundError: scikit-learn is not installed.
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
+        ModuleNotFoundError: If scikit-learn is not installed.
 
     Source: van der Maaten and Hinton, Visualizing Data using t-SNE, JMLR 9 (2008); scikit-learn's Barnes-Hut version.
 
@@ -94,11 +95,11 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
     start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
-    found = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
+    components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
     # As scikit-learn scales it; rows that are all the same have no spread to scale by.
-    start[:, : found.shape[1]] = 1e-4 * found / (found[:, 0].std(correction=0) or 1.0)
+    start[:, : components.shape[1]] = 1e-4 * components / (components[:, 0].std(correction=0) or 1.0)
     perplexity = min(perplexity, (len(embeddings) - 1) / 3)
-    # Of several threads the sums would differ in the last bit, and soon the whole picture.
+    # Of several threads the sums would differ in the last bit, and soon the whole map.
     with threadpool_limits(1):
         begin: Any = start.float().numpy()  # scikit-learn annotates a name, but documents either
         method = TSNE(perplexity=perplexity, init=begin, random_state=0)

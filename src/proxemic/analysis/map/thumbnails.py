@@ -28,12 +28,12 @@ def place_thumbnails(
     """Squares beside points, greedily: each within the frame, over no point, and over no other square.
 
     Args:
-        points: in the square from (0, 0) to (frame, frame).
-        order: which points are to have a square, the first first.
-        side: of a square.
-        frame: side of the map.
-        avoid: what else is not to be hidden.
-        most: squares.
+        points: Places in the square from (0, 0) to (frame, frame).
+        order: Which points are to have a square, the first first.
+        side: Side of a square.
+        frame: Side of the map.
+        avoid: What else is not to be hidden.
+        most: Largest number of squares.
 
     Returns:
         The centre of the square of each point that has one.
@@ -80,18 +80,18 @@ def draw_thumbnails(
     side: float,
     scale: float,
 ) -> None:
-    """Draw pictures beside points, framed and tied to them in their colours; every class's first before any second.
+    """Draw images beside points, framed and tied to them in their colours; every class's first before any second.
 
     Args:
-        axes: Matplotlib's, square.
-        points: places in the units of the axes, as are `avoid` and `corner`.
-        labels: class of each point.
-        colours: of each point.
-        thumbnails: from the number of a point to its PIL image.
-        avoid: what is not to be hidden besides the points.
-        corner: the lower left one of the axes.
-        side: of the axes, in inches.
-        scale: how long an inch is.
+        axes: Square Matplotlib axes.
+        points: Places in the units of the axes, as are `avoid` and `corner`.
+        labels: Class of each point.
+        colours: Colour of each point.
+        thumbnails: Function from the number of a point to its PIL image.
+        avoid: What is not to be hidden besides the points.
+        corner: The lower left one of the axes.
+        side: Side of the axes, in inches.
+        scale: How long an inch is.
     """
     with optional_dependency("train"):
         from matplotlib.patches import Rectangle
@@ -104,11 +104,11 @@ def draw_thumbnails(
     half = scale * _INCHES / 2
     for index, centre in placed.items():
         x, y = (origin + scale * torch.tensor(centre)).tolist()
-        picture = thumbnails(index).convert("RGB")
-        picture.thumbnail((_PIXELS, _PIXELS))
-        wide, high = (half * length / max(picture.size) for length in picture.size)
-        place, own = (x - half, y - half), points[index].tolist()
-        axes.plot([x, own[0]], [y, own[1]], color=colours[index], linewidth=0.8, zorder=1)
+        image = thumbnails(index).convert("RGB")
+        image.thumbnail((_PIXELS, _PIXELS))
+        wide, high = (half * length / max(image.size) for length in image.size)
+        place, point = (x - half, y - half), points[index].tolist()
+        axes.plot([x, point[0]], [y, point[1]], color=colours[index], linewidth=0.8, zorder=1)
         axes.add_patch(Rectangle(place, 2 * half, 2 * half, color="white", zorder=1.5))
-        axes.imshow(picture, extent=(x - wide, x + wide, y - high, y + high), aspect="auto", zorder=1.6)
+        axes.imshow(image, extent=(x - wide, x + wide, y - high, y + high), aspect="auto", zorder=1.6)
         axes.add_patch(Rectangle(place, 2 * half, 2 * half, fill=False, edgecolor=colours[index], zorder=1.7))

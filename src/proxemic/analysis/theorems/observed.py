@@ -34,12 +34,12 @@ class Statement:
     """An inequality over many cases.
 
     Args:
-        name: As the paper calls it.
+        name: The paper's name of the statement.
         claim: What is on its left, ``≤`` or ``≥``, what is on its right.
         observed: Left side of the case that is nearest to breaking it, or breaks it the most.
         bound: Right side of that case.
-        holds: In how many cases.
-        cases: Of how many.
+        holds: Number of cases in which it holds.
+        cases: Number of all cases.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Statement:
     @classmethod
     def of(cls, name: str, claim: str, observed: Tensor, bound: Tensor) -> "Statement":
         """From the sides of all cases, of which there is at least one."""
-        observed, bound = (each.flatten().double() for each in torch.broadcast_tensors(observed, bound))
+        observed, bound = (side.flatten().double() for side in torch.broadcast_tensors(observed, bound))
         beyond = bound - observed if "≥" in claim else observed - bound
         worst = int(beyond.argmax())
         holds = int((beyond <= _ROUNDING).sum())
@@ -63,8 +63,8 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
     """Check the propositions, lemmas and theorems of the mean-proxy and the warping paper on random cases.
 
     Args:
-        draws: Sets of proxies, at least 1.
-        seed: Of the cases.
+        draws: Number of sets of proxies, at least 1.
+        seed: Seed of the cases.
 
     Returns:
         The statements as printed; where one does not hold, or its proof gives more, that follows.
@@ -74,7 +74,7 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
 
     >>> statements = check_theorems(5)
     >>> [each.name for each in statements if each.holds < each.cases]
-    ['Proposition 2, 3 embeddings a class', 'Equation 3.8']
+    ['Proposition 2, 3 embeddings per class', 'Equation 3.8']
     """
     check_count("draws", draws, 1, "a case is needed")
     check_count("seed", seed, 0, "it starts a generator")
@@ -90,9 +90,9 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
         ):
             cases.setdefault((name, claim), []).append(torch.broadcast_tensors(*sides))
     statements = [
-        Statement.of(*key, *(torch.cat(sides) for sides in zip(*found, strict=True)))
-        for key, found in cases.items()
-        if sum(len(each) for each, _ in found)
+        Statement.of(*key, *(torch.cat(sides) for sides in zip(*sides_of, strict=True)))
+        for key, sides_of in cases.items()
+        if sum(len(left) for left, _ in sides_of)
     ]
     return [*statements, _proposition_iii_2(generator)]
 
@@ -107,14 +107,14 @@ def pair_bounds(
     """Propositions 1 and 2 for given embeddings: pair losses are dominated by proxy losses.
 
     Of 2¹⁸ triplets drawn at random for Proposition 1, and of as many anchors as have another image of their class for
-    Proposition 2, whose sum runs over all images of other classes. Where these are n a class at most, its bound needs
+    Proposition 2, whose sum runs over all images of other classes. Where there are at most n per class, its bound needs
     ``log n`` more than is printed.
 
     Args:
         embeddings: Only their directions count.
         labels: Classes, rows of the proxies; at least one has two images, and there are two classes.
         proxies: Only their directions count.
-        seed: Of the triplets.
+        seed: Seed of the triplets.
 
     Raises:
         ValueError: If no class has two images, or there is one class alone.
@@ -123,7 +123,7 @@ def pair_bounds(
     >>> [each.holds == each.cases for each in pair_bounds(x, torch.tensor([0, 0, 1]), w)]
     [True, True, True, True, True, True]
     """
-    x, w = (F.normalize(each.detach().cpu().double(), dim=1) for each in (embeddings, proxies))
+    x, w = (F.normalize(rows.detach().cpu().double(), dim=1) for rows in (embeddings, proxies))
     labels = labels.cpu()
     counts = labels.bincount()
     if counts.max() < 2 or (counts > 0).sum() < 2:
@@ -138,9 +138,9 @@ def pair_bounds(
     positive = order[starts[labels[anchor]] + (place[anchor] + step) % counts[labels[anchor]]]
     negative = torch.randint(len(x), (_TRIPLETS,), generator=generator)
     apart = labels[negative] != labels[anchor]
-    found = list(_proposition_1(x, w, labels, anchor[apart], positive[apart], negative[apart]))
-    found += _proposition_2(x, w, labels, anchor.unique(), positive[_first(anchor)])
-    return [Statement.of(*each) for each in found]
+    cases = list(_proposition_1(x, w, labels, anchor[apart], positive[apart], negative[apart]))
+    cases += _proposition_2(x, w, labels, anchor.unique(), positive[_first(anchor)])
+    return [Statement.of(*case) for case in cases]
 
 
 def _sizes(generator: torch.Generator, low: tuple[int, int], high: tuple[int, int]) -> tuple[int, int]:
@@ -190,13 +190,13 @@ def _proposition_2(x: Tensor, w: Tensor, y: Tensor, a: Tensor, p: Tensor, most: 
     exceeds = []
     for some, others in zip(a.split(1024), p.split(1024), strict=True):
         pairs = (x[some] @ x.T).masked_fill(y[some, None] == y, -torch.inf).logsumexp(1) - (x[some] * x[others]).sum(1)
-        own = F.one_hot(y[some], len(w)).bool()
-        proxies = (x[some] @ w.T).masked_fill(own, -torch.inf).logsumexp(1) - (x[some] * w[y[some]]).sum(1)
+        target = F.one_hot(y[some], len(w)).bool()
+        proxies = (x[some] @ w.T).masked_fill(target, -torch.inf).logsumexp(1) - (x[some] * w[y[some]]).sum(1)
         exceeds.append(pairs - proxies)
-    found = torch.cat(exceeds)
-    name = f"Proposition 2, {most} embeddings a class"
-    yield name, "L_NCA − L_Proxy-NCA ≤ 2ε", found, 2 * epsilon
-    yield f"{name}, corrected", f"L_NCA − L_Proxy-NCA ≤ 2ε + log {most}", found, 2 * epsilon + math.log(most)
+    exceeded = torch.cat(exceeds)
+    name = f"Proposition 2, {most} embeddings per class"
+    yield name, "L_NCA − L_Proxy-NCA ≤ 2ε", exceeded, 2 * epsilon
+    yield f"{name}, corrected", f"L_NCA − L_Proxy-NCA ≤ 2ε + log {most}", exceeded, 2 * epsilon + math.log(most)
 
 
 def _of_gaps(generator: torch.Generator, classes: int, dim: int) -> Iterator[_Case]:
@@ -254,7 +254,7 @@ def _proposition_iii_2(generator: torch.Generator) -> Statement:
     off = []
     for alpha, k1, k2, apart in torch.rand(_LANDSCAPES, 4, generator=generator, dtype=torch.float64).tolist():
         warp = WarpPotential(0.1 + 10 * alpha, 0.05 + 0.9 * k1, 1.05 + 2 * k2)
-        found = find_minimum(Landscape(torch.zeros(2), torch.tensor([[0.5 + 6 * apart, 0.0]]), warp))
-        off.append(math.hypot(found.place[0] + warp.alpha, found.place[1]))
+        minimum = find_minimum(Landscape(torch.zeros(2), torch.tensor([[0.5 + 6 * apart, 0.0]]), warp))
+        off.append(math.hypot(minimum.place[0] + warp.alpha, minimum.place[1]))
     limit = torch.tensor([_SEARCH]).double()
     return Statement.of("Proposition III.2", f"|minimum − α| ≤ {_SEARCH:g}", torch.tensor(off), limit)

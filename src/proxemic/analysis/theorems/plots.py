@@ -1,4 +1,4 @@
-"""Pictures of the warping paper's lemma and proposition, as its figures 11 and 12."""
+"""Plots of the warping paper's lemma and proposition, as its figures 11 and 12."""
 
 import math
 from typing import Any
@@ -7,11 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.potential import WarpPotential
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib.figure import Figure
 
 __all__ = ["plot_lemma", "plot_proposition"]
 
@@ -20,7 +17,7 @@ OWN, OTHER = (0.0, 0.0), (4.0, 0.0)
 _FALLS = 1.5  # where t·exp(−t/1.5) begins to fall
 
 
-def plot_lemma() -> tuple[Figure, list[tuple[float, float, float]]]:
+def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
     """Draw Lemma III.1: on a circle around the other proxy, the own one's distance decides what is least.
 
     Left, for a growing f: e_*, the circle's nearest place to p_c, is the minimum, and e^*, its farthest, the maximum.
@@ -37,7 +34,7 @@ def plot_lemma() -> tuple[Figure, list[tuple[float, float, float]]]:
     >>> min(rows, key=lambda row: row[1])[0], abs(min(rows, key=lambda row: row[2])[0]) > 0.1
     (0.0, True)
     """
-    figure = Figure(figsize=(10.5, 4.4), layout="constrained")
+    figure = new_figure(10.5, 4.4)
     left, right = figure.subplots(1, 2)
     turn = torch.linspace(-math.pi, math.pi, 361, dtype=torch.float64)
     turn[180] = 0
@@ -75,7 +72,7 @@ def plot_lemma() -> tuple[Figure, list[tuple[float, float, float]]]:
     return figure, rows
 
 
-def plot_proposition(warp: WarpPotential) -> tuple[Figure, list[tuple[float, ...]]]:
+def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]:
     """Draw Proposition III.2: along the line beyond the own proxy the loss turns where the slopes of f1 and f2 cross.
 
     Args:
@@ -90,7 +87,7 @@ def plot_proposition(warp: WarpPotential) -> tuple[Figure, list[tuple[float, ...
     >>> min(rows, key=lambda row: row[1])[0]
     -3.0
     """
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    figure = new_figure(7.5, 4.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     span = 2 * warp.alpha or 1.0
     place = -span * torch.arange(401, dtype=torch.float64) / 400

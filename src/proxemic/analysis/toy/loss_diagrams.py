@@ -7,12 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.minimum import find_minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
-from proxemic.extras import optional_dependency
-
-with optional_dependency("train"):
-    from matplotlib.figure import Figure
 
 __all__ = ["DIAGRAMS", "pair_forces", "plot_loss_diagrams"]
 
@@ -95,7 +92,7 @@ def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
     return (by_pair + by_pair.T).triu(1), by_proxy
 
 
-def plot_loss_diagrams() -> tuple[Figure, list[tuple[str, str, int, int, float]]]:
+def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
     """Draw the pulls (red) and pushes (blue) of six losses in one batch, the wider the stronger.
 
     Shapes are classes, proxies are black, the anchor is outlined. Under the warped softmax the magenta arrows are the
@@ -106,14 +103,14 @@ def plot_loss_diagrams() -> tuple[Figure, list[tuple[str, str, int, int, float]]
 
     Source: Figure 2 of the warping paper, by its caption.
     """
-    figure = Figure(figsize=(11, 7.4), layout="constrained")
+    figure = new_figure(11, 7.4)
     rows = []
     for axes, name in zip(figure.subplots(2, 3).flat, DIAGRAMS, strict=True):
-        for kind, ends, found in zip(("embedding", "proxy"), (EMBEDDINGS, PROXIES), pair_forces(name), strict=True):
-            for i, j in found.nonzero().tolist():
-                force = found[i, j].item()
+        for kind, ends, forces in zip(("embedding", "proxy"), (EMBEDDINGS, PROXIES), pair_forces(name), strict=True):
+            for i, j in forces.nonzero().tolist():
+                force = forces[i, j].item()
                 rows.append((name, kind, i, j, force))
-                width = 0.6 + 3 * abs(force) / found.abs().max().item()
+                width = 0.6 + 3 * abs(force) / forces.abs().max().item()
                 line = zip(EMBEDDINGS[i].tolist(), ends[j].tolist(), strict=True)
                 axes.plot(*line, color=PULL if force > 0 else PUSH, linewidth=width, alpha=0.75, zorder=1)
         if name.startswith("f"):
@@ -130,10 +127,10 @@ def plot_loss_diagrams() -> tuple[Figure, list[tuple[str, str, int, int, float]]
 
 
 def _draw_coupled(axes: Any) -> None:
-    for label, own in enumerate(PROXIES):
+    for label, target in enumerate(PROXIES):
         others = torch.cat((PROXIES[:label], PROXIES[label + 1 :]))
         axes.plot(
-            *find_minimum(Landscape(own, others, WARP)).place, SHAPES[label], color=COUPLED, markersize=6, zorder=3
+            *find_minimum(Landscape(target, others, WARP)).place, SHAPES[label], color=COUPLED, markersize=6, zorder=3
         )
     places = EMBEDDINGS.clone().requires_grad_()
     value = _warped(torch.empty(0), torch.cdist(places, PROXIES))

@@ -3,82 +3,35 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int64
-from torch import Tensor
-
-from proxemic.extras import optional_dependency
+from proxemic.analysis.drawing import add_legend, class_colour, new_figure
+from proxemic.analysis.toy.scenes import Scene
 from proxemic.files import write_atomically
 
-with optional_dependency("train"):
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from PIL import Image
-
-__all__ = ["Scene", "animate_scenes", "plot_scene", "plot_scenes", "separation"]
-
+__all__ = ["animate_scenes", "plot_scene", "plot_scenes", "reach_of"]
 
 _COLOURS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """Embeddings and proxies, in two or three dimensions.
+def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Any:
+    """Draw scenes side by side: a dot an embedding, a star per proxy, a colour per class.
 
     Args:
-        embeddings: One an image.
-        labels: Their classes.
-        proxies: Of the classes; None for losses without.
-    """
-
-    embeddings: Float[Tensor, "images dim"]
-    labels: Int64[Tensor, " images"]
-    proxies: Float[Tensor, "classes proxies dim"] | None = None
-
-
-def separation(scene: Scene) -> dict[str, float]:
-    """How compact classes are, and how far apart, in any number of dimensions.
-
-    Returns:
-        ``within``: the mean over classes of the mean distance to the class's mean; ``between``: the mean distance
-        between the means of two classes, and ``nearest``: to the nearest other one; ``ratio``: nearest over within.
-
-    >>> places = torch.tensor([[0.0, 1.0], [0.0, -1.0], [6.0, 1.0], [6.0, -1.0]])
-    >>> separation(Scene(places, torch.tensor([0, 0, 1, 1])))
-    {'within': 1.0, 'between': 6.0, 'nearest': 6.0, 'ratio': 6.0}
-    """
-    embeddings, labels = scene.embeddings.double(), scene.labels
-    count = labels.bincount().unsqueeze(1)
-    means = torch.zeros(len(count), embeddings.shape[1], dtype=torch.float64).index_add(0, labels, embeddings) / count
-    away = (embeddings - means[labels]).norm(dim=1)
-    within = float((torch.zeros(len(count), dtype=torch.float64).index_add(0, labels, away) / count[:, 0]).mean())
-    apart = torch.cdist(means, means)
-    others = apart[~torch.eye(len(means), dtype=torch.bool)].view(len(means), -1)
-    nearest = float(others.amin(1).mean())
-    ratio = nearest / within if within else float("inf")
-    return {"within": within, "between": float(others.mean()), "nearest": nearest, "ratio": ratio}
-
-
-def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Figure:
-    """Draw scenes side by side: a dot an embedding, a star a proxy, a colour a class.
-
-    Args:
-        scenes: By their titles; each of two or three dimensions.
+        scenes: Scenes by their titles, each of two or three dimensions.
         class_names: For the legend; above ten colours repeat, and there is none.
 
     Source: Figure 10 of the warping paper.
 
+    >>> import torch
     >>> scene = Scene(torch.eye(2), torch.tensor([0, 1]), torch.ones(2, 1, 2))
     >>> len(plot_scenes({"one": scene, "other": scene}, ["a", "b"]).axes)
     2
     """
     figure, axes = _stage(scenes, class_names)
-    for each, scene in zip(axes, scenes.values(), strict=True):
-        plot_scene(each, scene, _reach([scene]))
+    for panel, scene in zip(axes, scenes.values(), strict=True):
+        plot_scene(panel, scene, reach_of([scene]))
     return figure
 
 
@@ -88,9 +41,9 @@ def animate_scenes(
     """Write an animated GIF of scenes over the epochs, side by side, in frames that do not move.
 
     Args:
-        films: By title, the scene of each epoch; the epochs that all have are shown.
+        films: For each title the scene of each epoch; the epochs that all have are shown.
         class_names: For the legend.
-        path: Of the GIF.
+        path: Path of the GIF.
         frames_per_second: At least 1; the last frame stays for two seconds.
 
     Raises:
@@ -101,12 +54,12 @@ def animate_scenes(
         raise ValueError("films have no epoch in common, but are shown side by side: give runs with the same epochs.")
     figure, axes = _stage({title: film[epochs[-1]] for title, film in films.items()}, class_names)
     # At the end of the training embeddings are usually the farthest apart.
-    reaches = [_reach([film[epoch] for epoch in epochs]) for film in films.values()]
+    reaches = [reach_of([film[epoch] for epoch in epochs]) for film in films.values()]
 
     frames = []
     for epoch in epochs:
-        for each, film, reach in zip(axes, films.values(), reaches, strict=True):
-            plot_scene(each, film[epoch], reach)
+        for panel, film, reach in zip(axes, films.values(), reaches, strict=True):
+            plot_scene(panel, film[epoch], reach)
         figure.supxlabel(f"epoch {epoch}", fontsize=10)
         frames.append(_frame(figure))
         figure.set_layout_engine("none")  # laid out once, so that nothing moves but the embeddings
@@ -119,31 +72,31 @@ def animate_scenes(
     return path
 
 
-def _frame(figure: Figure) -> Image.Image:
+def _frame(figure: Any) -> Any:
+    from PIL import Image
+
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=70, format="png")
     return Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
-def _stage(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[Figure, list[Any]]:
+def _stage(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[Any, list[Any]]:
     columns = len(scenes) if len(scenes) < 4 else math.ceil(math.sqrt(len(scenes)))
     lines = -(-len(scenes) // columns)
-    figure = Figure(figsize=(4 * columns + 0.8, 4 * lines + 0.3), layout="constrained")
+    figure = new_figure(4 * columns + 0.8, 4 * lines + 0.3)
     axes: list[Any] = []
     for place, (title, scene) in enumerate(scenes.items(), start=1):
         projection: Any = "3d" if scene.embeddings.shape[1] == 3 else None
         axes.append(figure.add_subplot(lines, columns, place, projection=projection))
         axes[-1].set_title(title, fontsize=10, parse_math=False)
     dots = [
-        axes[0].plot([], [], "o", color=_colour(label), label=name, markersize=6)[0]
+        axes[0].plot([], [], "o", color=class_colour(label), label=name, markersize=6)[0]
         for label, name in enumerate(class_names)
     ]
     if len(dots) > _COLOURS:
         figure.suptitle(f"{len(class_names)} classes in {_COLOURS} colours", fontsize=9)
         return figure, axes
-    legend = figure.legend(handles=dots, loc="outside right center", frameon=False, fontsize=8)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    add_legend(figure, handles=dots, loc="outside right center")
     return figure, axes
 
 
@@ -153,11 +106,11 @@ def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
         artist.remove()
     deep = scene.embeddings.shape[1] == 3
     more: dict[str, Any] = {"depthshade": False} if deep else {}
-    colours = [_colour(label) for label in scene.labels.tolist()]
+    colours = [class_colour(label) for label in scene.labels.tolist()]
     axes.scatter(*scene.embeddings.T.tolist(), c=colours, s=7, alpha=0.6, linewidths=0, **more)
     if scene.proxies is not None:
-        classes, each, _ = scene.proxies.shape
-        stars = [_colour(label) for label in range(classes) for _ in range(each)]
+        classes, per_class, _ = scene.proxies.shape
+        stars = [class_colour(label) for label in range(classes) for _ in range(per_class)]
         places = scene.proxies.flatten(0, 1).T.tolist()
         axes.scatter(*places, c=stars, s=130, marker="*", edgecolors="black", linewidths=0.8, zorder=5, **more)
     limits = (-reach, reach)
@@ -166,10 +119,7 @@ def plot_scene(axes: Any, scene: Scene, reach: float) -> None:
     axes.tick_params(labelsize=7)
 
 
-def _reach(scenes: Sequence[Scene]) -> float:
-    parts = [each for scene in scenes for each in (scene.embeddings, scene.proxies) if each is not None]
+def reach_of(scenes: Sequence[Scene]) -> float:
+    """How far axes reach from the origin to show all embeddings and proxies."""
+    parts = [places for scene in scenes for places in (scene.embeddings, scene.proxies) if places is not None]
     return 1.06 * max(float(part.abs().max()) for part in parts) or 1.0
-
-
-def _colour(label: int) -> Any:
-    return colormaps["tab10"](label % _COLOURS)

@@ -1,7 +1,9 @@
-"""``proxemic analyze``: one file a subcommand, declared as the commands are."""
+"""``proxemic analyze``: one file per subcommand, which declares its flags and calls its function."""
 
 import argparse
 from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from proxemic.cli.analyze import (
     characteristics,
@@ -18,7 +20,12 @@ from proxemic.cli.analyze import (
 )
 from proxemic.cli.analyze import map as embedding_map
 
-__all__ = ["SUBCOMMANDS", "add_parser", "run"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxemic.analyze import Analysis
+
+__all__ = ["SUBCOMMANDS", "add_parser"]
 
 SUBCOMMANDS = (
     characteristics,
@@ -44,12 +51,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Understand losses and embeddings: every subcommand answers one question.",
         allow_abbrev=False,
     )
-    parser.set_defaults(run=partial(run, parser), takes_flags=False)
+    parser.set_defaults(run=lambda *_: parser.print_help(), takes_flags=False)
     subcommands = parser.add_subparsers(dest="action", metavar="ACTION")
     for subcommand in SUBCOMMANDS:
-        subcommand.add_parser(subcommands)
+        takes_flags = subcommand is sweep
+        subcommand.add_parser(subcommands).set_defaults(run=partial(_run, subcommand.analyze), takes_flags=takes_flags)
 
 
-def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Without a subcommand: say which there are."""
-    parser.print_help()
+def _run(
+    analyze: "Callable[[argparse.Namespace, list[str]], Analysis]", arguments: argparse.Namespace, flags: list[str]
+) -> None:
+    result = analyze(arguments, flags)
+    print(result)
+    for _, files in groupby(result.written, key=lambda path: path.with_suffix("")):
+        print(f"Wrote {', '.join(str(path) for path in files)}")

@@ -1,16 +1,14 @@
 """``proxemic analyze sweep``."""
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from proxemic.protocols.comparison.statistics import Estimate
-
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "analyze"]
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser = commands.add_parser(
         "sweep",
@@ -37,41 +35,23 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--metric", default="recall@1", help="of the test (%(default)s)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (%(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where runs, figures and tables go")
-    parser.set_defaults(run=run, takes_flags=True)
+    return parser
 
 
-def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Train, print, draw."""
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
+    """Call the function with what the flags say."""
+    from proxemic.analyze import sweep
     from proxemic.cli.compare import read_seeds
-    from proxemic.cli.show import format_table, print_written
-    from proxemic.plots import write_figure
-    from proxemic.protocols.comparison.statistics import mean
-    from proxemic.protocols.comparison.sweep import plan_sweep, plot_sweep, read_sweeps, run_sweep
+    from proxemic.recipes.flags import read_flags
 
-    sweeps = read_sweeps(arguments.vary, grid=arguments.grid)
-    seeds = None if arguments.seeds is None else read_seeds(arguments.seeds)
-    metric = arguments.metric
-    comparison, files = plan_sweep(arguments.recipe, sweeps, seeds, arguments.out, flags, metric)
-    found = run_sweep(comparison, files, metric, workers=arguments.workers)
-    for sweep, results in found.items():
-        first, *second = sweep.axes
-        cells = [_cell(mean(each, metric)) for each in results]
-        columns = len(cells) // len(first.values)
-        lines = [[value, *cells[columns * row : columns * (row + 1)]] for row, value in enumerate(first.values)]
-        title = f"test {metric}, % (95% interval over {len(results[0])} seeds)"
-        if second:
-            print(f"{title}: {first.name} down, {second[0].name} across")
-        print(format_table([first.name, *(second[0].values if second else [title])], lines))
-        rows = [
-            [*point.values(), seed, result.values["test"][metric]]
-            for point, each in zip(sweep.points(), results, strict=True)
-            for seed, result in each.items()
-        ]
-        figure = plot_sweep(sweep, results, metric, arguments.recipe)
-        stem = arguments.out / f"sweep-{sweep.name}"
-        print_written(write_figure(figure, stem, [*sweep.keys, "seed", metric], rows))
-
-
-def _cell(found: "Estimate | None") -> str:
-    assert found is not None  # as all runs are finished
-    return f"{100 * found.mean:.2f}" + ("" if found.half_width is None else f" ± {100 * found.half_width:.2f}")
+    return sweep(
+        arguments.recipe,
+        arguments.vary,
+        out=arguments.out,
+        grid=arguments.grid,
+        seeds=None if arguments.seeds is None else read_seeds(arguments.seeds),
+        metric=arguments.metric,
+        overrides=read_flags(flags),
+        workers=arguments.workers,
+        report=partial(print, flush=True),  # hours pass between two lines
+    )

@@ -1,27 +1,41 @@
-"""The data sets of the papers, and In-Shop, read from their original archives with their official splits."""
+"""Published data sets, read from their original archives with their official splits, which are counted.
 
-from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official
+Each is a `Benchmark`. `list_benchmarks`, `prepare` (fetch, verify, unpack and count) and `check_benchmark` do what the
+command `proxemic datasets` does.
+"""
+
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.cars import Cars196
+from proxemic.data.benchmarks.catalogue import (
+    BENCHMARKS,
+    BenchmarkReport,
+    BenchmarkStatus,
+    check_benchmark,
+    list_benchmarks,
+)
 from proxemic.data.benchmarks.cub import CUB200
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
+from proxemic.data.benchmarks.omniglot import Omniglot
 from proxemic.data.benchmarks.preparing import prepare
 from proxemic.data.benchmarks.sop import StanfordOnlineProducts
-
-BENCHMARKS: tuple[type[Benchmark], ...] = (CUB200, Cars196, StanfordOnlineProducts, InShop, FashionMNIST)
 
 __all__ = [
     "BENCHMARKS",
     "CUB200",
     "AbsentError",
     "Benchmark",
+    "BenchmarkReport",
+    "BenchmarkStatus",
     "Cars196",
     "Facts",
     "FashionMNIST",
     "InShop",
     "Official",
+    "Omniglot",
     "OriginalFile",
     "StanfordOnlineProducts",
+    "check_benchmark",
+    "list_benchmarks",
     "prepare",
 ]

@@ -11,8 +11,7 @@ import torch
 from proxemic.data.benchmarks.benchmark import Official
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels
-
-_NAMED = 3  # examples a message gives
+from proxemic.data.sources.listing import first_few
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,13 @@ def read_fields(path: Path, count: int, *, header: str | None = None, skip: int 
     """Read lines of a number of fields, the last of which may hold spaces.
 
     Args:
-        path: the file.
-        count: fields a line.
-        header: what the first line must say after the skipped ones, if it is a header.
-        skip: lines to leave out.
+        path: The file.
+        count: Fields a line.
+        header: What the first line must say after the skipped ones, if it is a header.
+        skip: Lines to leave out.
 
     Raises:
-        ValueError: a line has fewer, the header is another, or the file is not there or no text.
+        ValueError: If a line has fewer, the header is another, or the file is not there or no text.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()[skip:]
@@ -57,22 +56,14 @@ def read_fields(path: Path, count: int, *, header: str | None = None, skip: int 
 
 
 def whole_number(text: str, path: Path) -> int:
-    """Read a number of an annotation file.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read a number of an annotation file, or raise `ValueError`."""
     if not text.isdecimal():
         raise ValueError(f"{path} has {text!r} where a number belongs: it is damaged.")
     return int(text)
 
 
 def check_unique(values: Iterable[object], what: str, path: Path) -> None:
-    """Refuse a file that lists something twice.
-
-    Raises:
-        ValueError: it does.
-    """
+    """Raise `ValueError` where a file lists something twice."""
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
         raise ValueError(f"{path} has {len(twice):,} {what} more than once, such as {twice[0]}: it is damaged.")
@@ -83,20 +74,13 @@ def official_sets(
 ) -> Official:
     """Make the two splits of the images that are there, and list those that are not.
 
-    Args:
-        folder: what the paths are relative to.
-        rows: the images.
-        class_names: name of every class that there should be, in official order.
-        listing: the file that lists them, for messages.
-        flaws: what else is wrong, half a sentence each.
-
     Raises:
-        ValueError: an image is listed twice, or a class is on both sides, or a path leads out of the folder.
+        ValueError: If an image is listed twice, or a class is on both sides, or a path leads out of the folder.
     """
     check_unique((row.path for row in rows), "images", listing)
     shared = {row.label for row in rows if row.test} & {row.label for row in rows if not row.test}
     if shared:
-        names = some([class_names[label] for label in sorted(shared)])
+        names = first_few([class_names[label] for label in sorted(shared)])
         raise ValueError(
             f"{listing} has {len(shared):,} classes in both training and test ({names}), but they must differ: it is "
             "damaged or shuffled."
@@ -104,25 +88,20 @@ def official_sets(
     absent, missing = _absentees(folder, rows)
     there = [row for row in rows if row.path not in missing]
     unlisted = sorted(set(class_names) - {row.label for row in rows})
-    found = [
-        *_told("classes without an image in " + listing.name, [class_names[label] for label in unlisted]),
-        *_told("folders missing", absent),
-        *_told(f"of {len(rows):,} images missing", list(missing)),
+    all_flaws = [
+        *_flaw("classes without an image in " + listing.name, [class_names[label] for label in unlisted]),
+        *_flaw("folders missing", absent),
+        *_flaw(f"of {len(rows):,} images missing", list(missing)),
         *flaws,
     ]
     train, test = (
         _image_set(folder, [row for row in there if row.test == side], class_names) for side in (False, True)
     )
-    return Official(train, test, tuple(found))
+    return Official(train, test, tuple(all_flaws))
 
 
-def some(names: Sequence[str]) -> str:
-    """The first few names."""
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-
-
-def _told(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{len(names):,} {what} ({some(names)})"] if names else []
+def _flaw(what: str, names: Sequence[str]) -> list[str]:
+    return [f"{len(names):,} {what} ({first_few(names)})"] if names else []
 
 
 def _absentees(folder: Path, rows: Sequence[Listed]) -> tuple[list[str], dict[str, None]]:

@@ -1,13 +1,57 @@
 """What published data sets have in common: official splits, counted before they are believed."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.splits import hold_out
+
+
+@dataclass(frozen=True)
+class OriginalFile:
+    """A file as its authors hand it out.
+
+    Args:
+        name: Where it belongs below the data set's folder; without its own folder it is found too.
+        md5: Its checksum, where one is published.
+        url: Its address, or None where it must be fetched by hand.
+        tree: The folder within the archive that holds the data, or None where the file is read as it is.
+    """
+
+    name: str
+    md5: str | None = None
+    url: str | None = None
+    tree: str | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A published data set: how large it is and where it comes from.
+
+    Args:
+        key: Its name on the command line.
+        title: Its name in print.
+        counts: What the whole of it counts, as "train images": 5864.
+        files: The original files.
+        page: Where a person reads about it.
+        by_hand: How a person gets it, as half a sentence, where the files have no address.
+        mirror_files: Archives of another layout, unpacked where they lie there.
+
+    Example:
+        >>> Facts("cub", "CUB-200-2011", {"train classes": 100}, (), "https://example.org").counts["train classes"]
+        100
+    """
+
+    key: str
+    title: str
+    counts: Mapping[str, int]
+    files: tuple[OriginalFile, ...]
+    page: str
+    by_hand: str = ""
+    mirror_files: tuple[OriginalFile, ...] = ()
 
 
 class AbsentError(ValueError):
@@ -19,9 +63,9 @@ class Official:
     """The two official splits as found on disk.
 
     Args:
-        train: training images.
-        test: test images.
-        flaws: what of the official data set is missing or different, half a sentence each.
+        train: Training images.
+        test: Test images.
+        flaws: What of the official data set is missing or different, half a sentence each.
     """
 
     train: ImageSet
@@ -59,8 +103,8 @@ class Benchmark(ImageSource):
         """Read what the annotations say, and look which of the images are there.
 
         Raises:
-            AbsentError: it is not there, or still packed.
-            ValueError: the annotations contradict themselves.
+            AbsentError: If it is not there, or still packed.
+            ValueError: If the annotations contradict themselves.
         """
 
     def load(self) -> Splits:
@@ -77,7 +121,7 @@ class Benchmark(ImageSource):
         """Refuse what is not the whole of the data set; where that is allowed, give a note that says so.
 
         Raises:
-            ValueError: something is missing or different, and `check_counts` is set.
+            ValueError: If something is missing or different, and `check_counts` is set.
         """
         counts = official.counts
         differences = [
@@ -100,7 +144,7 @@ class Benchmark(ImageSource):
         """The folder that is searched.
 
         Raises:
-            ValueError: none is given.
+            ValueError: If none is given.
         """
         if self.root is None:
             raise ValueError(
@@ -118,7 +162,7 @@ class Benchmark(ImageSource):
         """Find the first of the files or folders that is there.
 
         Raises:
-            AbsentError: none is; it says how to get the data set.
+            AbsentError: If none is; it says how to get the data set.
         """
         for name in names:
             if (self.folder / name).exists():

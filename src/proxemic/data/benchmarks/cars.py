@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torchvision.datasets.utils import check_integrity
+
 from proxemic.data.benchmarks.annotations import Listed, official_sets
-from proxemic.data.benchmarks.archives import md5_of
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.extras import optional_dependency
 
 _ANNOTATIONS = OriginalFile("cars_annos.mat", md5="b407c6086d669747186bd1d764ff9dbc")
@@ -23,14 +23,14 @@ class Cars196(Benchmark):
     `cars_train`, `cars_test`, `devkit` and `cars_test_annos_withlabels.mat`, also within a folder `stanford_cars`.
 
     Args:
-        root: the folder of either layout.
-        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: which training classes validate.
-        check_counts: refuse a copy with missing images, other counts than the papers' or annotations of another
+        root: The folder of either layout.
+        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Which training classes validate.
+        check_counts: Refuse a copy with missing images, other counts than the papers' or annotations of another
             checksum than the published; otherwise a note says so.
 
     Raises:
-        ValueError: (on load) it is not there, not whole, or its annotations cannot be read.
+        ValueError: If (on load) it is not there, not whole, or its annotations cannot be read.
 
     Source: Krause et al., "3D Object Representations for Fine-Grained Categorization", 3dRR-13; split of Song et al.,
     "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
@@ -58,15 +58,11 @@ class Cars196(Benchmark):
 
     def read(self) -> Official:
         images = self.find("car_ims", "devkit", "stanford_cars/car_ims", "stanford_cars/devkit")
-        return self._read_pooled(images.parent) if images.name == "car_ims" else self._read_parts(images.parent)
-
-    def _read_pooled(self, folder: Path) -> Official:
-        listing = folder / "cars_annos.mat"
-        # car_ims/000001.jpg
-        pairs = list(_pairs(listing, "relative_im_path"))
-        return self._official(folder, pairs, listing, listing)
-
-    def _read_parts(self, folder: Path) -> Official:
+        folder = images.parent
+        if images.name == "car_ims":
+            listing = folder / "cars_annos.mat"
+            # car_ims/000001.jpg
+            return self._official(folder, list(_pairs(listing, "relative_im_path")), listing, listing)
         listing = next((place for place in folder.glob(f"*/{_TEST_LABELS.name}")), folder / _TEST_LABELS.name)
         pairs = []
         for part, annotations in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", listing)):
@@ -84,7 +80,7 @@ class Cars196(Benchmark):
             )
         rows = [Listed(path, label, test=label > len(names) // 2) for path, label in pairs]
         published = next(file.md5 for file in self.files if file.name == listing.name)
-        flaws = [] if md5_of(listing) == published else [f"{listing.name} is not the published one, by its MD5"]
+        flaws = [] if check_integrity(listing, published) else [f"{listing.name} is not the published one, by its MD5"]
         return official_sets(folder, rows, names, listing, flaws)
 
 

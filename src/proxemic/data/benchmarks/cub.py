@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 
 @dataclass(frozen=True)
@@ -14,13 +13,13 @@ class CUB200(Benchmark):
     """11,788 photographs of 200 species of birds: the first 100 train, the last 100 test.
 
     Args:
-        root: the folder with the extracted `CUB_200_2011`, or that folder.
-        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: which training classes validate.
-        check_counts: refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        root: The folder with the extracted `CUB_200_2011`, or that folder.
+        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Which training classes validate.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
     Raises:
-        ValueError: (on load) it is not there, not whole, or its annotation files contradict each other.
+        ValueError: If (on load) it is not there, not whole, or its annotation files contradict each other.
 
     Source: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", CNS-TR-2011-001; split of Song et al., "Deep Metric
     Learning via Lifted Structured Feature Embedding", CVPR 2016.

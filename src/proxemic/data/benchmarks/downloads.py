@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from filelock import FileLock
+from torchvision.datasets.utils import calculate_md5
 from tqdm import tqdm
 
 from proxemic import __version__
-from proxemic.data.benchmarks.archives import md5_of
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 5  # in a row that bring nothing new
@@ -41,11 +41,11 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
 
     Args:
         url: http:// or https:// address.
-        target: where to put it; its folder is made.
-        md5: its checksum, if there is one.
+        target: Where to put it; its folder is made.
+        md5: Its checksum, if there is one.
 
     Raises:
-        ValueError: it cannot be fetched or written, or has another checksum.
+        ValueError: If it cannot be fetched or written, or has another checksum.
 
     Example:
         >>> download("ftp://example.org/a.zip", Path("a.zip"))
@@ -181,8 +181,8 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
 def _start(response: HTTPResponse) -> int:
     if response.status != 206:
         return 0
-    told = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(told[1]) if told else -1
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(match[1]) if match else -1
 
 
 def _version(response: HTTPResponse) -> str:
@@ -194,10 +194,10 @@ def _version(response: HTTPResponse) -> str:
 def _finish(part: _Part, md5: str | None) -> None:
     with part.path.open("r+b") as file:  # Windows flushes writable files only
         os.fsync(file.fileno())
-    found = None if md5 is None else md5_of(part.path)
-    if found != md5:
+    actual = None if md5 is None else calculate_md5(part.path)
+    if actual != md5:
         part.path.unlink()
         part.note.unlink(missing_ok=True)
-        raise _Refused(f"what came is corrupted or another file, with MD5 {found} instead of {md5}, and was removed")
+        raise _Refused(f"what came is corrupted or another file, with MD5 {actual} instead of {md5}, and was removed")
     part.path.replace(part.target)
     part.note.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""FashionMNIST: small grey pictures of clothes."""
+"""FashionMNIST: small grey images of clothes."""
 
 import gzip
 import math
@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from torchvision.datasets.utils import check_integrity
 
-from proxemic.data.benchmarks.archives import md5_of
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.splits import check_fraction
 
 _NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _MIRROR = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -28,20 +28,20 @@ _MD5 = {
 
 @dataclass(frozen=True)
 class FashionMNIST(Benchmark):
-    """70,000 pictures, 28 by 28, of 10 kinds of clothes: for pictures of two-dimensional embeddings.
+    """70,000 images, 28 by 28, of 10 kinds of clothes: for plots of two-dimensional embeddings.
 
     The official splits have the same classes. By default they are parted as everywhere here: the first five classes of
     the training images train, the last five of the test images test.
 
     Args:
-        root: the folder of the four files, packed or not; torchvision's `FashionMNIST/raw` within it will do.
-        validation_fraction: part of the training classes (or images) held out for validation, 0 (none) to below 1.
-        split_seed: which of them validate.
-        check_counts: refuse files of other counts or checksums than the published; otherwise a note says so.
+        root: The folder of the four files, packed or not; torchvision's `FashionMNIST/raw` within it will do.
+        validation_fraction: Part of the training classes (or images) held out for validation, 0 (none) to below 1.
+        split_seed: Which of them validate.
+        check_counts: Refuse files of other counts or checksums than the published; otherwise a note says so.
         split: "classes" as above, or "images": the official splits, tested on classes that were trained on.
 
     Raises:
-        ValueError: (on load) a file is missing, cut short or not of this format.
+        ValueError: If (on load) a file is missing, cut short or not of this format.
 
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     2017.
@@ -80,31 +80,28 @@ class FashionMNIST(Benchmark):
             )
             note = "Official training images of the first five classes train, test images of the last five test."
             return super().arrange(Official(train, test), (note, *notes))
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
-            )
-        note = "The test classes were trained on (split is 'images'): a picture to look at, no judgement of retrieval."
+        check_fraction("validation_fraction", self.validation_fraction)
+        note = "The test classes were trained on (split is 'images'): a plot to look at, no judgement of retrieval."
         order = torch.randperm(len(official.train), generator=torch.Generator().manual_seed(self.split_seed))
         held = math.floor(len(order) * self.validation_fraction)
         validation = official.train.select(order[:held].sort().values) if held else None
         return Splits(official.train.select(order[held:].sort().values), validation, official.test, (note, *notes))
 
     def _read_part(self, part: str, flaws: list[str]) -> ImageSet:
-        pictures = self._read_file(f"{part}-images-idx3-ubyte", 3, flaws)
+        images = self._read_file(f"{part}-images-idx3-ubyte", 3, flaws)
         labels = self._read_file(f"{part}-labels-idx1-ubyte", 1, flaws)
-        if len(pictures) != len(labels) or set(labels.tolist()) != set(range(len(_NAMES))):
+        if len(images) != len(labels) or set(labels.tolist()) != set(range(len(_NAMES))):
             raise ValueError(
-                f"{self.folder} has {len(pictures):,} pictures and {len(labels):,} labels in its {part} files, of "
+                f"{self.folder} has {len(images):,} images and {len(labels):,} labels in its {part} files, of "
                 f"classes {sorted(set(labels.tolist()))}: a label for each of classes 0 to 9 is needed."
             )
-        return ImageSet(ArrayPixels(pictures), torch.from_numpy(labels.astype(np.int64)), _NAMES)
+        return ImageSet(ArrayPixels(images), torch.from_numpy(labels.astype(np.int64)), _NAMES)
 
     def _read_file(self, name: str, dimensions: int, flaws: list[str]) -> np.ndarray:
         folders = ("", "raw/", "FashionMNIST/raw/")
         path = self.find(*(f"{folder}{name}{ending}" for folder in folders for ending in (".gz", "")))
         published = next(file.md5 for file in self.files if file.name == f"{name}.gz")
-        if path.suffix == ".gz" and md5_of(path) != published:
+        if path.suffix == ".gz" and not check_integrity(path, published):
             flaws.append(f"{path.name} is not the published one, by its MD5")
         return _read_idx(path, dimensions)
 
@@ -124,5 +121,5 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray:
             f"{path} holds {len(content) - start:,} bytes, but announces {' x '.join(map(str, shape))}: it is cut "
             "short; delete it and fetch it again."
         )
-    # a copy, as the labels and pictures may be written to
+    # a copy, as the labels and images may be written to
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()

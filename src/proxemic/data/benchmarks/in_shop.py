@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 _HEADER = "image_name item_id evaluation_status"
 _STATUSES = ("train", "query", "gallery")
@@ -18,14 +17,14 @@ class InShop(Benchmark):
     Training images have no such role, and neither have those held out of them for validation: all ask and answer.
 
     Args:
-        root: the folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`
+        root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`
             and `Img`.
-        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: which training classes validate.
-        check_counts: refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Which training classes validate.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
     Raises:
-        ValueError: (on load) it is not there, not whole, or its annotation file contradicts itself.
+        ValueError: If (on load) it is not there, not whole, or its annotation file contradicts itself.
 
     Source: Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
     2016.

@@ -3,24 +3,25 @@
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from proxemic.data.benchmarks.archives import md5_of, unpack
-from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official
+from torchvision.datasets.utils import check_integrity
+
+from proxemic.data.benchmarks.archives import unpack
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official, OriginalFile
 from proxemic.data.benchmarks.downloads import download
-from proxemic.data.benchmarks.facts import OriginalFile
 
 
 def prepare(source: Benchmark, url: str | None = None) -> Official:
     """Unpack the original archives, fetching those that are not there, and check the whole of the data set.
 
     Args:
-        source: the data set, with the folder to make it in.
-        url: a mirror: the folder that holds the files under their original names, or the file itself if there is one.
+        source: The data set, with the folder to make it in.
+        url: A mirror: the folder that holds the files under their original names, or the file itself if there is one.
 
     Returns:
         The official splits.
 
     Raises:
-        ValueError: a file must be fetched by hand (it says where), cannot be fetched, or is damaged, or the data set
+        ValueError: If a file must be fetched by hand (it says where), cannot be fetched, or is damaged, or the data set
             is not whole.
     """
     _unpack(source)
@@ -43,7 +44,7 @@ def _unpack(source: Benchmark) -> None:
         archive = source.locate(file)
         if archive is None or file.tree is None or (archive.parent / file.tree).exists():
             continue
-        if file.md5 is not None and md5_of(archive) != file.md5:
+        if not check_integrity(archive, file.md5):
             raise ValueError(
                 f"{archive} is damaged, cut short or not the original, by its MD5: delete it and run {source.command}."
             )

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 _HEADER = "image_id class_id super_class_id path"
 _MOST_STRAYS = 0.01  # an item listed anew may be one class under two numbers; a shuffled file has nearly all astray
@@ -19,13 +18,13 @@ class StanfordOnlineProducts(Benchmark):
     """120,053 photographs of 22,634 products of 12 kinds, which `ImageSet.groups` numbers as the archive does, from 1.
 
     Args:
-        root: the folder with the extracted `Stanford_Online_Products`, or that folder.
-        validation_fraction: part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: which training classes validate.
-        check_counts: refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        root: The folder with the extracted `Stanford_Online_Products`, or that folder.
+        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Which training classes validate.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
     Raises:
-        ValueError: (on load) it is not there, not whole, or its annotation files contradict themselves.
+        ValueError: If (on load) it is not there, not whole, or its annotation files contradict themselves.
 
     Source: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 

@@ -1,1 +1,23 @@
-"""Embeddings on disk with what is known of their rows: safetensors, Parquet and NumPy files."""
+"""Files of embeddings, ours and those made elsewhere, with what is known of their rows.
+
+`read_embeddings` and `write_embeddings` take safetensors, Parquet and .npy files; `LabelledEmbeddings` is what they
+hold, and `RowLabels` the classes, names, and query and gallery flags of the rows. Nothing is ever unpickled.
+"""
+
+from proxemic.data.embeddings.files import (
+    LabelledEmbeddings,
+    check_embedding_name,
+    read_embeddings,
+    write_embeddings,
+)
+from proxemic.data.embeddings.labels import RowLabels, number_labels, read_labels
+
+__all__ = [
+    "LabelledEmbeddings",
+    "RowLabels",
+    "check_embedding_name",
+    "number_labels",
+    "read_embeddings",
+    "read_labels",
+    "write_embeddings",
+]

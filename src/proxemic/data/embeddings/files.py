@@ -62,10 +62,6 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
     ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
     ``sequence`` and ``category``; ``.npy`` the embeddings alone.
 
-    Args:
-        path: The file; its folder is made if it is not there.
-        content: What to write.
-
     Raises:
         ValueError: If the name ends in anything else, or in ``.npy`` where there is more than embeddings to keep.
         UserError: If it cannot be written.

@@ -1,7 +1,6 @@
 """How embeddings lie in .safetensors and Parquet files."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from proxemic.data.embeddings.labels import RowLabels, gather_notes, number_labels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.tables import NOTE_COLUMNS, read_notes
+from proxemic.data.tables import NOTE_COLUMNS, read_notes
 from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
@@ -38,7 +37,11 @@ def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows:
         part = parts.get(name)
         if part is not None:
             # Copies: safetensors refuses tensors that share memory, as flags from one table do.
-            tensors[name] = part.cpu().clone().contiguous() if isinstance(part, Tensor) else _to_bytes(part)
+            tensors[name] = (
+                part.cpu().clone().contiguous()
+                if isinstance(part, Tensor)
+                else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
+            )
     try:
         safetensors.torch.save_file(tensors, path)
     except SafetensorError as error:
@@ -86,18 +89,14 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _to_bytes(content: Sequence[str]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(content), "ascii"), dtype=torch.uint8)
-
-
 def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
     try:
-        found = json.loads(content.numpy().tobytes())
-        assert isinstance(found, list)
-        assert all(isinstance(text, str) for text in found)
+        texts = json.loads(content.numpy().tobytes())
+        assert isinstance(texts, list)
+        assert all(isinstance(text, str) for text in texts)
     except (ValueError, RecursionError, AssertionError, TypeError) as error:
         raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.") from error
-    return tuple(found)
+    return tuple(texts)
 
 
 def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.embeddings.npy import read_npy
-from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.tables import Note, read_notes
+from proxemic.data.row_groups import RowGroups, number_names
+from proxemic.data.tables import Note, read_notes
 
 __all__ = ["RowLabels", "gather_notes", "number_labels", "read_labels"]
 
@@ -111,24 +111,22 @@ def read_labels(path: str | Path) -> RowLabels:
     if not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
     if suffix != ".npy":
-        found = gather_notes(path, read_notes(path, needed=("label",)))
+        rows = gather_notes(path, read_notes(path, needed=("label",)))
     else:
         array = read_npy(path)
         if array.ndim != 1 or array.dtype.kind not in "iuU":
             raise ValueError(
                 f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
             )
-        found = number_labels([str(label) for label in array.tolist()])
-    if not found.count:
+        rows = number_labels([str(label) for label in array.tolist()])
+    if not rows.count:
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
-    return found
+    return rows
 
 
 def number_labels(names: Sequence[str]) -> RowLabels:
     """Number the class names given for each row in the sorted order of their text."""
-    class_names = tuple(sorted(set(names)))
-    number = {name: index for index, name in enumerate(class_names)}
-    return RowLabels(torch.tensor([number[name] for name in names], dtype=torch.int64), class_names)
+    return RowLabels(*number_names(names))
 
 
 def gather_notes(path: Path, notes: Iterable[Note]) -> RowLabels:

@@ -1,1 +1,22 @@
-"""Faces to train on and pairs of faces to verify: record files and packs of insightface, folders, LFW."""
+"""Faces: training sets and the pairs that models are verified on.
+
+`RecordFaces` and `FaceFolders` are sources to train on: insightface's record files, and one folder of images per
+identity. `read_verification_set`, `read_face_pack` and `read_lfw_pairs` give the `FacePairs` of published sets, without
+trusting the pickles that some of them are handed out as.
+"""
+
+from proxemic.data.faces.packs import read_face_pack
+from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
+from proxemic.data.faces.sources import FaceFolders, RecordFaces
+from proxemic.data.faces.verification_sets import VERIFICATION_SETS, VerificationSet, read_verification_set
+
+__all__ = [
+    "VERIFICATION_SETS",
+    "FaceFolders",
+    "FacePairs",
+    "RecordFaces",
+    "VerificationSet",
+    "read_face_pack",
+    "read_lfw_pairs",
+    "read_verification_set",
+]

@@ -12,18 +12,18 @@ from proxemic.data.pixels.base import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
 
 _FOLDS = 10
-_LARGEST = 4 * 2**30  # bytes; published packs have up to 0.2 GB
+_MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
 
 class EncodedPixels(Pixels):
-    """Pictures held in memory as PNG or JPEG files are, decoded when asked for.
+    """Images held in memory as PNG or JPEG files are, decoded when asked for.
 
     Args:
-        encoded: one file's content a picture.
-        names: what to call each in an error.
+        encoded: One file's content an image.
+        names: What to call each in an error.
 
     Raises:
-        UnreadableImageError: on access, when a picture cannot be decoded.
+        UnreadableImageError: If, on access, an image cannot be decoded.
 
     Example:
         >>> len(EncodedPixels([b"not an image"], ["lfw.bin, image 0"]))
@@ -44,22 +44,22 @@ class EncodedPixels(Pixels):
             raise UnreadableImageError(self.names[index], error.reason) from error
 
     def select(self, indices: Sequence[int]) -> "EncodedPixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         return EncodedPixels([self.encoded[index] for index in indices], [self.names[index] for index in indices])
 
 
 def read_face_pack(path: str | Path) -> FacePairs:
     """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
 
-    A pack is a pickle of `(images, same)`: encoded images, two a pair, and a bool a pair; its folds are ten blocks of
+    A pack is a pickle of `(images, same)`: two encoded images and one bool per pair; its folds are ten blocks of
     consecutive pairs. An image may also be a NumPy array of its bytes, the flags one of bools, and a flag one of its
     bools. Anything but these, lists, tuples, bytes, integers and bools is refused.
 
     Args:
-        path: the pack, of pickle protocol 2 to 5, written by Python 2 or 3.
+        path: The pack, of pickle protocol 2 to 5, written by Python 2 or 3.
 
     Raises:
-        ValueError: the file is missing, damaged, no pack, or asks for more than a pack needs.
+        ValueError: If the file is missing, damaged, no pack, or asks for more than a pack needs.
 
     Example:
         >>> import pickle, tempfile
@@ -72,25 +72,25 @@ def read_face_pack(path: str | Path) -> FacePairs:
     path = Path(path)
     try:
         size = path.stat().st_size
-        if size > _LARGEST:
-            raise ValueError(f"{path} has {size:,} bytes, but a pack has at most {_LARGEST:,}.")
+        if size > _MAX_BYTES:
+            raise ValueError(f"{path} has {size:,} bytes, but a pack has at most {_MAX_BYTES:,}.")
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
     try:
-        found = unpickle(content)
+        data = unpickle(content)
     except Refused as error:
         raise ValueError(
             f"{path} is refused: {error}, but a pack needs no more than protocols 2 to 5 write for lists, tuples, "
             "bytes, integers, bools and NumPy arrays of one dimension of uint8 or bool; if you trust where it comes "
             "from, write it anew with each image as bytes and each flag as a bool, by protocol 2 or later."
         ) from None
-    except (ValueError, IndexError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(
             f"{path} is damaged or no pickle of protocol 2 to 5 ({describe(error)}): fetch it again."
         ) from error
-    images, same = _checked(found, path)
-    numbers: dict[bytes, int] = {}  # of the first image that shows each picture
+    images, same = _checked(data, path)
+    numbers: dict[bytes, int] = {}  # of the first image with each content
     for number, image in enumerate(images):
         numbers.setdefault(image, number)
     places = {image: place for place, image in enumerate(numbers)}
@@ -101,21 +101,24 @@ def read_face_pack(path: str | Path) -> FacePairs:
     return FacePairs(pixels, indices[0::2], indices[1::2], torch.tensor(same), folds)
 
 
-def _checked(found: object, path: Path) -> tuple[list[bytes], list[bool]]:
+def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
     same: Sequence[object]
-    match found:
+    match data:
         case ([*images], [*same] | Array(Kind.BOOL, same)):
             pass
         case _:
             raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
     if not same or len(images) != 2 * len(same):
         raise ValueError(
-            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images a flag, and a flag."
+            f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and at "
+            "least one flag."
         )
-    encoded: list[bytes] = []
+    encoded: list[bytes | bytearray] = []
     for place, image in enumerate(images):
         match image:
-            case bytes(content) | Array(Kind.UINT8, content):
+            case bytes() | bytearray():
+                encoded.append(image)
+            case Array(Kind.UINT8, content):
                 encoded.append(content)
             case _:
                 raise ValueError(
@@ -125,7 +128,9 @@ def _checked(found: object, path: Path) -> tuple[list[bytes], list[bool]]:
     for place, flag in enumerate(same):
         if not isinstance(flag, int) or flag not in (0, 1):
             raise ValueError(f"{path}: flag {place}, counted from 0, is {_name(flag)}, but it must be a bool.")
-    return encoded, [bool(flag) for flag in same]
+    # A bytearray is copied once, however often the file refers to it.
+    copies = {identity: bytes(content) for identity, content in {id(content): content for content in encoded}.items()}
+    return [copies[id(content)] for content in encoded], [bool(flag) for flag in same]
 
 
 def _name(value: object) -> str:

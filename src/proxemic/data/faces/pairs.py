@@ -12,8 +12,8 @@ from torch import Tensor
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
+from proxemic.data.sources.listing import first_few
 
-_NAMED = 3  # examples a message gives before it only counts
 _NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"
 _SAME = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NUMBER}")
 _DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
@@ -21,14 +21,14 @@ _DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Pictures, and the pairs of them to judge.
+    """Images, and the pairs of them to judge.
 
     Args:
-        pixels: the pictures, each once.
-        first: index of one picture of each pair.
-        second: index of the other.
-        same: whether the two show one person.
-        folds: the fold of each pair, from 0.
+        pixels: The images, each once.
+        first: Index of one image of each pair.
+        second: Index of the other.
+        same: Whether the two show one person.
+        folds: The fold of each pair, from 0.
 
     Example:
         >>> import numpy as np
@@ -49,7 +49,7 @@ class FacePairs:
         return len(self.same)
 
     def images(self) -> ImageSet:
-        """The pictures in one class without a name, as pairs do not say who is shown: what an embedder takes."""
+        """The images in one class without a name, as pairs do not say who is shown: what an embedder takes."""
         return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 
@@ -57,16 +57,16 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     r"""Read `pairs.txt`, `pairsDevTrain.txt` or `pairsDevTest.txt` of Labeled Faces in the Wild.
 
     The first line is `folds count`, or `count` alone for one fold. Each fold has `count` lines `name n1 n2` (one
-    person), then `count` lines `name1 n1 name2 n2` (two people); picture n of a person is `name/name_000n.jpg`. A
-    picture that several pairs share is listed once.
+    person), then `count` lines `name1 n1 name2 n2` (two people); image n of a person is `name/name_000n.jpg`. A
+    image that several pairs share is listed once.
 
     Args:
-        path: the list.
-        root: folder of the pictures; None leaves their paths relative, and unchecked.
-        suffix: of the pictures' names.
+        path: The list.
+        root: Folder of the images; None leaves their paths relative, and unchecked.
+        suffix: Of the images' names.
 
     Raises:
-        ValueError: the list is missing, malformed, or not as long as its first line says; or pictures are missing.
+        ValueError: If the list is missing, malformed, or not as long as its first line says; or images are missing.
 
     Source: Huang et al., Labeled Faces in the Wild, 2007.
 
@@ -85,10 +85,10 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     number, header = next(lines, (1, ""))
     if not re.fullmatch(r"([1-9][0-9]{0,8}\s+)?[1-9][0-9]{0,8}", header):
         raise ValueError(f"{path}, line {number}: {header!r} is neither `folds count` nor `count`, as LFW lists begin.")
-    *several, count = map(int, header.split())
-    folds = several[0] if several else 1
+    *folds_given, count = map(int, header.split())
+    folds = folds_given[0] if folds_given else 1
 
-    places: dict[str, int] = {}  # of each picture, in order of appearance
+    places: dict[str, int] = {}  # of each image, in order of appearance
     pairs: list[tuple[int, int]] = []
     for number, line in lines:
         fold, pair = divmod(len(pairs), 2 * count)
@@ -107,8 +107,8 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     if root is not None:
         missing = [name for name in names if not (root / name).is_file()]
         if missing:
-            named = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
-            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {named}.")
+            examples = first_few(missing)
+            raise ValueError(f"{root} lacks {len(missing):,} of the {len(names):,} images of {path}: {examples}.")
     indices = torch.tensor(pairs)
     order = torch.arange(len(pairs))
     paths = [Path(name) if root is None else root / name for name in names]
@@ -127,15 +127,15 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
-    """The two pictures of a line, without suffix."""
+    """The two images of a line, without suffix."""
     wanted, other = (_SAME, _DIFFERENT) if same else (_DIFFERENT, _SAME)
-    found = wanted.fullmatch(line)
-    if not found:
+    match = wanted.fullmatch(line)
+    if not match:
         if not other.fullmatch(line):
             raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
         kinds = ("one person", "two people") if same else ("two people", "one person")
         raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress} pairs of {kinds[0]}.")
-    names = (found[1], found[2], found[1], found[3]) if same else found.groups()
+    names = (match[1], match[2], match[1], match[3]) if same else match.groups()
     if not same and names[0] == names[2]:
         raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
     first, second = (f"{name}/{name}_{int(number):04}" for name, number in (names[:2], names[2:]))

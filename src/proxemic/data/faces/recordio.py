@@ -40,12 +40,12 @@ class RecordIndex:
     """Where the records of a file are, in the order of their keys, and their labels.
 
     Args:
-        path: the `.rec`.
-        keys: what the `.idx` calls each, ascending.
-        starts: the byte at which each begins.
-        ends: the byte after its last.
-        labels: its first two labels, NaN for what it lacks.
-        several: whether its labels follow the header, as those of records that hold no image do.
+        path: The `.rec`.
+        keys: What the `.idx` calls each, ascending.
+        starts: The byte at which each begins.
+        ends: The byte after its last.
+        labels: Its first two labels, NaN for what it lacks.
+        labels_follow: Whether its labels follow the header, as those of records that hold no image do.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class RecordIndex:
     starts: Int64[np.ndarray, " records"]
     ends: Int64[np.ndarray, " records"]
     labels: Float32[np.ndarray, "records 2"]
-    several: np.ndarray
+    labels_follow: np.ndarray
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -68,13 +68,13 @@ class RecordPixels(Pixels):
     """Images in a RecordIO file, read and decoded when asked for; the file is not held open, so any process may ask.
 
     Args:
-        path: the `.rec`.
-        keys: what to call each record in an error.
-        starts: the byte at which each begins.
-        ends: the byte after its last.
+        path: The `.rec`.
+        keys: What to call each record in an error.
+        starts: The byte at which each begins.
+        ends: The byte after its last.
 
     Raises:
-        UnreadableImageError: on access, when a record is not there any more or its image cannot be decoded.
+        UnreadableImageError: If, on access, a record is not there any more or its image cannot be decoded.
 
     Example:
         >>> number = np.array([0])
@@ -111,7 +111,7 @@ class RecordPixels(Pixels):
         return EncodedPixels([content[_HEADER.size + 4 * count :]], [name])[0]
 
     def select(self, indices: Sequence[int]) -> "RecordPixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
         return RecordPixels(self.path, self.keys[chosen], self.starts[chosen], self.ends[chosen])
 
@@ -122,10 +122,10 @@ def read_record_index(path: Path) -> RecordIndex:
     The records must fill the file without a gap: an index or a file that is cut short, or one of another file, shows.
 
     Args:
-        path: the `.rec`; the `.idx` lies beside it, with a line `key<tab>offset` a record, or with spaces between.
+        path: The `.rec`; the `.idx` lies beside it, with a line `key<tab>offset` a record, or with spaces between.
 
     Raises:
-        ValueError: a file is missing, or the two are damaged, cut short, or do not belong together.
+        ValueError: If a file is missing, or the two are damaged, cut short, or do not belong together.
 
     Example:
         >>> import tempfile
@@ -147,12 +147,12 @@ def read_record_index(path: Path) -> RecordIndex:
     if starts[0] != 0 or starts[-1] + _FRAME.size + _HEADER.size > size:
         _refuse(path, f"its index goes from byte {starts[0]:,} to {starts[-1]:,}, but it has {size:,}, from 0")
     ends = np.append(starts[1:], size)
-    labels, several = np.full((len(keys), 2), np.nan, np.float32), np.zeros(len(keys), bool)
+    labels, labels_follow = np.full((len(keys), 2), np.nan, np.float32), np.zeros(len(keys), bool)
     for first in tqdm(range(0, len(keys), _TOGETHER), f"reading {path.name}", leave=False, disable=None):
         chunk = slice(first, first + _TOGETHER)
-        _read_headers(path, words, keys[chunk], starts[chunk], ends[chunk], labels[chunk], several[chunk])
+        _read_headers(path, words, keys[chunk], starts[chunk], ends[chunk], labels[chunk], labels_follow[chunk])
     order = np.argsort(keys, kind="stable")
-    return RecordIndex(path, keys[order], starts[order], ends[order], labels[order], several[order])
+    return RecordIndex(path, keys[order], starts[order], ends[order], labels[order], labels_follow[order])
 
 
 def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.ndarray, " records"]]:
@@ -183,30 +183,30 @@ def _read_headers(
     starts: Int64[np.ndarray, " chunk"],
     ends: Int64[np.ndarray, " chunk"],
     labels: Float32[np.ndarray, "chunk 2"],
-    several: np.ndarray,
+    labels_follow: np.ndarray,
 ) -> None:
     """Check the frames of records, and fill in their labels."""
     # The smallest record has eight words; labels are the two after it, which the last record may lack.
     places = np.minimum(starts[:, None] // 4 + np.arange(10), len(words) - 1)
     heads = np.asarray(words[places])
     kind, length, count = heads[:, 1] >> 29, (heads[:, 1] & _LENGTH).astype(np.int64), heads[:, 2].astype(np.int64)
-    found = np.ascontiguousarray(heads).view("<f4")
-    several[:] = count > 0
-    labels[:, 0] = np.where(several, found[:, 8], found[:, 3])
-    labels[:, 1] = np.where(count > 1, found[:, 9], np.nan)
+    floats = np.ascontiguousarray(heads).view("<f4")
+    labels_follow[:] = count > 0
+    labels[:, 0] = np.where(labels_follow, floats[:, 8], floats[:, 3])
+    labels[:, 1] = np.where(count > 1, floats[:, 9], np.nan)
     whole = (heads[:, 0] == _MAGIC) & (kind == _WHOLE) & (starts + _FRAME.size + (length + 3) // 4 * 4 == ends)
     sound = whole & (length >= _HEADER.size + 4 * count)
     for place in (~sound).nonzero()[0].tolist():  # few, or an error at once
         try:
             content = _content(words[starts[place] // 4 : ends[place] // 4].tobytes())
             count, label, *_ = _HEADER.unpack_from(content)
-            given = struct.unpack_from(f"<{min(count, 2)}f", content, _HEADER.size) if count else (label,)
+            stored = struct.unpack_from(f"<{min(count, 2)}f", content, _HEADER.size) if count else (label,)
             if len(content) < _HEADER.size + 4 * count:
                 raise ValueError("it is shorter than its labels")
         except (ValueError, struct.error) as error:
             why = describe(error) if isinstance(error, ValueError) else "it is too short"
             _refuse(path, f"record {keys[place]} at byte {starts[place]:,} is none: {why}")
-        several[place], labels[place] = count > 0, (*given, np.nan)[:2]
+        labels_follow[place], labels[place] = count > 0, (*stored, np.nan)[:2]
 
 
 def _content(raw: bytes) -> bytes:

@@ -15,7 +15,7 @@ from proxemic.data.pixels.base import FilePixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.image_folder import anything_to_find
 from proxemic.data.sources.listing import ENDINGS
-from proxemic.data.splits import hold_out
+from proxemic.data.splits import check_fraction, hold_out
 from proxemic.files import readable
 
 _LARGEST = 2**24  # the whole numbers up to it are float32s
@@ -23,13 +23,7 @@ _LARGEST = 2**24  # the whole numbers up to it are float32s
 
 @dataclass(frozen=True)
 class _Faces(ImageSource):
-    """Identities, all of which are trained on but for those that validate.
-
-    Args:
-        root: the folder.
-        validation_fraction: part of the identities held out for validation, 0 (none) to below 1.
-        split_seed: which identities are held out.
-    """
+    """Identities, all of which are trained on but for those that validate."""
 
     judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
@@ -38,10 +32,7 @@ class _Faces(ImageSource):
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}, but it must be at least 0 and below 1."
-            )
+        check_fraction("validation_fraction", self.validation_fraction)
 
     @property
     def has_test(self) -> bool:
@@ -80,12 +71,12 @@ class RecordFaces(_Faces):
     header of every record is read.
 
     Args:
-        root: the folder.
-        validation_fraction: part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: which identities are held out.
+        root: The folder.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: Which identities are held out.
 
     Raises:
-        ValueError: the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
+        ValueError: If the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
 
     Source: insightface, `recognition/arcface_torch/dataset.py` (`MXFaceDataset`).
 
@@ -115,15 +106,15 @@ class RecordFaces(_Faces):
 
 @dataclass(frozen=True)
 class FaceFolders(_Faces):
-    """Images of faces in one folder an identity; they are listed, not opened, as there may be millions.
+    """Images of faces in one folder per identity; they are listed, not opened, as there may be millions.
 
     Args:
-        root: the folder of the identities' folders.
-        validation_fraction: part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: which identities are held out.
+        root: The folder of the identities' folders.
+        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        split_seed: Which identities are held out.
 
     Raises:
-        ValueError: the fraction is out of range, or (on load) there are no images or a single identity.
+        ValueError: If the fraction is out of range, or (on load) there are no images or a single identity.
 
     Example:
         >>> import tempfile
@@ -168,7 +159,7 @@ def _is_image(entry: "os.DirEntry[str]") -> bool:
 
 def _image_records(index: RecordIndex) -> np.ndarray:
     """Which records hold images."""
-    if index.keys[0] != 0 or not index.several[0]:
+    if index.keys[0] != 0 or not index.labels_follow[0]:
         return np.arange(len(index))
     end = float(index.labels[0, 0])
     if _LARGEST <= end < math.inf:
@@ -182,30 +173,30 @@ def _image_records(index: RecordIndex) -> np.ndarray:
     return np.arange(1, int(end))
 
 
-def _end_of_images(said: int, bare: np.ndarray) -> int:
+def _end_of_images(rounded: int, bare: np.ndarray) -> int:
     """The first record after the images: the header has its number as a float32, which may be rounded.
 
     Args:
-        said: the number there, off by up to a part in 2**24.
-        bare: which records hold no image; those of identities follow the images.
+        rounded: The number there, off by up to a part in 2**24.
+        bare: Which records hold no image; those of identities follow the images.
     """
-    slack = said // _LARGEST
-    near = bare[said - slack : said + slack]
-    return said - slack + int(near.argmax() if near.any() else len(near))
+    slack = rounded // _LARGEST
+    near = bare[rounded - slack : rounded + slack]
+    return rounded - slack + int(near.argmax() if near.any() else len(near))
 
 
-def _check_property(path: Path, found: int) -> None:
+def _check_property(path: Path, identities: int) -> None:
     if not path.exists():
         return
     try:
-        said = int(path.read_text(encoding="ascii").split(",")[0])
+        expected = int(path.read_text(encoding="ascii").split(",")[0])
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{path} does not begin with a number of identities, as 85742,112,112 does ({describe(error)}): mend or "
             "remove it."
         ) from error
-    if said != found:
+    if expected != identities:
         raise ValueError(
-            f"{path} says that there are {said:,} identities, but the records are of {found:,}: get the files again, "
-            "or remove it if the records are right."
+            f"{path} says that there are {expected:,} identities, but the records are of {identities:,}: get the files "
+            "again, or remove it if the records are right."
         )

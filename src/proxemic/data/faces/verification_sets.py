@@ -12,12 +12,7 @@ PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
 
 @dataclass(frozen=True)
 class VerificationSet:
-    """A published set of pairs, in ten folds.
-
-    Args:
-        title: its name in print.
-        pairs: how many it has, half of them of one person.
-    """
+    """A published set of pairs, in ten folds."""
 
     title: str
     pairs: int
@@ -37,15 +32,12 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     """Read a set of pairs, a pack where there is one; LFW also from its own images and list.
 
     Args:
-        name: one of `VERIFICATION_SETS`.
-        folder: holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
+        name: One of `VERIFICATION_SETS`.
+        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
             .jpg, in .jpeg or in .png.
 
-    Returns:
-        The pairs, and notes for the user: whether there are not as many as were published.
-
     Raises:
-        ValueError: there is no set of that name, it is not in the folder, or it is damaged or refused.
+        ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
 
     Example:
         >>> read_verification_set("lfw", "faces_emore")
@@ -60,7 +52,7 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     if pack.exists():
         source, pairs = pack, read_face_pack(pack)
     elif name == "lfw" and pairs_list.exists() and images.is_dir():
-        suffix = next((each for each in _SUFFIXES if any(images.glob(f"*/*_0001{each}"))), _SUFFIXES[0])
+        suffix = next((ending for ending in _SUFFIXES if any(images.glob(f"*/*_0001{ending}"))), _SUFFIXES[0])
         source, pairs = pairs_list, read_lfw_pairs(pairs_list, images, suffix=suffix)
     else:
         other = ", and no pairs.txt with a folder lfw of images" if name == "lfw" else ""

@@ -1,4 +1,4 @@
-"""Pixel stores: where the pictures of an image set lie until they are needed."""
+"""Pixel stores: where the images of an image set lie until they are needed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from proxemic.data.pixels.reading import UnreadableImageError, read_image
-from proxemic.data.sources.tables import Box
+from proxemic.data.tables import Box
 from proxemic.files import readable
 
 
 class Pixels(ABC):
-    """A sequence of pictures, each a PIL image of mode L or RGB."""
+    """A sequence of images, each a PIL image of mode L or RGB."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -24,14 +24,14 @@ class Pixels(ABC):
 
     @abstractmethod
     def select(self, indices: Sequence[int]) -> "Pixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
 
 
 class ArrayPixels(Pixels):
-    """Grey pictures of one size, held in memory.
+    """Grey images of one size, held in memory.
 
     Args:
-        array: one picture a row, 0 (black) to 255 (white).
+        array: One image a row, 0 (black) to 255 (white).
 
     Example:
         >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
@@ -49,7 +49,7 @@ class ArrayPixels(Pixels):
         return Image.fromarray(self.array[index])
 
     def select(self, indices: Sequence[int]) -> "ArrayPixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         return ArrayPixels(self.array[np.asarray(indices, dtype=np.int64)])
 
 
@@ -57,13 +57,13 @@ class FilePixels(Pixels):
     """Image files, opened when asked for, and prepared by `read_image`.
 
     Args:
-        paths: one file a picture.
-        boxes: x_1, y_1, x_2 and y_2 of the part of the file that each picture is, in pixels of the upright picture
-            that `read_image` gives, or None for all of it; None where every picture is a whole file.
+        paths: One file per image.
+        boxes: x_1, y_1, x_2 and y_2 of the part of the file that each image is, in pixels of the upright image
+            that `read_image` gives, or None for all of it; None where every image is a whole file.
 
     Raises:
-        ValueError: there is not one box a path.
-        UnreadableImageError: on access, when a file is missing or cannot be decoded, or its box leaves the picture.
+        ValueError: If there is not one box per path.
+        UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box leaves the image.
 
     Example:
         >>> len(FilePixels([Path("cat.png"), Path("dog.jpg")]))
@@ -76,44 +76,44 @@ class FilePixels(Pixels):
         self.paths = tuple(paths)
         self.boxes: tuple[Box | None, ...] = (None,) * len(self.paths) if boxes is None else tuple(boxes)
         if len(self.boxes) != len(self.paths):
-            raise ValueError(f"boxes has {len(self.boxes)} entries but paths {len(self.paths)}: give one a picture.")
+            raise ValueError(f"boxes has {len(self.boxes)} entries but paths {len(self.paths)}: give one per image.")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
-        picture = read_image(self.paths[index])
+        image = read_image(self.paths[index])
         try:
-            return crop(picture, self.boxes[index])
+            return crop(image, self.boxes[index])
         except ValueError as error:
             raise UnreadableImageError(self.paths[index], str(error)) from error
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The path of each picture, with its box where it has one."""
+        """The path of each image, with its box where it has one."""
         return tuple(
             readable(path) + ("" if box is None else f" {box}")
             for path, box in zip(self.paths, self.boxes, strict=True)
         )
 
     def select(self, indices: Sequence[int]) -> "FilePixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
 
 
-def crop(picture: Image.Image, box: Box | None) -> Image.Image:
-    """Cut a box out of an upright picture, or leave it whole.
+def crop(image: Image.Image, box: Box | None) -> Image.Image:
+    """Cut a box out of an upright image, or leave it whole.
 
     Raises:
-        ValueError: the box leaves the picture.
+        ValueError: If the box leaves the image.
     """
     if box is None:
-        return picture
-    check_box(box, picture.size)
-    return picture.crop(box)
+        return image
+    check_box(box, image.size)
+    return image.crop(box)
 
 
 def check_box(box: Box, size: tuple[int, int]) -> None:
-    """Raise `ValueError` where a box leaves a picture of this width and height."""
+    """Raise `ValueError` where a box leaves an image of this width and height."""
     if box[2] > size[0] or box[3] > size[1]:
-        raise ValueError(f"its box {box} leaves the upright picture, {size[0]} x {size[1]} pixels")
+        raise ValueError(f"its box {box} leaves the upright image, {size[0]} x {size[1]} pixels")

@@ -1,4 +1,4 @@
-"""Decoded pictures in one file that is mapped into memory: opened in an instant, shared by all worker processes."""
+"""Decoded images in one file that is mapped into memory: opened in an instant, shared by all worker processes."""
 
 import os
 import struct
@@ -11,13 +11,13 @@ from jaxtyping import Int64
 from PIL import Image
 
 from proxemic.data.pixels.base import FilePixels
-from proxemic.data.sources.tables import Box
+from proxemic.data.tables import Box
 from proxemic.files import write_atomically
 
-# Header, raw pixels of all pictures, and a table of height, width and channels, by which each picture is found. The
-# table comes last, as sizes are known only once a picture is decoded, and in the same file, as two cannot be renamed
+# Header, raw pixels of all images, and a table of height, width and channels, by which each image is found. The
+# table comes last, as sizes are known only once an image is decoded, and in the same file, as two cannot be renamed
 # at once.
-_HEADER = struct.Struct("<16sQQI")  # name of the format, pictures, bytes of pixels, checksum of the table
+_HEADER = struct.Struct("<16sQQI")  # name of the format, images, bytes of pixels, checksum of the table
 _FORMAT = b"proxemic pixels1"
 _ROW = np.dtype(("<u4", (3,)))
 
@@ -28,11 +28,11 @@ class PixelFile:
     A pickle of it holds its name alone: a worker maps the same memory again, however it is started.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        ValueError: it is damaged, cut short or something else. The pixels themselves are not looked at.
-        OSError: it is missing or cannot be read.
+        ValueError: If it is damaged, cut short or something else. The pixels themselves are not looked at.
+        OSError: If it is missing or cannot be read.
 
     Example:
         >>> import tempfile
@@ -62,22 +62,18 @@ class PixelFile:
         return len(self._bytes)
 
     def read(self, place: int) -> Image.Image:
-        """Give the picture at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
+        """Give the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
         height, width, channels = self._shapes[place].tolist()
         end = int(self._ends[place])
         flat = self._bytes[end - height * width * channels : end]
         return Image.fromarray(flat.reshape((height, width) if channels == 1 else (height, width, channels)))
 
 
-def write_pixels(path: Path, pictures: Iterable[Image.Image]) -> None:
-    """Write pictures of mode L or RGB, one at a time, to a file that is whole or not there.
-
-    Args:
-        path: the file; it replaces one of that name, which processes that have it open go on reading.
-        pictures: the pictures; none but the one being written is kept.
+def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
+    """Write images of mode L or RGB, one at a time, to a file that is whole or not there.
 
     Raises:
-        UserError: it cannot be written, above all because the disk is full.
+        UserError: If it cannot be written, above all because the disk is full.
 
     Example:
         >>> import tempfile
@@ -89,9 +85,9 @@ def write_pixels(path: Path, pictures: Iterable[Image.Image]) -> None:
     shapes: list[tuple[int, int, int]] = []
     with write_atomically(path) as temporary, temporary.open("wb") as file:
         file.write(bytes(_HEADER.size))
-        for picture in pictures:
-            shapes.append((picture.height, picture.width, len(picture.getbands())))
-            file.write(picture.tobytes())
+        for image in images:
+            shapes.append((image.height, image.width, len(image.getbands())))
+            file.write(image.tobytes())
         length = file.tell() - _HEADER.size
         table = np.array(shapes, dtype="<u4").tobytes()
         file.write(table)
@@ -99,15 +95,15 @@ def write_pixels(path: Path, pictures: Iterable[Image.Image]) -> None:
         file.write(_HEADER.pack(_FORMAT, len(shapes), length, zlib.crc32(table)))
 
 
-def _read_shapes(path: Path) -> Int64[np.ndarray, "pictures 3"]:
+def _read_shapes(path: Path) -> Int64[np.ndarray, "images 3"]:
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size or not header.startswith(_FORMAT):
             raise ValueError(f"{path} is no file of decoded images.")
         _, count, length, checksum = _HEADER.unpack(header)
-        expected, found = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
-        if found != expected:
-            raise ValueError(f"{path} has {found:,} bytes, but by its header it must have {expected:,}.")
+        expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
+        if size != expected:
+            raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
         file.seek(_HEADER.size + length)
         table = file.read()
     shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)
@@ -117,16 +113,16 @@ def _read_shapes(path: Path) -> Int64[np.ndarray, "pictures 3"]:
 
 
 class CachedPixels(FilePixels):
-    """Image files whose pictures are read, decoded and shrunk as they are, from a cache that `cache_images` keeps.
+    """Image files whose images are read, decoded and shrunk as they are, from a cache that `cache_images` keeps.
 
     Args:
-        file: the cache.
-        places: where in it each picture is.
-        paths: the image file that each picture came from; it is not opened.
-        boxes: the part of it that the picture is, as in `FilePixels`; it was cut out before.
+        file: The cache.
+        places: Where in it each image is.
+        paths: The image file that each image came from; it is not opened.
+        boxes: The part of it that the image is, as in `FilePixels`; it was cut out before.
 
     Raises:
-        ValueError: the parts do not fit together.
+        ValueError: If the parts do not fit together.
 
     Example:
         >>> import tempfile
@@ -140,7 +136,7 @@ class CachedPixels(FilePixels):
     def __init__(
         self,
         file: PixelFile,
-        places: Int64[np.ndarray, " pictures"],
+        places: Int64[np.ndarray, " images"],
         paths: Sequence[Path],
         boxes: Sequence[Box | None] | None = None,
     ) -> None:
@@ -148,10 +144,10 @@ class CachedPixels(FilePixels):
         self.file = file
         self.places = places
         if len(self.places) != len(self.paths):
-            raise ValueError(f"places has {len(self.places)} entries but paths {len(self.paths)}: give one a picture.")
+            raise ValueError(f"places has {len(self.places)} entries but paths {len(self.paths)}: give one per image.")
         if len(self.places) and not 0 <= self.places.min() <= self.places.max() < len(file):
             raise ValueError(
-                f"places go from {self.places.min()} to {self.places.max()}, but {file.path} has {len(file)} pictures, "
+                f"places go from {self.places.min()} to {self.places.max()}, but {file.path} has {len(file)} images, "
                 "from 0."
             )
 
@@ -159,7 +155,7 @@ class CachedPixels(FilePixels):
         return self.file.read(int(self.places[index]))
 
     def select(self, indices: Sequence[int]) -> "CachedPixels":
-        """Keep the pictures at `indices`, in that order."""
+        """Keep the images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
         whole = super().select(chosen.tolist())
         return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

@@ -1,4 +1,4 @@
-"""One picture, from a file or from memory, as training and evaluation see it."""
+"""One image, from a file or from memory, as training and evaluation see it."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from proxemic.files import readable
 with optional_dependency("train"):
     from filelock import FileLock
 
-Picture = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
+ImageInput = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """What `read_image` takes."""
 
 _MODES = ("L", "RGB")
@@ -34,17 +34,17 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ON_THE_SIDE = (5, 6, 7, 8)
-_PIXELS_AT_ONCE = 180_000_000  # one picture of the largest size that Pillow opens
+_PIXELS_AT_ONCE = 180_000_000  # one image of the largest size that Pillow opens
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
-_HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-pictures.lock"
+_HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
 
 
 class UnreadableImageError(ValueError):
     """A file that cannot be decoded as an image.
 
     Args:
-        path: the file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
-        reason: what the decoder said.
+        path: The file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
+        reason: What the decoder said.
 
     Example:
         >>> str(UnreadableImageError("cat.png", "truncated file"))
@@ -62,19 +62,19 @@ class UnreadableImageError(ValueError):
         return f"{readable(self.path)} cannot be read as an image: {self.reason.rstrip('.')}."
 
 
-def read_image(picture: Picture) -> Image.Image:
-    """Prepare a picture exactly as training and evaluation see it: upright, opaque, 8 bits, of mode L or RGB.
+def read_image(image: ImageInput) -> Image.Image:
+    """Prepare an image exactly as training and evaluation see it: upright, opaque, 8 bits, of mode L or RGB.
 
-    The picture is turned upright by its EXIF tag, transparency is flattened on white, and 16 bits become 8. A picture
+    The image is turned upright by its EXIF tag, transparency is flattened on white, and 16 bits become 8. An image
     that was prepared before is returned as it is.
 
     Args:
-        picture: the path of a file; the content of a file as bytes; a PIL image; or a NumPy array `[H, W]` or
+        image: The path of a file; the content of a file as bytes; a PIL image; or a NumPy array `[H, W]` or
             `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels are grey, grey and alpha, RGB, or RGB and alpha.
 
     Raises:
-        UnreadableImageError: the file is missing, is no regular file, or cannot be decoded.
-        ValueError: picture is something else.
+        UnreadableImageError: If the file is missing, is no regular file, or cannot be decoded.
+        ValueError: If image is something else.
 
     Example:
         >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
@@ -82,47 +82,44 @@ def read_image(picture: Picture) -> Image.Image:
         >>> read_image(np.zeros((2, 4), dtype=np.uint16)).mode
         'L'
     """
-    if isinstance(picture, Image.Image):
+    if isinstance(image, Image.Image):
         # An opened file may know more of itself than its info says.
-        if picture.mode in _MODES and not picture.info and type(picture) is Image.Image:
-            return picture
+        if image.mode in _MODES and not image.info and type(image) is Image.Image:
+            return image
         try:
-            return prepare(picture)
+            return prepare(image)
         except Exception as error:  # opened, but not yet decoded: as in `open_image`
-            raise UnreadableImageError(getattr(picture, "filename", "") or "picture", describe(error)) from error
-    if isinstance(picture, np.ndarray):
-        return prepare(_from_array(picture))
-    if not isinstance(picture, str | os.PathLike | bytes):
+            raise UnreadableImageError(getattr(image, "filename", "") or "image", describe(error)) from error
+    if isinstance(image, np.ndarray):
+        return prepare(_from_array(image))
+    if not isinstance(image, str | os.PathLike | bytes):
         raise ValueError(
-            f"picture is of type {type(picture).__name__}, but it must be a path, the bytes of a file, a PIL image or "
+            f"image is of type {type(image).__name__}, but it must be a path, the bytes of a file, a PIL image or "
             "a NumPy array."
         )
-    with open_image(picture) as image:
-        return prepare(image)
+    with open_image(image) as opened:
+        return prepare(opened)
 
 
 @contextmanager
 def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     """Open a file, or the content of one, whose pixels are not yet decoded.
 
-    While the context is entered, the picture counts among those that the threads of the process hold at once: the next
-    one waits where they have too many pixels together, however many threads there are. Pictures of more than 90 million
+    While the context is entered, the image counts among those that the threads of the process hold at once: the next
+    one waits where they have too many pixels together, however many threads there are. Images of more than 90 million
     pixels are decoded one after the other, however many processes there are.
 
-    Args:
-        file: the path, or the content.
-
     Raises:
-        UnreadableImageError: the file is missing, is no regular file, or what is done in the context fails.
+        UnreadableImageError: If the file is missing, is no regular file, or what is done in the context fails.
     """
-    name = f"picture of {len(file):,} bytes" if isinstance(file, bytes) else Path(file)
+    name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else Path(file)
     try:
         with (
             _open(file) as opened,
             Image.open(opened) as image,
             _BUDGET.take(image.width * image.height),
             _alone(image.width * image.height),
-            closing(image),  # it gives its pixels back before the next picture takes as many
+            closing(image),  # it gives its pixels back before the next image takes as many
         ):
             yield image
     # Pillow's decoders raise whatever the parser of the format raises: OSError, SyntaxError, struct.error, ...
@@ -131,7 +128,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
 
 
 def prepare(image: Image.Image) -> Image.Image:
-    """Make an opened picture what `read_image` gives; errors are those of the decoder."""
+    """Make an opened image what `read_image` gives; errors are those of the decoder."""
     image.load()  # the tag may follow the pixels
     turn = _TURNS.get(_orientation(image))
     prepared = _flatten(image if turn is None else image.transpose(turn))
@@ -146,12 +143,12 @@ def examine(path: Path) -> tuple[str, tuple[int, int]]:
         Its format, and its width and height when it is upright.
 
     Raises:
-        UnreadableImageError: as `read_image`.
+        UnreadableImageError: As `read_image`.
     """
     with open_image(path) as image:
         kind, (width, height) = image.format or "unknown", image.size
         if kind == "JPEG":
-            image.draft(image.mode, (1, 1))  # reads everything, but computes an eighth of the picture
+            image.draft(image.mode, (1, 1))  # reads everything, but computes an eighth of the image
         image.load()
         if image.mode not in _MODES:
             _flatten(image)
@@ -188,7 +185,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
     depth = array.dtype.itemsize if array.dtype.kind == "u" else None  # in either order of bytes
     if depth not in (1, 2) or not (grey or colour) or not array.size:
         raise ValueError(
-            f"picture is an array of {array.dtype} of shape {list(array.shape)}, but it must be [H, W] or [H, W, C] of "
+            f"image is an array of {array.dtype} of shape {list(array.shape)}, but it must be [H, W] or [H, W, C] of "
             "uint8 or uint16, with 1 to 4 channels."
         )
     if grey:
@@ -200,7 +197,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """Give a new picture of mode L or RGB."""
+    """Give a new image of mode L or RGB."""
     if image.mode in _DEEP_GREY_MODES:
         deep = np.asarray(image).astype(np.int64)
         return Image.fromarray((deep.clip(0, 65535) // 257).astype(np.uint8))
@@ -216,7 +213,7 @@ def _flatten(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _alone(pixels: int) -> Iterator[None]:
-    """Keep the user's other processes from huge pictures, as long as this one has one in hand; a killed one lets go."""
+    """Keep the user's other processes from huge images, as long as this one has one in hand; a killed one lets go."""
     if pixels <= _HUGE:
         yield
         return

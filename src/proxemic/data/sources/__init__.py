@@ -1,1 +1,23 @@
-"""Image sources: one's own folders and tables, and the data sets that need no download of a benchmark."""
+"""Image sources that need no download: the user's own folders and tables, glyphs, digits, and folds of any source.
+
+`check` reports what is in a folder or table, and `load_query_gallery` and `join_query_gallery` put queries and a
+gallery from two places together.
+"""
+
+from proxemic.data.sources.check import DatasetReport, check
+from proxemic.data.sources.digits import Digits
+from proxemic.data.sources.folds import Fold
+from proxemic.data.sources.glyphs import Glyphs
+from proxemic.data.sources.image_folder import OwnImages
+from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery
+
+__all__ = [
+    "DatasetReport",
+    "Digits",
+    "Fold",
+    "Glyphs",
+    "OwnImages",
+    "check",
+    "join_query_gallery",
+    "load_query_gallery",
+]

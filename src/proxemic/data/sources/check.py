@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from proxemic.data.pixels.reading import examine
-from proxemic.data.sources.listing import check_row_box, list_images, look_at
-from proxemic.data.sources.tables import Box, Row
+from proxemic.data.sources.listing import check_row_box, examine_files, list_images
+from proxemic.data.tables import Box, Row
 from proxemic.files import readable
 
 
@@ -18,9 +18,9 @@ class Duplicates:
     """Files with the same content, to the byte, and the same box where they have one.
 
     Args:
-        paths: the files, two or more.
-        labels: their different labels; more than one means that at least one is wrong.
-        splits: their different splits; more than one leaks from training to the test.
+        paths: The files, two or more.
+        labels: Their different labels; more than one means that at least one is wrong.
+        splits: Their different splits; more than one leaks from training to the test.
     """
 
     paths: tuple[str, ...]
@@ -33,20 +33,20 @@ class DatasetReport:
     """Facts about a set of images; only readable images count, except in `unreadable` and `ignored`.
 
     Args:
-        root: the folder or table.
-        images: number of images.
-        classes: number of classes.
-        splits: images and classes of each split that is given.
-        images_per_class: least, median and most.
-        single_image_classes: classes with one image.
-        shared_classes: classes in more than one split.
-        duplicates: groups of files with the same content.
-        formats: number of images of each file format.
-        widths: least and most, in pixels, of the boxes where there are some.
-        heights: least and most, in pixels.
-        unreadable: files that cannot be decoded, with reasons.
-        ignored: files that are in no class folder, or not of a known format by name.
-        unused: columns of the table that are not used.
+        root: The folder or table.
+        images: Number of images.
+        classes: Number of classes.
+        splits: Images and classes of each split that is given.
+        images_per_class: Least, median and most.
+        single_image_classes: Classes with one image.
+        shared_classes: Classes in more than one split.
+        duplicates: Groups of files with the same content.
+        formats: Number of images of each file format.
+        widths: Least and most, in pixels, of the boxes where there are some.
+        heights: Least and most, in pixels.
+        unreadable: Files that cannot be decoded, with reasons.
+        ignored: Files that are in no class folder, or not of a known format by name.
+        unused: Columns of the table that are not used.
     """
 
     root: str
@@ -78,22 +78,19 @@ class DatasetReport:
         text.append(f"images a class: {least} to {most}, median {middle:g}")
         text.append("formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()))
         text.append("sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights))
-        text += _listed("unreadable images", [f"{path}: {why}" for path, why in self.unreadable.items()])
-        text += _listed("classes with a single image", self.single_image_classes)
-        text += _listed("classes in more than one split", self.shared_classes)
-        text += _listed("groups of identical files", [_told(group) for group in self.duplicates])
-        text += _listed("columns that are not used", self.unused)
-        return text + _listed("other files, ignored", self.ignored)
+        text += _format_list("unreadable images", [f"{path}: {why}" for path, why in self.unreadable.items()])
+        text += _format_list("classes with a single image", self.single_image_classes)
+        text += _format_list("classes in more than one split", self.shared_classes)
+        text += _format_list("groups of identical files", [_format_duplicates(group) for group in self.duplicates])
+        text += _format_list("columns that are not used", self.unused)
+        return text + _format_list("other files, ignored", self.ignored)
 
 
 def check(root: Path) -> DatasetReport:
     """Decode every image of a folder or table, in the layouts `OwnImages` reads, and report what is there.
 
-    Args:
-        root: the folder or the table.
-
     Raises:
-        ValueError: there is no such folder or table, its table is malformed, or it has no readable image.
+        ValueError: If there is no such folder or table, its table is malformed, or it has no readable image.
 
     Example:
         >>> import tempfile
@@ -105,15 +102,15 @@ def check(root: Path) -> DatasetReport:
         images a class: 1 to 1, median 1; formats: PNG 1
     """
     listing = list_images(Path(root))
-    looks, unreadable = look_at(listing.rows, _look)
+    examined, unreadable = examine_files(listing.rows, _examine)
     failures = {readable(path): reason for path, reason in unreadable.items()}
-    if not looks:
+    if not examined:
         path, reason = next(iter(failures.items()))
         raise ValueError(f"{root} has {len(failures)} images, but none is readable, such as {path}: {reason}.")
-    for row, look in looks:
-        check_row_box(row, look.size)
-    rows = [row for row, _ in looks]
-    sizes = [look.size if row.box is None else _size(row.box) for row, look in looks]
+    for row, contents in examined:
+        check_row_box(row, contents.size)
+    rows = [row for row, _ in examined]
+    sizes = [contents.size if row.box is None else _size(row.box) for row, contents in examined]
     counts = Counter(row.label for row in rows)
     splits_of: dict[str, set[str]] = {}
     for row in rows:
@@ -126,8 +123,8 @@ def check(root: Path) -> DatasetReport:
         images_per_class=(min(counts.values()), float(median(counts.values())), max(counts.values())),
         single_image_classes=tuple(sorted(label for label, count in counts.items() if count == 1)),
         shared_classes=tuple(sorted(label for label, splits in splits_of.items() if len(splits) > 1)),
-        duplicates=_duplicates([(row, look.digest) for row, look in looks]),
-        formats=dict(Counter(look.format for _, look in looks).most_common()),
+        duplicates=_duplicates([(row, contents.digest) for row, contents in examined]),
+        formats=dict(Counter(contents.format for _, contents in examined).most_common()),
         widths=(min(width for width, _ in sizes), max(width for width, _ in sizes)),
         heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
         unreadable=failures,
@@ -137,16 +134,16 @@ def check(root: Path) -> DatasetReport:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Contents:
     format: str
     size: tuple[int, int]
     digest: bytes
 
 
-def _look(path: Path) -> _Look:
+def _examine(path: Path) -> _Contents:
     kind, size = examine(path)
     with path.open("rb") as file:
-        return _Look(kind, size, hashlib.file_digest(file, "sha256").digest())
+        return _Contents(kind, size, hashlib.file_digest(file, "sha256").digest())
 
 
 def _size(box: Box) -> tuple[int, int]:
@@ -177,7 +174,7 @@ def _duplicates(digests: list[tuple[Row, bytes]]) -> tuple[Duplicates, ...]:
     )
 
 
-def _told(group: Duplicates) -> str:
+def _format_duplicates(group: Duplicates) -> str:
     across = [
         f"ACROSS {what} {', '.join(names)}"
         for what, names in (("LABELS", group.labels), ("SPLITS", group.splits))
@@ -186,7 +183,7 @@ def _told(group: Duplicates) -> str:
     return " = ".join(group.paths) + (f" ({'; '.join(across)})" if across else "")
 
 
-def _listed(title: str, items: tuple[str, ...] | list[str], most: int = 10) -> list[str]:
+def _format_list(title: str, items: tuple[str, ...] | list[str], most: int = 10) -> list[str]:
     if not items:
         return []
     shown = [f"  {item}" for item in items[:most]]

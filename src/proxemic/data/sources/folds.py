@@ -15,13 +15,13 @@ class Fold(ImageSource):
     the source's own, in every fold.
 
     Args:
-        source: where images come from; it holds no classes out for validation itself (validation_fraction 0).
-        folds: parts, 2 or more.
-        fold: which of them validates, 0 to ``folds - 1``.
-        split_seed: how classes are dealt.
+        source: Where images come from; it holds no classes out for validation itself (validation_fraction 0).
+        folds: Parts, 2 or more.
+        fold: Which of them validates, 0 to ``folds - 1``.
+        split_seed: How classes are dealt.
 
     Raises:
-        ValueError: a number is out of range, or (on load) the source has validation classes or too few classes.
+        ValueError: If a number is out of range, or (on load) the source has validation classes or too few classes.
 
     Source: Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, section 3.
 

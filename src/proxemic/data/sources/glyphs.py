@@ -42,18 +42,18 @@ class Glyphs(ImageSource):
 
     The classes are the letters, numbers and symbols that all 12 faces have. Characters that are drawn alike (Latin A,
     Greek Α, Cyrillic А) cannot be told apart by any reader, so of those that share a raster, be it in a single face,
-    only the one with the lowest code point is kept: no picture belongs to two classes, and a perfect score is possible.
+    only the one with the lowest code point is kept: no image belongs to two classes, and a perfect score is possible.
     Half of the characters, always the same, are for training and the other half for the test.
 
     Args:
-        train_classes: characters to take from the training half; None for all.
-        test_classes: characters to take from the test half; None for all.
-        validation_fraction: part of the training characters held out for validation, 0 (none) to below 1.
-        split_seed: which training characters validate.
-        cache_dir: folder for the rendered characters; None for the user's cache folder.
+        train_classes: Characters to take from the training half; None for all.
+        test_classes: Characters to take from the test half; None for all.
+        validation_fraction: Part of the training characters held out for validation, 0 (none) to below 1.
+        split_seed: Which training characters validate.
+        cache_dir: Folder for the rendered characters; None for the user's cache folder.
 
     Raises:
-        ValueError: a number is out of range, or (on load) a half has fewer characters than asked for.
+        ValueError: If a number is out of range, or (on load) a half has fewer characters than asked for.
 
     Example:
         >>> import tempfile
@@ -158,7 +158,7 @@ def render(fonts: Sequence[Path]) -> tuple[Codes, Rasters]:
         fonts: TrueType files.
 
     Returns:
-        Code points in ascending order, and a picture of each in each font.
+        Code points in ascending order, and an image of each in each font.
     """
     from matplotlib.ft2font import FT2Font
 

@@ -12,24 +12,22 @@ import torch
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import FilePixels
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.listing import Listing, list_images, unreadable
-from proxemic.data.sources.tables import IMAGE_COLUMNS, Row, SplitName
-from proxemic.data.splits import hold_out, hold_out_images
+from proxemic.data.sources.listing import Listing, find_unreadable, first_few, list_images
+from proxemic.data.splits import check_fraction, hold_out, hold_out_images
+from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
-
-_NAMED = 3  # examples a message gives before it only counts
 
 
 @dataclass(frozen=True)
 class OwnImages(ImageSource):
-    """PNG, JPEG, WebP and BMP images in one folder a class, or named in a CSV or Parquet table.
+    """PNG, JPEG, WebP and BMP images in one folder per class, or named in a CSV or Parquet table.
 
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
     class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps those of
     Open Metric Learning's tables: `split` (train, validation or val, test), `is_query` and `is_gallery`; `sequence`
     (the burst or video that an image is of: those of one are no hits of each other, nor in the way); `category` (a
-    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright picture, which is cut out before
-    everything else (the whole picture where it is empty; a picture may have several rows). Labels of any type are
+    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright image, which is cut out before
+    everything else (the whole image where it is empty; an image may have several rows). Labels of any type are
     compared as text and numbered in the sorted order of that text. Other columns are named in the notes.
 
     Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
@@ -39,17 +37,17 @@ class OwnImages(ImageSource):
     image is given to train, or for a final model on all classes, set `test_fraction` to 0.
 
     Args:
-        root: the folder or the table.
-        test_fraction: part of the classes, or of the images of each class, held out for the test where it is not given,
+        root: The folder or the table.
+        test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
             0 (no test) to below 1.
-        validation_fraction: part of the remaining ones held out for validation where it is not given, 0 (none) to
+        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 (none) to
             below 1.
-        hold_out: classes for an open set, images for a closed one.
-        split_seed: which are held out.
-        strict: refuse unreadable images; otherwise they are left out and counted in the notes.
+        hold_out: Classes for an open set, images for a closed one.
+        split_seed: Which are held out.
+        strict: Refuse unreadable images; otherwise they are left out and counted in the notes.
 
     Raises:
-        ValueError: a fraction is out of range, or (on load) the images cannot be found, read or split.
+        ValueError: If a fraction is out of range, or (on load) the images cannot be found, read or split.
 
     Example:
         >>> import tempfile
@@ -73,8 +71,7 @@ class OwnImages(ImageSource):
 
     def __post_init__(self) -> None:
         for name in ("test_fraction", "validation_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1.")
+            check_fraction(name, getattr(self, name))
         if self.hold_out not in ("classes", "images"):
             raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
 
@@ -119,9 +116,9 @@ class OwnImages(ImageSource):
             shared = sorted({row.label for row in parts[one]} & {row.label for row in parts[other]})
             if shared and self.hold_out == "classes":
                 raise ValueError(
-                    f"{root} has {len(shared)} classes in both {one} and {other} ({_some(shared)}): move each to one "
-                    "side, give no splits and let split_seed choose, or set hold_out to images to judge on new images "
-                    "of classes that were trained on."
+                    f"{root} has {len(shared)} classes in both {one} and {other} ({first_few(shared)}): move each to "
+                    "one side, give no splits and let split_seed choose, or set hold_out to images to judge on new "
+                    "images of classes that were trained on."
                 )
         if rows[0].split is None or parts["test"] or self.test_fraction == 0:
             return parts, ()
@@ -153,7 +150,7 @@ class OwnImages(ImageSource):
         Where it gives none to test, its validation split is the test, as in `load`.
 
         Raises:
-            ValueError: it gives no splits, or this one has no images that can be judged.
+            ValueError: If it gives no splits, or this one has no images that can be judged.
         """
         root, rows, notes = self._read()
         given = {row.split for row in rows}
@@ -182,10 +179,10 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
     """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`.
 
     Raises:
-        ValueError: none can be, or `strict` and one cannot.
+        ValueError: If none can be, or `strict` and one cannot.
     """
     listing = list_images(root, used)
-    failures = unreadable(listing.rows)
+    failures = find_unreadable(listing.rows)
     if strict and failures:
         raise ValueError(
             f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
@@ -260,7 +257,7 @@ def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]
         names = [readable(path) for path in listing.ignored]
         notes.append(
             f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
-            f".bmp: {_some(names)}."
+            f".bmp: {first_few(names)}."
         )
     if listing.unused:
         notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
@@ -271,7 +268,7 @@ def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
     single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
     if not single:
         return ()
-    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {_some(single)}.",)
+    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {first_few(single)}.",)
 
 
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
@@ -285,17 +282,12 @@ def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
     if not torn:
         return ()
     return (
-        f"{len(torn)} sequences have images in more than one of training, validation and test ({_some(torn)}), which "
-        "makes the test too easy: give a column split that keeps each on one side.",
+        f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
+        "which makes the test too easy: give a column split that keeps each on one side.",
     )
 
 
 def _unreadable_note(failures: dict[Path, str]) -> str:
     images = "image" if len(failures) == 1 else "images"
-    return (
-        f"{len(failures)} unreadable {images}, {_some([f'{readable(path)} ({why})' for path, why in failures.items()])}"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
+    return f"{len(failures)} unreadable {images}, {examples}"

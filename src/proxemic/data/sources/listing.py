@@ -11,10 +11,10 @@ from tqdm import tqdm
 
 from proxemic.data.pixels.base import check_box
 from proxemic.data.pixels.reading import UnreadableImageError, examine
-from proxemic.data.sources.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
+from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -32,11 +32,11 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     """List a folder of class folders, such folders in `train`, `validation` (or `val`) and `test`, or a table.
 
     Args:
-        root: the folder or the table.
-        used: columns of a table that whoever asks looks at; the others are listed as unused.
+        root: The folder or the table.
+        used: Columns of a table that whoever asks looks at; the others are listed as unused.
 
     Raises:
-        ValueError: there is no such folder or table, its table is malformed, or it names no image.
+        ValueError: If there is no such folder or table, its table is malformed, or it names no image.
     """
     if root.is_dir():
         listing = _list_folder(root)
@@ -48,26 +48,31 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
         raise ValueError(f"{root} is neither a folder of class folders nor a .csv or .parquet table.")
     if not listing.rows:
         raise ValueError(
-            f"{root} has no images: put PNG, JPEG, WebP or BMP files into one folder a class, "
+            f"{root} has no images: put PNG, JPEG, WebP or BMP files into one folder per class, "
             "or name them in a table with the columns path and label."
         )
     return listing
 
 
-def unreadable(rows: Sequence[Row]) -> dict[Path, str]:
+def first_few(names: Sequence[str], most: int = 3) -> str:
+    """Name the first few, as examples in a message."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def find_unreadable(rows: Sequence[Row]) -> dict[Path, str]:
     """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
 
     Raises:
-        ValueError: a box leaves its picture.
+        ValueError: If a box leaves its image.
     """
-    found, failures = look_at(rows, examine)
-    for row, (_, size) in found:
+    examined, failures = examine_files(rows, examine)
+    for row, (_, size) in examined:
         check_row_box(row, size)
     return failures
 
 
 def check_row_box(row: Row, size: tuple[int, int]) -> None:
-    """Raise `ValueError`, which names the row of the table, where its box leaves its picture of this size."""
+    """Raise `ValueError`, which names the row of the table, where its box leaves its image of this size."""
     if row.box is not None:
         try:
             check_box(row.box, size)
@@ -75,34 +80,32 @@ def check_row_box(row: Row, size: tuple[int, int]) -> None:
             raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
 
 
-def look_at(rows: Sequence[Row], look: Callable[[Path], Found]) -> tuple[list[tuple[Row, Found]], dict[Path, str]]:
-    """Look at every file in threads, with a progress bar on terminals.
-
-    Args:
-        rows: the images.
-        look: is given each path, once.
+def examine_files(
+    rows: Sequence[Row], examine_file: Callable[[Path], Result]
+) -> tuple[list[tuple[Row, Result]], dict[Path, str]]:
+    """Call a function with every file once, in threads, with a progress bar on terminals.
 
     Returns:
-        What was found of each image that can be read, and why the others cannot.
+        The result for each image that can be read, and why the others cannot.
     """
 
-    def attempt(path: Path) -> Found | UnreadableImageError:
+    def try_to_examine(path: Path) -> Result | UnreadableImageError:
         try:
-            return look(path)
+            return examine_file(path)
         except UnreadableImageError as error:
             return error
 
     paths = list(dict.fromkeys(row.path for row in rows))  # several boxes may be of one file
-    found: dict[Path, Found] = {}
+    results: dict[Path, Result] = {}
     failures: dict[Path, str] = {}
     with ThreadPoolExecutor() as pool:
-        results = zip(paths, pool.map(attempt, paths), strict=True)
-        for path, result in tqdm(results, "checking images", len(paths), leave=False, disable=None):
-            if isinstance(result, UnreadableImageError):
-                failures[path] = result.reason
+        outcomes = zip(paths, pool.map(try_to_examine, paths), strict=True)
+        for path, outcome in tqdm(outcomes, "checking images", len(paths), leave=False, disable=None):
+            if isinstance(outcome, UnreadableImageError):
+                failures[path] = outcome.reason
             else:
-                found[path] = result
-    return [(row, found[row.path]) for row in rows if row.path in found], failures
+                results[path] = outcome
+    return [(row, results[row.path]) for row in rows if row.path in results], failures
 
 
 def _list_folder(root: Path) -> Listing:

@@ -14,7 +14,7 @@ from proxemic.data.embeddings.labels import RowLabels, number_labels
 from proxemic.data.images import ImageSet
 from proxemic.data.row_groups import RowGroups
 from proxemic.data.sources.image_folder import anything_to_find, image_set, read_images
-from proxemic.data.sources.tables import IMAGE_COLUMNS, Row
+from proxemic.data.tables import IMAGE_COLUMNS, Row
 
 __all__ = ["join_query_gallery", "load_query_gallery"]
 
@@ -26,12 +26,12 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     it has one, is one image: it does not find itself.
 
     Args:
-        query: a folder of class folders or a table, as `OwnImages` reads.
+        query: A folder of class folders or a table, as `OwnImages` reads.
         gallery: likewise. What either says of splits, queries and galleries is not looked at.
-        strict: refuse unreadable images.
+        strict: Refuse unreadable images.
 
     Raises:
-        ValueError: nothing can be read, no query has another image of its class in the gallery, or a file that is in
+        ValueError: If nothing can be read, no query has another image of its class in the gallery, or a file that is in
             both places is named several times in one, or has another class in the other.
     """
     used = [column for column in IMAGE_COLUMNS if column not in ("split", "is_query", "is_gallery")]
@@ -39,8 +39,8 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     searched, searched_notes = read_images(gallery, strict, used)
     files, places = ([_place(row) for row in rows] for rows in (asked, searched))
     _check_shared(files, [row.label for row in asked], places, [row.label for row in searched])
-    known, found = set(files), set(places)
-    rows = [replace(row, is_query=True, is_gallery=file in found) for row, file in zip(asked, files, strict=True)]
+    known, searchable = set(files), set(places)
+    rows = [replace(row, is_query=True, is_gallery=file in searchable) for row, file in zip(asked, files, strict=True)]
     new = [row for row, place in zip(searched, places, strict=True) if place not in known]
     rows += [replace(row, is_query=False, is_gallery=True) for row in new]
     images = image_set(rows)
@@ -62,7 +62,7 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     Classes go by the text of their names. A row of the gallery whose path is that of a query is the query itself.
 
     Raises:
-        ValueError: one of the two has no labels, they differ in dimension, or a path of both comes several times in
+        ValueError: If one of the two has no labels, they differ in dimension, or a path of both comes several times in
             one, or has another label in the other.
 
     >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from proxemic.distributed.class_sharding import ClassSharding, part_of
-from proxemic.distributed.gather import own_part
+from proxemic.distributed.gather import local_part
 from proxemic.optim.sparse_rows import step_rows
 
 __all__ = ["SampledClasses", "SamplingWeights", "choose_classes", "num_sampled"]
@@ -74,7 +74,7 @@ class SampledClasses:
         """
         total = rows if sharding is None else sharding.num_classes
         if sharding is not None and sharding.sharded:
-            labels = labels - sharding.own.start
+            labels = labels - sharding.local.start
         index = choose_classes(labels, rows, rate) if rate < 1 else None
         if index is not None and sharding is not None and not sharding.sharded:
             dist.broadcast(index, group=sharding.group, group_src=0)
@@ -100,7 +100,7 @@ class SampledClasses:
         if self.part is None:
             return rows
         assert self.sampling.group is not None
-        return own_part(rows, self.part, self.sampling.group)
+        return local_part(rows, self.part, self.sampling.group)
 
     def local_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
         """Of numbers per class that this process holds, those of `local_rows`."""

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +10,10 @@ from typing import Any, Literal
 from proxemic.errors import UserError
 from proxemic.files import write_json, write_text
 from proxemic.protocols.comparison.entries import Entry
+from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-__all__ = ["Cell", "Comparison", "Result", "computed_metrics", "metric_names"]
+__all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class Cell:
             raise UserError(
                 f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
             )
-        found = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
+        content = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
         seconds = sum(row["seconds"] for row in self.history())
         splits = ("test", "untrained", "validation", "measured", "measured_before")
-        values = {split: found[split] for split in splits if split in found}
-        return Result(values, found["epoch"], found["selected_on"], seconds, found.get("test_classes"))
+        values = {split: content[split] for split in splits if split in content}
+        return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"))
 
     def history(self) -> list[dict[str, float]]:
         """One dict an epoch."""
@@ -180,12 +181,27 @@ class Comparison:
         Raises:
             UserError: If a directory holds another run than that of its cell.
         """
-        found: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
+        results: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
         for cell in self.cells():
             result = cell.result()
             if result is not None:
-                found[cell.entry][cell.seed] = result
-        return found
+                results[cell.entry][cell.seed] = result
+        return results
+
+    def failed(self) -> list[Cell]:
+        """The cells whose last training failed."""
+        return [cell for cell in self.cells() if cell.state == "failed"]
+
+    def states(self) -> str:
+        """How far each recipe is, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
+        lines = []
+        for entry in self.entries:
+            seeds: dict[str, list[str]] = {}
+            for seed in self.seeds:
+                seeds.setdefault(self.cell(entry, seed).state, []).append(str(seed))
+            states = ", ".join(" ".join([state, *numbers]) for state, numbers in seeds.items())
+            lines.append(f"{entry.title}: {states}")
+        return "\n".join(lines)
 
     def datasets(self) -> dict[str, list[Entry]]:
         """The recipes of each table."""
@@ -209,12 +225,6 @@ class Comparison:
 def computed_metrics(entry: Entry) -> list[str]:
     """Names of the metrics that the runs of a recipe have."""
     return metric_names(entry.recipe["evaluation"])
-
-
-def metric_names(given: Mapping[str, Any]) -> list[str]:
-    """Names of the metrics that an evaluation with these settings computes."""
-    names = [f"{name}@{k}" for name in ("recall", "precision", "map", "ndcg") for k in given[f"{name}_at"]]
-    return [*names, "map@r", "r_precision", *(("nmi", "nmi_geometric", "ami") if given["nmi"] else ())]
 
 
 def _recipe_file(path: Path, slug: str) -> Path:

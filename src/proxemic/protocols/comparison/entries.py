@@ -1,6 +1,5 @@
 """What is compared: recipes, each read once, with the data set and the loss that it stands for in the tables."""
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import Any
 import yaml
 
 from proxemic.errors import UserError
+from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.recipes import find_recipe, list_recipes
-from proxemic.recipes.importing import find_object
 
-__all__ = ["Entry", "data_key", "find_names", "read_entry"]
+__all__ = ["Entry", "find_names", "read_entry"]
 
 _SAME_TEST = ("validation_fraction", "cache_dir")
 """Values of a data source that leave the test images what they are."""
@@ -102,10 +101,10 @@ def _matches(name: str, pattern: str) -> bool:
 def _names(word: str) -> Iterator[str]:
     names = list_recipes()
     if re.search(r"[*?]", word) and not Path(word).is_file():
-        found = [name for name in names if _matches(name, word)]
-        if not found:
+        matching = [name for name in names if _matches(name, word)]
+        if not matching:
             raise UserError(f"No recipe is called {word!r}: see the names with proxemic recipes list.")
-        yield from found
+        yield from matching
     else:
         path = find_recipe(word)
         yield word if word in names else str(path.resolve())
@@ -163,21 +162,9 @@ def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return data["class_path"], {key: value for key, value in given.items() if key not in _SAME_TEST}
 
 
-def data_key(recipe: Mapping[str, Any]) -> str:
-    """The key of a published data set, as ``cub``; of other classes their name, as ``own-images``."""
-    path = recipe["data"]["class_path"]
-    source, name = find_object("data", path, inspect.isclass, own_code=False), path.rpartition(".")[2]
-    facts = getattr(source, "facts", None)
-    return facts.key if facts is not None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
-
-
 def _loss_label(loss: Mapping[str, Any]) -> str:
     given = loss.get("init_args", {})
-    name = _class(given["loss"]) if _class(loss) == "PairwiseLoss" else _class(loss)
-    added = "".join(f" + {_class(each)}" for each in given.get("regularizers") or ())
+    name = class_name(given["loss"]) if class_name(loss) == "PairwiseLoss" else class_name(loss)
+    added = "".join(f" + {class_name(each)}" for each in given.get("regularizers") or ())
     proxies = given.get("proxies_per_class", 1)
     return f"{name}{added}{f', K = {proxies}' if proxies > 1 else ''}"
-
-
-def _class(thing: Mapping[str, Any]) -> str:
-    return thing["class_path"].rpartition(".")[2]

@@ -4,57 +4,83 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from proxemic.errors import UserError
-from proxemic.files import remove_stale_temporaries
+from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
+from proxemic.protocols.comparison.against_paper import against_paper
 from proxemic.protocols.comparison.directory import Cell, Comparison, computed_metrics
-from proxemic.protocols.comparison.entries import Entry, find_names, read_entry
+from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
+from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-__all__ = ["Comparison", "finish_comparison", "plan_comparison", "run_comparison", "show_differently", "states"]
+__all__ = ["compare", "finish_comparison", "plan_comparison"]
 
 DEFAULT_SEEDS = (0, 1, 2, 3, 4)
-_say = partial(print, flush=True)  # hours pass between two lines
 
 
-def run_comparison(
-    recipes: Sequence[str],
-    seeds: Sequence[int] | None,
-    out: Path,
-    flags: Sequence[str] = (),
+def compare(
+    recipes: Sequence[str | Path] = (),
     *,
+    out: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    resume: str | Path | None = None,
     workers: int = 1,
     baseline: str | None = None,
     metrics: Sequence[str] = (),
-    report: Callable[[str], object] = _say,
+    against: Literal["paper"] | None = None,
+    dry_run: bool = False,
+    report: Callable[[str], object] | None = None,
 ) -> Comparison:
     """Train every recipe with every seed and write tables and plots; what is finished in ``out`` is kept.
 
     Args:
-        recipes: Names, patterns over the package's names, or YAML files.
-        seeds: Of each recipe; None is 0 to 4, or those that ``out`` has.
-        out: The comparison's directory: a new one, or one to go on with. Recipes and seeds that it has stay in it.
-        flags: What overrides every recipe, as on the command line.
+        recipes: Names, patterns over the package's names such as ``glyphs-small/*``, or YAML files.
+        out: The comparison's directory: a new one (None takes ``runs/compare-DATE-TIME``), or one to go on with.
+            Recipes and seeds that it has stay in it.
+        seeds: Of each recipe; None takes 0 to 4, or those that ``out`` has.
+        overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
+        resume: Go on with the comparison in this directory, as it was begun; recipes, seeds, overrides and ``out`` are
+            left out.
         workers: Processes that train, at least 1; the figures do not depend on it.
         baseline: The recipe, by name or pattern, that the others of its data set are compared with; None is the first.
         metrics: To be shown; none shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
-        report: Is given lines for the user.
+        against: Also write ``against-paper.md``: what the papers print of the rows that the recipes stand for.
+        dry_run: Check the arguments, but train and write nothing.
+        report: Is given a line for each finished run. None logs them.
 
     Returns:
-        The comparison. Cells that failed say so in ``table.md``; another call tries them again.
+        The comparison, with its results. Cells that failed say so in ``table.md``; another call tries them again.
 
     Raises:
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
         ValueError: If ``workers`` is below 1.
     """
-    comparison = plan_comparison(recipes, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=True)
-    return finish_comparison(comparison, workers=workers, report=report)
+    flags = as_flags(overrides or {})
+    if resume is not None:
+        if recipes or seeds is not None or out or flags:
+            raise UserError(
+                "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
+                f"give all of them with --out {resume} to add some."
+            )
+        comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
+    else:
+        out = Path(out) if out else new_directory("compare")
+        names = [str(recipe) for recipe in recipes]
+        comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
+    if dry_run:
+        return comparison
+    finish_comparison(comparison, workers=workers, report=report)
+    if against:
+        write_text(comparison.path / "against-paper.md", against_paper(comparison))
+    return comparison
 
 
 def plan_comparison(
@@ -69,46 +95,44 @@ def plan_comparison(
 ) -> Comparison:
     """Read the recipes and join them to what ``out`` has; nothing is written.
 
-    Arguments are those of `run_comparison`, and ``own_code`` that of `read_entry`.
+    Arguments are those of `compare`, with overrides as flags, and ``own_code`` is that of `read_entry`.
 
     Raises:
-        UserError: As `run_comparison`.
+        UserError: As `compare`.
     """
     names = find_names(recipes)
+
+    from proxemic.recipes.flags import read_flags  # imports torch
+
     before = _begun(out)
-    for flag in flags:
-        if flag.partition("=")[0] == "--seed":
-            raise UserError("--seed is set for each run by --seeds: leave it out.")
-    if before is not None and before.flags != tuple(flags):
+    if "seed" in dict(read_flags(flags)):
+        raise UserError("--seed is set for each run by --seeds: leave it out.")
+    if before is not None and dict(read_flags(before.flags)) != dict(read_flags(flags)):
         had = " ".join(before.flags) or "none"
         raise UserError(f"{out} was begun with other flags ({had}): give the same, or another --out.")
     entries = list(before.entries) if before else []
     for name in names:
-        old = next((entry for entry in entries if entry.name == name), None)
+        known = next((entry for entry in entries if entry.name == name), None)
         new = read_entry(name, flags, entries, own_code=own_code)
-        if old is None:
+        if known is None:
             entries.append(new)
-        elif not same_recipe(old.yaml, new.yaml):
+        elif not same_recipe(known.yaml, new.yaml):
             raise UserError(
                 f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or go on with "
                 f"the recipe as it was by proxemic compare --resume {out}"
             )
+    seeds = (DEFAULT_SEEDS if before is None else ()) if seeds is None else seeds
+    if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise UserError(f"seeds are {', '.join(map(str, seeds))}, but must be 0 or more, each once.")
     if before is None:
-        comparison = Comparison(
-            out, tuple(entries), _check_seeds(DEFAULT_SEEDS if seeds is None else seeds), tuple(flags)
-        )
+        comparison = Comparison(out, tuple(entries), tuple(seeds), tuple(flags))
     else:
-        both = dict.fromkeys((*before.seeds, *_check_seeds(seeds or ())))
-        comparison = replace(before, entries=tuple(entries), seeds=tuple(both))
-    return show_differently(comparison, baseline, metrics)
+        comparison = replace(before, entries=tuple(entries), seeds=tuple(dict.fromkeys((*before.seeds, *seeds))))
+    return _with_view(comparison, baseline, metrics)
 
 
-def show_differently(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
-    """The same comparison with another baseline or other metrics, where they are given.
-
-    Raises:
-        UserError: If no recipe is called so, or computes such a metric.
-    """
+def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
+    """The same comparison with another baseline or other metrics, where they are given."""
     if baseline is not None:
         if not any(entry.is_named(baseline) for entry in comparison.entries):
             names = ", ".join(entry.title for entry in comparison.entries)
@@ -124,42 +148,24 @@ def show_differently(comparison: Comparison, baseline: str | None, metrics: Sequ
     return replace(comparison, metrics=tuple(metrics)) if metrics else comparison
 
 
-def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds are {', '.join(map(str, seeds))}, but must be 0 or more, each once.")
-    return tuple(seeds)
-
-
 def _begun(out: Path) -> Comparison | None:
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, but --out needs a folder: choose another name.")
-    if (out / "comparison.json").exists():
-        return Comparison.read(out)
-    # A call that was killed at once may have left recipes, and half a file.
-    begun = ("recipes", ".lock")
-    if out.exists() and any(path.name not in begun and path.suffix != ".tmp" for path in out.iterdir()):
-        raise UserError(f"{out} holds something else than a comparison: choose a new or an empty folder for --out.")
-    return None
+    # A call that was killed at once may have left recipes.
+    return Comparison.read(out) if is_begun(out, "comparison.json", "a comparison", ["recipes"]) else None
 
 
 def finish_comparison(
-    comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] = _say
-) -> Comparison:
-    """Train what is not finished yet, and write tables and plots; the arguments are those of `run_comparison`."""
+    comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] | None = None
+) -> None:
+    """Train what is not finished yet, and write tables and plots; the arguments are those of `compare`."""
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     with exclusive_lock(comparison.path):
         remove_stale_temporaries(comparison.path)
-        _check_kept(comparison)
-        _finish(comparison, workers, report)
-    return comparison
-
-
-def _check_kept(comparison: Comparison) -> None:
-    """Raise `UserError` if another process added what this one, which read it before, would forget."""
-    kept = _begun(comparison.path)
-    if kept is not None and not ({*kept.entries} <= {*comparison.entries} and {*kept.seeds} <= {*comparison.seeds}):
-        raise UserError(f"Another process has added to {comparison.path} in the meantime: give the command again.")
+        kept = _begun(comparison.path)
+        # Another process may have added what this one, which read the directory before, would forget.
+        if kept and not ({*kept.entries} <= {*comparison.entries} and {*kept.seeds} <= {*comparison.seeds}):
+            raise UserError(f"Another process has added to {comparison.path} in the meantime: give the command again.")
+        _finish(comparison, workers, report or getLogger("proxemic").info)
 
 
 def _finish(comparison: Comparison, workers: int, report: Callable[[str], object]) -> None:
@@ -172,11 +178,11 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
     )
     for cell in waiting.values():
         cell.forget_failure()
-    watch = _Watch(comparison, waiting, report)
+    progress = _Progress(comparison, waiting, report)
     jobs = [Job(comparison.recipe_file(cell.entry), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()]
     try:
         with going_on_with(f"proxemic compare --resume {comparison.path}"), Workers(workers) as pool:
-            pool.run(jobs, on_result=watch.finish, on_failure=watch.fail)
+            pool.run(jobs, on_result=progress.finish, on_failure=progress.fail)
     finally:
         write_tables(comparison)
     from proxemic.protocols.comparison.plots import draw_curves, draw_points
@@ -185,22 +191,20 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
     draw_curves(comparison)
 
 
-class _Watch:
-    """Says how far it is, and writes the tables anew, after every cell."""
+class _Progress:
+    """Reports each cell that ends, and writes the tables anew."""
 
     def __init__(self, comparison: Comparison, cells: Mapping[Path, Cell], report: Callable[[str], object]) -> None:
         self.comparison, self.cells, self.report = comparison, cells, report
         self.done, self.began = 0, time.monotonic()
 
-    def finish(self, job: Job, found: Mapping[str, Any]) -> None:
+    def finish(self, job: Job, metrics: Mapping[str, Any]) -> None:
         cell = self.cells[job.out]
-        metric = self.comparison.shown_metrics([cell.entry])[0]
+        name = self.comparison.shown_metrics([cell.entry])[0]
         result = cell.result()
         assert result is not None
-        text = (
-            f"{metric} {100 * found['test'][metric]:.2f}, epoch {result.epoch}, {_duration(result.seconds)} of training"
-        )
-        self._tell(f"{cell}: {text}")
+        duration = f"{_duration(result.seconds)} of training"
+        self._tell(f"{cell}: {name} {100 * metrics['test'][name]:.2f}, epoch {result.epoch}, {duration}")
 
     def fail(self, job: Job, error: Exception) -> None:
         cell = self.cells[job.out]
@@ -226,15 +230,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def states(comparison: Comparison) -> str:
-    """How far each recipe is, a line each, as ``glyphs: finished 0 1, not begun 2``."""
-    return "\n".join(f"{entry.title}: {_states(comparison, entry)}" for entry in comparison.entries)
-
-
-def _states(comparison: Comparison, entry: Entry) -> str:
-    seeds: dict[str, list[str]] = {}
-    for seed in comparison.seeds:
-        seeds.setdefault(comparison.cell(entry, seed).state, []).append(str(seed))
-    return ", ".join(f"{state} {' '.join(each)}" for state, each in seeds.items())

@@ -5,28 +5,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from proxemic.extras import optional_dependency
 from proxemic.protocols.comparison.directory import Result
+from proxemic.protocols.statistics import Estimate, paired_by_seed, t_interval
 
-__all__ = ["Estimate", "Spread", "difference", "mean", "spread", "t_interval"]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean and half the width of its 95% interval, which one value alone does not have."""
-
-    mean: float
-    half_width: float | None
-    n: int
-
-    @property
-    def excludes_zero(self) -> bool | None:
-        """Whether 0 is outside of the interval; None without one."""
-        return None if self.half_width is None else abs(self.mean) > self.half_width
+__all__ = ["Estimate", "SeedVariation", "difference", "mean", "seed_variation", "t_interval"]
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedVariation:
     """How far a metric spreads over seeds, and how far recipes are apart by it.
 
     Args:
@@ -48,28 +34,6 @@ class Spread:
         return self.recipes / self.seeds if self.seeds else math.inf
 
 
-def t_interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent values and its 95% interval: mean ± t·s/√n, t the 0.975 quantile with n - 1 degrees.
-
-    It holds for values that are normally distributed, such as a metric over seeds about is.
-
-    Raises:
-        ValueError: If there is no value.
-
-    >>> t_interval([0.90, 0.92, 0.91])
-    Estimate(mean=0.91, half_width=0.0248..., n=3)
-    """
-    n = len(values)
-    if n == 0:
-        raise ValueError("values is empty; a mean needs at least one")
-    mean = statistics.fmean(values)
-    if n == 1:
-        return Estimate(mean, None, 1)
-    with optional_dependency("train"):
-        from scipy.special import stdtrit  # quicker to import than scipy.stats
-    return Estimate(mean, float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / n**0.5, n)
-
-
 def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Estimate | None:
     """Of a metric over the seeds that are finished and have it; None where none has."""
     values = _values(results, metric, split)
@@ -78,12 +42,10 @@ def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Est
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
     """How much a metric of the test exceeds the baseline's with the same seed; None without a seed that both have."""
-    first, second = _values(results, metric, "test"), _values(baseline, metric, "test")
-    differences = [first[seed] - second[seed] for seed in first if seed in second]
-    return t_interval(differences) if differences else None
+    return paired_by_seed(_values(results, metric, "test"), _values(baseline, metric, "test"))
 
 
-def spread(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> Spread | None:
+def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
     """Of a metric of the test over the seeds of several recipes; None with fewer than two recipes of two seeds.
 
     Args:
@@ -99,14 +61,14 @@ def spread(results: Sequence[Mapping[int, Result]], metric: str, against: str) -
     units = [statistics.stdev(unit) if len(unit) > 1 else 0.0 for _, unit in pairs]
     ratio = None
     if metric != against and all(deviations) and all(units):
-        found = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
-        assert found.half_width is not None
-        low, high = found.mean - found.half_width, found.mean + found.half_width
-        ratio = (math.exp(found.mean), math.exp(low), math.exp(high))
+        log_ratio = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
+        assert log_ratio.half_width is not None
+        low, high = log_ratio.mean - log_ratio.half_width, log_ratio.mean + log_ratio.half_width
+        ratio = (math.exp(log_ratio.mean), math.exp(low), math.exp(high))
     over_recipes = statistics.stdev(statistics.fmean(values) for values, _ in pairs)
-    return Spread(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
+    return SeedVariation(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
 
 
 def _values(results: Mapping[int, Result], metric: str, split: str) -> dict[int, float]:
-    found = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
+    return {seed: value for seed, value in values.items() if value is not None}

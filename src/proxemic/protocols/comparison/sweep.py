@@ -1,6 +1,6 @@
 """One or two values of a recipe varied, all others as they are, over seeds: a curve of a metric, or a heat map."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,8 @@ from proxemic.losses.own import make_loss
 from proxemic.protocols.comparison.directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.run import finish_comparison, plan_comparison
-from proxemic.protocols.comparison.statistics import Estimate, mean
+from proxemic.protocols.comparison.statistics import mean
+from proxemic.protocols.statistics import Estimate
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe
@@ -93,10 +94,10 @@ class Sweep:
 
 
 def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
-    """A sweep for each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
+    """Make a sweep of each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
 
     Args:
-        texts: As `Axis.parse` takes them.
+        texts: Texts as `Axis.parse` takes them.
         grid: Every value of the first with every value of the second.
 
     Raises:
@@ -122,10 +123,10 @@ def plan_sweep(
     Args:
         recipe: A recipe's name, or a YAML file.
         sweeps: Each by itself, other values left as the recipe has them.
-        seeds: Of each point; None is 0 to 4, or those that ``out`` has.
+        seeds: Seeds of each point; None takes 0 to 4, or those that ``out`` has.
         out: The directory, new or of the same sweep, to go on with.
         flags: What overrides the recipe besides.
-        metric: To be shown.
+        metric: Metric to show.
 
     Returns:
         The comparison in ``out/comparison``, and of each sweep the names of its points' recipes in it.
@@ -144,16 +145,16 @@ def plan_sweep(
     for sweep in sweeps:
         for point in sweep.points():
             varied = [word for key, value in point.items() for word in (f"--{key}", value)]
-            told = ", ".join(f"{key}={value}" for key, value in point.items())
+            setting = ", ".join(f"{key}={value}" for key, value in point.items())
             try:
                 read = read_recipe(path, [*flags, *varied], own_code=True)
                 _try_losses(read.recipe)
             except (UserError, ValueError) as error:
-                raise UserError(f"--vary {told}: {error}") from error
+                raise UserError(f"--vary {setting}: {error}") from error
             values = [point[axis.keys[0]].replace("/", "_") for axis in sweep.axes]
-            named = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
-            file = out / "values" / f"{named}.yaml"
-            texts[file] = f"# {recipe} with {told}.\n{read.yaml}"
+            stem = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
+            file = out / "values" / f"{stem}.yaml"
+            texts[file] = f"# {recipe} with {setting}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():
         if file.exists() and file.read_text(encoding="utf-8") != text:
@@ -161,7 +162,7 @@ def plan_sweep(
     for file, text in texts.items():
         if not file.exists():
             write_text(file, text)
-    files = [name for each in names.values() for name in each]
+    files = [file for points in names.values() for file in points]
     return plan_comparison(files, seeds, out / "comparison", metrics=[metric], own_code=True), names
 
 
@@ -170,59 +171,66 @@ def _try_losses(recipe: Recipe) -> None:
     with torch.random.fork_rng(devices=[]):
         for phase in (recipe, recipe.second_phase):
             if phase is not None:
-                make_loss(phase.loss, 4, recipe.model.embedding_size, normalized=recipe.model.normalize)
+                # How many classes there are is known once the images are; a list of margins has one for each.
+                margin = getattr(phase.loss, "keywords", {}).get("margin")
+                classes = len(margin) if isinstance(margin, list) else 4
+                make_loss(phase.loss, classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
-    comparison: Comparison, names: dict[Sweep, list[str]], metric: str, *, workers: int = 1
+    comparison: Comparison,
+    names: Mapping[Sweep, Sequence[str]],
+    *,
+    workers: int = 1,
+    report: Callable[[str], object] | None = None,
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train what is not finished yet; the results of each point, by seed, are returned.
+    """Train what is not finished yet, and return the results of each point by seed.
 
     Args:
-        comparison: As `plan_sweep` gives it.
-        names: The same.
-        metric: Of the test.
-        workers: Processes that train.
+        comparison: The comparison that `plan_sweep` returns.
+        names: The names that `plan_sweep` returns.
+        workers: Number of processes that train.
+        report: Is given lines on the way.
 
     Raises:
         UserError: If a run failed; another call tries it again.
     """
-    finish_comparison(comparison, workers=workers)
-    failed = [cell for cell in comparison.cells() if cell.state == "failed"]
+    finish_comparison(comparison, workers=workers, report=report)
+    failed = comparison.failed()
     if failed:
         raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
-    results = {entry.name: found for entry, found in comparison.results().items()}
+    results = {entry.name: by_seed for entry, by_seed in comparison.results().items()}
     return {sweep: [dict(results[name]) for name in files] for sweep, files in names.items()}
 
 
-def plot_sweep(sweep: Sweep, results: Sequence[dict[int, Result]], metric: str, recipe: str) -> Figure:
+def plot_sweep(sweep: Sweep, results: Sequence[Mapping[int, Result]], metric: str, recipe: str) -> Figure:
     """Draw a metric of the test, in percent, against the values.
 
-    Of one axis a curve: mean, 95% interval, a dot a seed. Of two a heat map with the mean, and the interval, in each
-    cell; the first axis goes up.
+    Of one axis a curve: mean, 95% interval, one dot per seed. Of two a heat map with the mean, and the interval, in
+    each cell; the first axis goes up.
     """
-    found = [each for each in (mean(result, metric) for result in results) if each]
+    means = [estimate for estimate in (mean(by_seed, metric) for by_seed in results) if estimate]
     first, *second = sweep.axes
-    figure, axes = _heat_map(first, second[0], found, metric) if second else _curve(first, found, results, metric)
+    figure, axes = _heat_map(first, second[0], means, metric) if second else _curve(first, means, results, metric)
     axes.set_title(recipe, fontsize=9, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def _curve(
-    axis: Axis, found: Sequence[Estimate], results: Sequence[dict[int, Result]], metric: str
+    axis: Axis, means: Sequence[Estimate], results: Sequence[Mapping[int, Result]], metric: str
 ) -> tuple[Figure, Any]:
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes = figure.subplots()
     places = _places(axis.values)
     axes.errorbar(
         places,
-        [100 * each.mean for each in found],
-        yerr=[100 * (each.half_width or 0.0) for each in found],
+        [100 * estimate.mean for estimate in means],
+        yerr=[100 * (estimate.half_width or 0.0) for estimate in means],
         fmt="o-", color="#224466", markersize=5, capsize=3, linewidth=1.3,
     )  # fmt: skip
-    for place, each in zip(places, results, strict=True):
-        values = [100 * result.values["test"][metric] for result in each.values()]
+    for place, by_seed in zip(places, results, strict=True):
+        values = [100 * result.values["test"][metric] for result in by_seed.values()]
         axes.plot([place] * len(values), values, ".", color="#4477aa", alpha=0.45, markeredgewidth=0)
     numbers = places != list(range(len(places)))
     if numbers and min(places) > 0 and max(places) / min(places) > 8:
@@ -235,17 +243,18 @@ def _curve(
     return figure, axes
 
 
-def _heat_map(up: Axis, across: Axis, found: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
+def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str) -> tuple[Figure, Any]:
     rows, columns = len(up.values), len(across.values)
     figure = Figure(figsize=(1.8 + 0.8 * columns, 1.4 + 0.55 * rows), layout="constrained")
     axes = figure.subplots()
-    means = [[100 * found[row * columns + column].mean for column in range(columns)] for row in range(rows)]
+    means = [[100 * estimates[row * columns + column].mean for column in range(columns)] for row in range(rows)]
     image = axes.imshow(means, cmap="viridis", aspect="auto", origin="lower")
     low, high = min(map(min, means)), max(map(max, means))
-    for place, each in enumerate(found):
+    for place, estimate in enumerate(estimates):
         row, column = divmod(place, columns)
-        text = f"{100 * each.mean:.2f}" + ("" if each.half_width is None else f"\n±{100 * each.half_width:.2f}")
-        dark = 100 * each.mean < low + 0.6 * (high - low)
+        half = estimate.half_width
+        text = f"{100 * estimate.mean:.2f}" + ("" if half is None else f"\n±{100 * half:.2f}")
+        dark = 100 * estimate.mean < low + 0.6 * (high - low)
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     axes.set_xticks(range(columns), across.values)
     axes.set_yticks(range(rows), up.values)

@@ -6,11 +6,12 @@ from typing import Any
 
 from proxemic.extras import optional_dependency
 from proxemic.protocols.beside_paper import SAME, PaperRow, page, tables_beside
-from proxemic.protocols.comparison.statistics import t_interval
-from proxemic.protocols.comparison.tables import UNMEASURED, format_estimate
+from proxemic.protocols.reality_check.cross_validation import all_training_classes
 from proxemic.protocols.reality_check.run import RealityCheck, folder_of
 from proxemic.protocols.reality_check.tables import Repeats
+from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.published import PublishedFigure
+from proxemic.tables import MISSING
 
 with optional_dependency("train"):
     import yaml
@@ -22,9 +23,9 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
     """Markdown: separated, concatenated and complete beside those of the rows that the recipes stand for.
 
     Args:
-        check: What was done.
-        out: Its directory.
-        results: As `check_reality` gives them.
+        check: The settings.
+        out: The directory of the check.
+        results: The metrics of each recipe.
     """
     files = {recipe: out / folder_of(recipe) / "recipes" / "base.yaml" for recipe in results}
     recipes = {recipe: yaml.safe_load(file.read_text(encoding="utf-8")) for recipe, file in files.items()}
@@ -35,9 +36,9 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
         def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
             metric = SAME.get(figure.metric, figure.metric)
             values = [kinds[figure.variant][metric] for kinds in repeats.values() if metric in kinds[figure.variant]]
-            return f"{figure.variant} {figure.metric}", format_estimate(t_interval(values)) if values else UNMEASURED
+            return f"{figure.variant} {figure.metric}", format_estimate(t_interval(values)) if values else MISSING
 
-        return tables_beside(rows, ours, lambda figure: (_as_judged(check, recipes[recipe], figure), len(repeats)))
+        return tables_beside(rows, ours, lambda figure: (_as_evaluated(check, recipes[recipe], figure), len(repeats)))
 
     introduction = [
         f"On the test classes, in percent. Ours: mean ± 95% interval over {check.repeats} repetitions, with the best "
@@ -48,13 +49,12 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
     return page(introduction, recipes, parts, "reality-check")
 
 
-def _as_judged(check: RealityCheck, recipe: Mapping[str, Any], figure: PublishedFigure) -> dict[str, Any]:
-    """The recipe with the dimensions of what is judged, and all training classes, which the folds part among them."""
+def _as_evaluated(check: RealityCheck, recipe: Mapping[str, Any], figure: PublishedFigure) -> dict[str, Any]:
+    """The recipe with the dimensions of what is evaluated, and all training classes, which the folds share."""
     folds = 1 if figure.variant == "separated" else check.folds
-    data = recipe["data"]
     return {
         **recipe,
-        "data": {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}},
+        "data": all_training_classes(recipe["data"]),
         "model": {**recipe["model"], "embedding_size": folds * check.embedding_size},
         "evaluation": {**recipe["evaluation"], "select_on": "validation"},
     }

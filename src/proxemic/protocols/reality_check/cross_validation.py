@@ -1,4 +1,4 @@
-"""One loss in the reality check: its folds, its trials, its repetitions, in a directory of its own."""
+"""One loss in the reality check: the folds, the trials and the repetitions in its directory."""
 
 import json
 import math
@@ -20,7 +20,7 @@ with optional_dependency("train"):
     from proxemic.training import EvaluationConfig, RunDirectory
     from proxemic.training.module import TrainingDiverged
 
-__all__ = ["CrossValidation", "FoldFailed", "concatenated", "plan_folds"]
+__all__ = ["CrossValidation", "FoldFailed", "all_training_classes", "concatenated", "plan_folds"]
 
 
 class FoldFailed(UserError):
@@ -30,18 +30,18 @@ class FoldFailed(UserError):
 def plan_folds(
     recipe: Path, flags: Sequence[str], *, folds: int, embedding_size: int, metric: str, split_seed: int
 ) -> dict[str, str]:
-    """Read a recipe and make those of its folds and of the complete model from it, as text.
+    """Read a recipe, and derive from it the recipes of the folds and of the complete model, as text.
 
     Args:
         recipe: YAML file.
         flags: What overrides it.
         folds: Class-disjoint parts of the training classes.
         embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
-        metric: What chooses the epoch of a fold, and is `CrossValidation.evaluate`'s value.
-        split_seed: How classes are dealt.
+        metric: Chooses the epoch of a fold, and is the value of `CrossValidation.evaluate`.
+        split_seed: Of the assignment of classes to folds.
 
     Returns:
-        By the recipe's name in the directory: ``base``, ``fold-0`` and so on, ``complete``.
+        The recipes by their names in the directory: ``base``, ``fold-0`` and so on, ``complete``.
 
     Raises:
         UserError: If the recipe or a flag is refused, or its schedule does not fit.
@@ -59,11 +59,11 @@ def plan_folds(
         model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
         return base | {"data": data, "model": model, "evaluation": evaluation}
 
-    complete = changed(_whole(base["data"]), folds * embedding_size, "last")
+    complete = changed(all_training_classes(base["data"]), folds * embedding_size, "last")
     complete["training"] = base["training"] | {"until_plateau": None}
     recipes = {"base": base, "complete": complete}
     for fold in range(folds):
-        dealt = {"source": _whole(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
+        dealt = {"source": all_training_classes(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}
         data = {"class_path": "proxemic.data.Fold", "init_args": dealt}
         recipes[f"fold-{fold}"] = changed(data, embedding_size, "validation")
     EvaluationConfig(**recipes["complete"]["evaluation"])  # whether the metric is computed
@@ -71,14 +71,14 @@ def plan_folds(
 
 
 class CrossValidation:
-    """The folds of one recipe, and the model on all training classes, trained with any flags.
+    """Trains the folds of one recipe, and the model on all training classes, with any flags.
 
     Args:
         recipes: As `plan_folds` makes them; those that are in the directory must be the same.
         out: The directory.
-        workers: Who trains.
+        workers: Processes that train.
         folds: How many.
-        metric: `evaluate`'s value.
+        metric: The value of `evaluate`.
 
     Attributes:
         base: The recipe in full.
@@ -101,14 +101,14 @@ class CrossValidation:
 
         Args:
             flags: Of the trial.
-            folder: For its runs.
-            first: That of a trial which trained the first phase, to go on with.
+            folder: For the runs of the trial.
+            first: Folder of the trial that trained the first phase, which this one goes on with.
         """
         jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.folds)]
         return fmean(result["validation"][self.metric] for result in self._run(jobs))
 
     def drop_weights(self, trials: Path, *, but: Path | None = None) -> None:
-        """Of all trials in a folder, but perhaps for one: 50 would fill a disk."""
+        """Drop the weights of all trials in a folder, except perhaps one: those of 50 would fill a disk."""
         for run in trials.glob("*/fold-*/"):
             if run.parent != but:
                 RunDirectory(run).drop_weights()
@@ -186,13 +186,13 @@ def _rounded_up(epochs: Iterable[int]) -> int:
     return 5 * math.ceil(fmean(epochs) / 5)
 
 
-def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same images without validation classes: the folds make their own."""
+def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same data without validation classes, which the folds choose among the training classes."""
     return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
 
 
 def concatenated(runs: Sequence[Path]) -> dict[str, float]:
-    """Judge the unit embeddings of several runs' models, joined, on the test classes that the runs share."""
+    """Evaluate the concatenated unit embeddings of several runs' models on the test classes that the runs share."""
     import torch
     from torch.nn.functional import normalize
 
@@ -204,7 +204,7 @@ def concatenated(runs: Sequence[Path]) -> dict[str, float]:
     device = pick_device(recipe.training.accelerator)
     parts = []
     for run in runs:
-        model, preprocessing = load_embedder(run, recipe.model.own)
-        found = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
-        parts.append(normalize(found, dim=1))
+        model, preprocessing = load_embedder(run, recipe.model.custom_backbone)
+        embeddings = embed_images(model.to(device), test, preprocessing, batch_size=size, workers=workers)
+        parts.append(normalize(embeddings, dim=1))
     return dict(evaluate_embeddings(torch.cat(parts, dim=1), test, recipe.evaluation))

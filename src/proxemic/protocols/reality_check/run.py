@@ -1,25 +1,26 @@
-"""The reality check: every loss tuned alike by cross-validation, then judged on unseen classes, many times.
-
-Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, as in the warping paper (appendix D, Tables VI to
-VIII).
-"""
+"""The reality check itself: what is compared, the order of the work, and what is kept of it."""
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries, write_json
-from proxemic.locks import LOCK, exclusive_lock
+from proxemic.files import remove_stale_temporaries, write_json, write_text
+from proxemic.locks import exclusive_lock
+from proxemic.protocols.comparison.entries import find_names
+from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
 from proxemic.protocols.reality_check.search import drop_trials, find_best
-from proxemic.protocols.reality_check.tables import Repeats, write_results
+from proxemic.protocols.reality_check.spaces import CheckSpaces
+from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows, write_results
 from proxemic.protocols.runs.jobs import Workers, going_on_with
-from proxemic.protocols.tuning.joint_space import CheckSpaces
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import load_space
+from proxemic.recipes.flags import read_flags
 
 with optional_dependency("train"):
     import yaml
@@ -27,28 +28,16 @@ with optional_dependency("train"):
     from proxemic.recipes import find_recipe
     from proxemic.recipes.reader import read_recipe
 
-__all__ = ["RealityCheck", "check_reality", "folder_of"]
+__all__ = ["RealityCheck", "RealityCheckResult", "folder_of", "reality_check"]
 
+SETTINGS = "reality-check.json"
 SPACE = "space.json"
 """What is searched; null for the package's space of the loss."""
 
 
 @dataclass(frozen=True)
 class RealityCheck:
-    """What is compared, and how thoroughly.
-
-    Args:
-        recipes: Names or files, one a loss.
-        flags: What overrides each of them.
-        trials: Bayesian trials a loss, at least 1; each trains all folds. Where a recipe has two phases, as many are
-            made of the second, which begin with the best of the first.
-        repeats: Seeds with the best hyper-parameters, at least 1; without 2 there is no interval.
-        folds: Class-disjoint parts of the training classes, 2 or more.
-        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
-        metric: What the trials maximise: its mean over the folds, each at its best epoch.
-        seed: Of the search and of the folds.
-        spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; none takes
-            those of the losses.
+    """What is compared, and how thoroughly: what ``reality-check.json`` keeps of the arguments of `reality_check`.
 
     Raises:
         ValueError: If a number is out of range, or a recipe is named twice.
@@ -77,29 +66,106 @@ class RealityCheck:
                 f"--space is given {len(self.spaces)} times, but must be given once, or once for each of the "
                 f"{len(self.recipes)} recipes, in their order."
             )
-        slugs = [folder_of(recipe) for recipe in self.recipes]
-        if len(set(slugs)) < len(slugs):
+        if len({folder_of(recipe) for recipe in self.recipes}) < len(self.recipes):
             raise ValueError(f"The recipes are {', '.join(self.recipes)}, but each must have a name of its own.")
 
+    @classmethod
+    def read(cls, out: Path) -> "RealityCheck":
+        """The check in a directory.
 
-def check_reality(
-    check: RealityCheck, out: Path, *, workers: int = 1, report: Callable[[str], object] = print
-) -> dict[str, Repeats]:
+        Raises:
+            UserError: If it holds none.
+        """
+        try:
+            kept = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{out} holds no reality check: give the directory of one.") from error
+        return cls(**kept | {name: tuple(kept.get(name, ())) for name in ("recipes", "flags", "spaces")})
+
+
+@dataclass(frozen=True)
+class RealityCheckResult:
+    """The results of a reality check.
+
+    Args:
+        out: Its directory, with ``results.csv`` and ``table.md``.
+        rows: The value of each metric of each repetition.
+        table: Markdown, with one row per recipe.
+        against_paper: Markdown beside what the papers print, if that was asked for.
+    """
+
+    out: Path
+    rows: tuple[ResultRow, ...]
+    table: str
+    against_paper: str | None = None
+
+
+def reality_check(
+    recipes: Sequence[str | Path] = (),
+    *,
+    out: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    trials: int = 50,
+    repeats: int = 10,
+    folds: int = 4,
+    embedding_size: int = 128,
+    metric: str = "map@r",
+    seed: int = 0,
+    spaces: Sequence[str] = (),
+    workers: int = 1,
+    resume: str | Path | None = None,
+    against: Literal["paper"] | None = None,
+    report: Callable[[str], object] | None = None,
+) -> RealityCheckResult:
     """Tune each loss, then judge it, or go on with what was begun in ``out``.
 
     Args:
-        check: What to do.
-        out: The directory; new, or that of the same check, which goes on where it was.
+        recipes: One per loss: names, patterns over the names as ``cub/reality-check/*``, or YAML files.
+        out: The directory: new, or that of the same check, which then goes on; None makes one under ``runs``.
+        overrides: Values of all recipes by dotted keys, such as ``{"training.epochs": 20}``.
+        trials: Bayesian trials per loss, at least 1; each trains all folds. Where a recipe has two phases, as many are
+            made of the second, which begin with the best of the first.
+        repeats: Seeds with the best hyper-parameters, at least 1; without 2 there is no interval.
+        folds: Class-disjoint parts of the training classes, 2 or more.
+        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
+        metric: What the trials maximise: its mean over the folds, each at its best epoch.
+        seed: Of the search and of the folds.
+        spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; none takes
+            those of the losses.
         workers: Training processes at a time.
-        report: Is given lines for the user.
-
-    Returns:
-        Of each recipe the metrics of each repetition, by kind; they are also in ``results.csv`` and ``table.md``.
+        resume: Go on with the check in this directory, with the settings that it has.
+        against: Also compare with what the papers print, in ``against-paper.md``.
+        report: Is called with lines of progress; None logs them.
 
     Raises:
         Interrupted: After Ctrl-C; the same call goes on.
         UserError: If the directory holds something else, a recipe is refused, or a training fails.
+        ValueError: If a number is out of range, or a recipe is named twice.
     """
+    if resume is not None:
+        if recipes or out is not None or overrides:
+            raise UserError(
+                "--resume takes everything but --workers and --against from the check that it goes on with."
+            )
+        out = Path(resume)
+        check = RealityCheck.read(out)
+    else:
+        patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in map(str, recipes)]
+        names = tuple(name for matches in patterns for name in matches)
+        flags, known = as_flags(overrides or {}), tuple(spaces)
+        check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed, known)
+        out = new_directory("reality-check") if out is None else Path(out)
+    results = _check(check, out, workers, report or logging.getLogger("proxemic").info)
+    text = None
+    if against is not None:
+        from proxemic.protocols.reality_check.against_paper import reality_against_paper
+
+        text = reality_against_paper(check, out, results)
+        write_text(out / "against-paper.md", text)
+    return RealityCheckResult(out, tuple(result_rows(results)), markdown(results, check.repeats), text)
+
+
+def _check(check: RealityCheck, out: Path, workers: int, report: Callable[[str], object]) -> dict[str, Repeats]:
     plans = {recipe: _plan(check, recipe, out) for recipe in check.recipes}  # all are read before any is trained
     _begin(check, out)
     report(
@@ -112,7 +178,7 @@ def check_reality(
         for recipe, (plan, content) in plans.items():
             validation = CrossValidation(plan, out / folder_of(recipe), pool, folds=check.folds, metric=check.metric)
             write_json(validation.out / SPACE, {"stages": content})
-            spaces = CheckSpaces.of(validation.base, check.flags, content, _space_name(check, recipe))
+            spaces = _spaces(check, recipe, validation.base, content)
             kept = validation.out / "best.json"
             if not kept.exists():
                 parameters, value = find_best(
@@ -129,9 +195,8 @@ def check_reality(
             results[recipe] = repeats
             for number in range(check.repeats):
                 repeats[number] = validation.repeat(number, flags)
-                found = {kind: f"{values[check.metric]:.4f}" for kind, values in repeats[number].items()}
-                told = ", ".join(f"{kind} {value}" for kind, value in found.items())
-                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {told}")
+                values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
+                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
                 write_results(out, results, check.repeats)
     return results
 
@@ -154,8 +219,8 @@ def _plan(check: RealityCheck, recipe: str, out: Path) -> tuple[dict[str, str], 
         metric=check.metric,
         split_seed=check.seed,
     )
-    base, name = yaml.safe_load(plan["base"]), _space_name(check, recipe)
-    spaces = CheckSpaces.of(base, check.flags, content, name)
+    base = yaml.safe_load(plan["base"])
+    spaces = _spaces(check, recipe, base, content)
     try:
         flags = (*check.flags, *spaces.first.flags(spaces.first.middle()))
         read = read_recipe(file, flags, own_code=True)
@@ -164,10 +229,14 @@ def _plan(check: RealityCheck, recipe: str, out: Path) -> tuple[dict[str, str], 
             read = read_recipe(file, (*flags, *second.flags(second.middle())), own_code=True)
         made = read.recipe
     except (UserError, ValueError) as error:
-        raise UserError(f"{name} does not fit {recipe}: {error}") from error
+        raise UserError(f"{_space_name(check, recipe)} does not fit {recipe}: {error}") from error
     if not folder.exists():
-        made.load()  # a wrong folder is said before anything is written
+        made.load()  # a folder that is missing is refused before anything is written
     return plan, content
+
+
+def _spaces(check: RealityCheck, recipe: str, base: Mapping[str, Any], content: list[Any] | None) -> CheckSpaces:
+    return CheckSpaces.of(base, dict(read_flags(check.flags)), content, _space_name(check, recipe))
 
 
 def _space(check: RealityCheck, recipe: str, out: Path) -> list[Any] | None:
@@ -191,8 +260,9 @@ def _space(check: RealityCheck, recipe: str, out: Path) -> list[Any] | None:
 
 
 def _given_space(check: RealityCheck, recipe: str) -> str | None:
-    each = check.spaces * (len(check.recipes) if len(check.spaces) == 1 else 1)
-    return dict(zip(check.recipes, each, strict=False)).get(recipe)
+    if len(check.spaces) == 1:
+        return check.spaces[0]
+    return dict(zip(check.recipes, check.spaces, strict=False)).get(recipe)
 
 
 def _space_name(check: RealityCheck, recipe: str) -> str:
@@ -200,17 +270,14 @@ def _space_name(check: RealityCheck, recipe: str) -> str:
 
 
 def _begin(check: RealityCheck, out: Path) -> None:
-    file = out / "reality-check.json"
-    content = json.loads(json.dumps(asdict(check)))
-    if file.exists():
-        if {"spaces": []} | json.loads(file.read_text(encoding="utf-8")) != content:
+    if is_begun(out, SETTINGS, "a reality check"):
+        kept, wanted = (
+            {**asdict(each), "flags": dict(read_flags(each.flags))} for each in (RealityCheck.read(out), check)
+        )
+        if kept != wanted:
             raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
-    elif out.exists() and not (
-        out.is_dir() and all(path.suffix == ".tmp" or path.name == LOCK for path in out.iterdir())
-    ):
-        raise UserError(f"{out} holds something else: give a new folder, or that of a reality check to go on with.")
     else:
-        write_json(file, content)
+        write_json(out / SETTINGS, asdict(check))
 
 
 def folder_of(recipe: str) -> str:

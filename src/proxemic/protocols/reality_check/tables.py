@@ -2,30 +2,53 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from proxemic.files import write_csv, write_text
-from proxemic.protocols.comparison.statistics import t_interval
-from proxemic.protocols.comparison.tables import format_estimate, format_rows
+from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.tables import Table
 
-__all__ = ["KINDS", "Repeats", "markdown", "write_results"]
+__all__ = ["KINDS", "Repeats", "ResultRow", "markdown", "result_rows", "write_results"]
 
 KINDS = ("separated", "concatenated", "complete")
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 
 Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
-"""Of one loss: each repetition's metrics, by kind."""
+"""The metrics of one loss, by repetition and by kind."""
 
 
-def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> None:
-    """Write ``results.csv``, a row a value, and ``table.md``, a row a loss."""
-    rows = [
-        (recipe, number, kind, metric, value)
+class ResultRow(NamedTuple):
+    """One value of a reality check.
+
+    Args:
+        recipe: Which loss, by its recipe.
+        repeat: Which repetition, from 0.
+        kind: ``separated``, ``concatenated`` or ``complete``.
+        metric: Its name.
+        value: In [0, 1].
+    """
+
+    recipe: str
+    repeat: int
+    kind: str
+    metric: str
+    value: float
+
+
+def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
+    """One row per value."""
+    return [
+        ResultRow(recipe, number, kind, metric, value)
         for recipe, repeats in results.items()
         for number, kinds in repeats.items()
         for kind, values in kinds.items()
         for metric, value in values.items()
     ]
-    write_csv(out / "results.csv", ("recipe", "repeat", "kind", "metric", "value"), rows)
+
+
+def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> None:
+    """Write ``results.csv``, one row per value, and ``table.md``, one row per loss."""
+    write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
     write_text(out / "table.md", markdown(results, expected))
 
 
@@ -43,7 +66,7 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
     if missing:
         note += f" Not all are done: {', '.join(missing)}."
-    table = format_rows(header, rows, "l" + "r" * (len(header) - 1))
+    table = Table(header, rows).text("markdown")
     return f"{table}\n\n{note}\n"
 
 

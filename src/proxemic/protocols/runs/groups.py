@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from proxemic.errors import UserError
-from proxemic.protocols.comparison.statistics import Estimate, t_interval
 from proxemic.protocols.runs.finished import Run
+from proxemic.protocols.statistics import Estimate, t_interval
 
-__all__ = ["distinct_names", "paired_differences", "repetitions"]
+__all__ = ["differences_from_first", "distinct_names", "repetitions"]
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 
@@ -46,21 +46,27 @@ def _without_what_all_share(names: list[str]) -> list[str]:
     return ["-".join(each) for each in words]
 
 
-def paired_differences(
+def differences_from_first(
     groups: Mapping[str, Sequence[Run]], values: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> dict[str, dict[str, Estimate]]:
-    """What each group's values exceed those of the first by, with the same seed: means with intervals, under a title.
+    """By how much each group's values exceed those of the first with the same seed: means with intervals, by title.
 
     Groups with fewer than two seeds in common with the first are left out.
     """
-    found = {}
+    by_seed = {
+        name: {run.seed: row for run, row in zip(runs, values[name], strict=True)} for name, runs in groups.items()
+    }
+    tables = {}
     first, *others = groups
-    base = {run.seed: each for run, each in zip(groups[first], values[first], strict=True)}
     for name in others:
-        here = {run.seed: each for run, each in zip(groups[name], values[name], strict=True)}
-        seeds = [seed for seed in base if seed in here]
-        if len(seeds) > 1:
-            title = f"{name} less {first}, paired by {len(seeds)} seeds, mean and 95% interval (t distribution)"
-            keys = [key for key in base[seeds[0]] if key in here[seeds[0]]]
-            found[title] = {key: t_interval([here[seed][key] - base[seed][key] for seed in seeds]) for key in keys}
-    return found
+        seeds = [seed for seed in by_seed[first] if seed in by_seed[name]]
+        if len(seeds) < 2:
+            continue
+        one, base = ([by_seed[group][seed] for seed in seeds] for group in (name, first))
+        title = f"{name} less {first}, paired by {len(seeds)} seeds, mean and 95% interval (t distribution)"
+        tables[title] = {
+            key: t_interval([row[key] - other[key] for row, other in zip(one, base, strict=True)])
+            for key in base[0]
+            if key in one[0]
+        }
+    return tables

@@ -4,6 +4,8 @@ from typing import Any
 
 import yaml
 
+from proxemic.recipes.yaml_files import with_current_names
+
 __all__ = ["same_recipe"]
 
 
@@ -26,7 +28,7 @@ def same_recipe(kept: str, given: str) -> bool:
     if kept == given:
         return True
     try:
-        return _trained(yaml.safe_load(kept)) == _trained(yaml.safe_load(given))
+        return _trained(with_current_names(yaml.safe_load(kept))) == _trained(yaml.safe_load(given))
     except yaml.YAMLError:
         return False
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
-from proxemic.protocols.comparison.tables import UNMEASURED
 from proxemic.published import PublishedFigure
+from proxemic.tables import MISSING
 
 __all__ = ["verification_against_paper"]
 
@@ -22,7 +22,7 @@ def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies
 
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
         def named(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
-            return f"{figure.dataset} {figure.metric}", ours.get(figure.dataset, UNMEASURED)
+            return f"{figure.dataset} {figure.metric}", ours.get(figure.dataset, MISSING)
 
         return tables_beside(rows, named, lambda _: (recipe, 1))
 

@@ -1,1 +1,10 @@
-"""Search for hyper-parameters on classes held out from training, by processes that share an Optuna study."""
+"""The search for a recipe's hyper-parameters on classes held out from training.
+
+`tune` varies a recipe within a search space (`spaces`), stage by stage (`stages`). Each trial is a training run of its
+own, and processes, also on several machines, share the trials by an Optuna study (`search`, `study`).
+"""
+
+from proxemic.protocols.tuning.run import TuningResult, tune
+from proxemic.protocols.tuning.trials import FinishedTrial
+
+__all__ = ["FinishedTrial", "TuningResult", "tune"]

@@ -1,19 +1,19 @@
 """The directory of a search for hyper-parameters: what is in it, and how it stays small."""
 
-import contextlib
 import json
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json, write_text
+from proxemic.protocols.directories import is_begun
 from proxemic.protocols.runs.same_recipe import same_recipe
-from proxemic.protocols.tuning.planned_sampler import Sampler
+from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
-from proxemic.protocols.tuning.trials import Finished
+from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.recipes.flags import read_flags
 from proxemic.training import RunDirectory
 
 __all__ = ["TuningDirectory", "TuningOptions"]
@@ -79,25 +79,29 @@ class TuningDirectory:
         """The run directory of a trial; whole, as recipes name it."""
         return (self.path / "trials" / f"{stage}-{number}").resolve()
 
-    def check(self, options: TuningOptions, base: str) -> None:
-        """Raise `UserError` unless the directory is new, empty, or holds this search."""
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
-        if self.options.exists():
-            kept, wanted = asdict(self.read()), asdict(options)
-            different = [name for name in wanted if kept[name] != wanted[name]]
-            if not different and self.base.exists() and not same_recipe(self.base.read_text(encoding="utf-8"), base):
-                different = ["recipe"]
-            if different:
-                raise UserError(
-                    f"{self.path} holds a search with another {', '.join(different)}: choose another --out, or go on "
-                    f"with that one by --resume {self.path}."
-                )
-        elif self.path.exists() and any(not each.name.startswith(".") for each in self.path.iterdir()):
-            raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
+    def is_begun(self, options: TuningOptions, base: str) -> bool:
+        """Whether the directory holds this search; False if it is new or empty.
+
+        Raises:
+            UserError: If it holds something else.
+        """
+        if not is_begun(self.path, self.options.name, "a search"):
+            return False
+        kept, wanted = asdict(self.read()), asdict(options)
+        for values in (kept, wanted):
+            values["flags"] = dict(read_flags(values["flags"]))
+        different = [name for name in wanted if kept[name] != wanted[name]]
+        if not different and self.base.exists() and not same_recipe(self.base.read_text(encoding="utf-8"), base):
+            different = ["recipe"]
+        if different:
+            raise UserError(
+                f"{self.path} holds a search with another {', '.join(different)}: choose another --out, or go on "
+                f"with that one by --resume {self.path}."
+            )
+        return True
 
     def create(self, options: TuningOptions, base: str) -> None:
-        """Write what `check` let pass."""
+        """Write what is searched, and how."""
         write_json(self.options, asdict(options))
         write_text(self.base, base)
 
@@ -115,8 +119,8 @@ class TuningDirectory:
                 "tune made."
             ) from error
 
-    def write_trials(self, stages: Sequence[Sequence[Finished]]) -> None:
-        """Write all trials, those of a stage after those of the stage before."""
+    def write_trials(self, stages: Sequence[Sequence[FinishedTrial]]) -> None:
+        """Write all trials, stage by stage."""
         names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
         rows = [
             [number, each.number, each.state, each.value, round(each.seconds, 1)]
@@ -127,22 +131,8 @@ class TuningDirectory:
         ]
         write_csv(self.trials, ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
 
-    def drop_weights(self, stage: int, trials: Sequence[Finished], best: int | None) -> None:
-        """Remove what is large of the trials that are over, but for the best; recipe, history and metrics stay."""
-        for each in trials:
-            if each.number != best:
-                RunDirectory(self.run(stage, each.number)).drop_weights()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """One process at a time; one that is killed lets the next one in."""
-        with contextlib.closing(sqlite3.connect(self.path / ".lock.db", isolation_level=None)) as lock:
-            lock.execute("PRAGMA busy_timeout = 1000")
-            while True:
-                try:
-                    lock.execute("BEGIN EXCLUSIVE")
-                    break
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error):
-                        raise
-            yield
+    def drop_weights(self, stage: int, trials: Sequence[FinishedTrial], best: int | None) -> None:
+        """Remove what is large of all finished trials but the best; recipe, history and metrics stay."""
+        for trial in trials:
+            if trial.number != best:
+                RunDirectory(self.run(stage, trial.number)).drop_weights()

@@ -1,4 +1,4 @@
-"""Pictures of a search: which hyper-parameters mattered, and where in their ranges the good trials lie."""
+"""Plots of a search: which hyper-parameters mattered, and where in their ranges the good trials lie."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +9,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from proxemic.extras import optional_dependency
 from proxemic.plots import save_figure
-from proxemic.protocols.tuning.dimensions import Choices, Range
+from proxemic.protocols.tuning.spaces import Choices, Range
 from proxemic.protocols.tuning.study import importances
-from proxemic.protocols.tuning.trials import Finished
+from proxemic.protocols.tuning.trials import FinishedTrial
 
 with optional_dependency("tune"):
     import optuna
@@ -37,7 +37,7 @@ def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
 
 
 def draw_slices(
-    stages: Sequence[Sequence[Finished]],
+    stages: Sequence[Sequence[FinishedTrial]],
     dimensions: Sequence[Mapping[str, Range | Choices]],
     metric: str,
     folder: Path,
@@ -57,7 +57,7 @@ def draw_slices(
     save_figure(figure, folder / "slices.png")
 
 
-def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence[Finished]) -> None:
+def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence[FinishedTrial]) -> None:
     places = [each.parameters[name] for each in complete]
     if isinstance(dimension, Choices):
         places = [dimension.choices.index(place) for place in places]

@@ -1,39 +1,43 @@
 """A search for the best parameters, by one process or by many that share a study."""
 
+import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.runs.jobs import check_stopped
-from proxemic.protocols.tuning.dimensions import Choices, Range, grid_points
-from proxemic.protocols.tuning.planned_sampler import PlannedSampler, Sampler
-from proxemic.protocols.tuning.pulse import beating
+from proxemic.protocols.tuning.sampler import Sampler, SeededPerTrial
+from proxemic.protocols.tuning.spaces import Choices, Range, grid_points
 from proxemic.protocols.tuning.study import (
-    ENDED,
-    FAILURE,
     PROCESS,
-    SLOT,
-    SURPLUS,
     agree,
-    free_dead_trials,
+    fail_dead_trials,
     open_study,
-    original_of,
     process_mark,
-    put_back,
     quiet,
-    slot_of,
     storage_at_work,
 )
-from proxemic.protocols.tuning.trials import Finished, Trial, TrialFailed, best_of, finished, finished_trials
+from proxemic.protocols.tuning.trials import (
+    ENDED,
+    FAILURE,
+    SLOT,
+    FinishedTrial,
+    Trial,
+    TrialFailed,
+    best_of,
+    finished_trials,
+)
 
 with optional_dependency("tune"):
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 
-__all__ = ["Finished", "Pruner", "Trial", "TrialFailed", "search"]
+__all__ = ["Pruner", "search"]
 
 Pruner = Literal["median", "none"]
 
@@ -54,14 +58,14 @@ def search(
     seed: int = 0,
     first: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
-    on_trial: Callable[[Finished], object] | None = None,
-) -> Finished:
+    on_trial: Callable[[FinishedTrial], object] | None = None,
+) -> FinishedTrial:
     """Maximise an objective; processes that call this with the same storage and study share the trials.
 
     It returns, in all processes, when the study has its number of trials. A process may be killed at any time: its
-    trial is taken up by another one, or by the next call, with the same number and parameters. The same seed gives the
+    trial is retried by another one, or by the next call, with the same number and parameters. The same seed gives the
     same trials where one process makes them. What the objective raises, but for `TrialFailed`, ends the search in this
-    process, and the trial is taken up by the next call.
+    process, and the trial is retried by the next call.
 
     Args:
         objective: From a `Trial` to the value.
@@ -84,7 +88,7 @@ def search(
     Raises:
         UserError: If the storage cannot be opened or fails, as on a full disk, the study is of another search, or no
             trial works, of 5 or of all.
-        Interrupted: After Ctrl-C; the trial under way is taken up by the next call.
+        Interrupted: After Ctrl-C; the trial under way is retried by the next call.
         ValueError: If ``trials`` is below 1.
 
     >>> from tempfile import mkdtemp
@@ -109,8 +113,8 @@ def search(
         with storage_at_work(storage), quiet():
             shared = open_study(storage, study, patience if pruner == "median" else None)
             agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
-            shared.sampler = PlannedSampler(plan, sampler, seed, total)
-            _share(shared, objective, dimensions, total, on_trial, learns_from_complete=sampler == "gp")
+            shared.sampler = SeededPerTrial(sampler, seed, total)
+            _Search(shared, objective, dimensions, plan, total, on_trial, stand_in=sampler == "gp").make_trials()
             done = finished_trials(shared)
     except KeyboardInterrupt:
         raise Interrupted("Stopped: the same call goes on with the search.") from None
@@ -125,60 +129,91 @@ def _inside(point: Mapping[str, Any], dimensions: Mapping[str, Range | Choices])
 
 
 class _Surplus(Exception):
-    """Another process took the last trial at the same moment."""
+    """Another process makes the same trial."""
 
 
-def _share(
-    study: optuna.Study,
-    objective: Callable[[Trial], float],
-    dimensions: Mapping[str, Range | Choices],
-    total: int,
-    on_trial: Callable[[Finished], object] | None,
-    learns_from_complete: bool,
-) -> None:
-    """Make trials until all are made; wait for those of other processes, and take them over if these die."""
-    full = False
-    while True:
-        check_stopped()
-        free_dead_trials(study)
-        states = [each.state for each in study.get_trials(deepcopy=False)]
-        begun = sum(state != TrialState.FAIL for state in states)
-        if TrialState.WAITING in states or (begun < total and not full):
-            made = _make_one(study, objective, dimensions, total, learns_from_complete)
-            full = full or (made is not None and SURPLUS in made.user_attrs)
-            if made is not None and made.state != TrialState.FAIL:
-                if on_trial is not None:
-                    on_trial(finished(made))
-                _check_hope(study)
-        elif TrialState.RUNNING in states:
-            time.sleep(POLL)
+@dataclass(frozen=True)
+class _Search:
+    """The part of a search that one process has."""
+
+    study: optuna.Study
+    objective: Callable[[Trial], float]
+    dimensions: Mapping[str, Range | Choices]
+    plan: Sequence[Mapping[str, Any]]
+    total: int
+    on_trial: Callable[[FinishedTrial], object] | None
+    stand_in: bool
+    """Give trials without a value one: the Gaussian process would sample the parameters of a pruned or failed trial, of
+    which it knows nothing, over and over."""
+
+    def make_trials(self) -> None:
+        """Make trials until all are made; wait for those of other processes, and retry them if these die.
+
+        The trials are enqueued one by one under their numbers. Optuna's `MaxTrialsCallback` counts trials that are
+        over, so that processes which share a study would begin more than ``total``.
+        """
+        while True:
+            check_stopped()
+            fail_dead_trials(self.study)
+            states = {trial.state for trial in self.trials()}
+            if TrialState.WAITING in states or self.enqueue():
+                trial = self.make_one()
+                if trial is not None and trial.state != TrialState.FAIL:
+                    if self.on_trial is not None:
+                        self.on_trial(FinishedTrial.of(trial))
+                    self.check_hope()
+            elif TrialState.RUNNING in states:
+                time.sleep(POLL)
+            else:
+                return
+
+    def trials(self) -> list[FrozenTrial]:
+        """All of Optuna's trials, by their numbers."""
+        return self.study.get_trials(deepcopy=False)
+
+    def enqueue(self) -> bool:
+        """Enqueue the first of our trials that none of Optuna's makes or has made; False if there is none."""
+        trials = self.trials()
+        made = {trial.user_attrs.get(SLOT) for trial in trials if trial.state != TrialState.FAIL}
+        slot = next((slot for slot in range(self.total) if slot not in made), None)
+        if slot is None:
+            return False
+        if before := [trial for trial in trials if trial.user_attrs.get(SLOT) == slot]:
+            failed = copy.deepcopy(max(before, key=lambda trial: len(trial.params)))  # of two, the one that was made
+            failed.user_attrs = {SLOT: slot}  # not the process that is dead
+            optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self.study, failed)
         else:
-            return
+            self.study.enqueue_trial(dict(self.plan[slot]) if slot < len(self.plan) else {}, {SLOT: slot})
+        return True
 
+    def make_one(self) -> FrozenTrial | None:
+        """Make the trial that waits; None if another process took it over, because this one seemed dead."""
+        number = -1
 
-def _make_one(
-    study: optuna.Study,
-    objective: Callable[[Trial], float],
-    dimensions: Mapping[str, Range | Choices],
-    total: int,
-    learns_from_complete: bool,
-) -> FrozenTrial | None:
-    """Make one trial; None if another process took it over, having taken this one for dead.
+        def evaluate(trial: optuna.Trial) -> float:
+            nonlocal number
+            number = trial.number
+            return self.evaluate(trial)
 
-    ``learns_from_complete`` is of a sampler that knows nothing of trials without a value: it would choose the
-    parameters that were pruned, or failed, over and over.
-    """
-    mine: list[int] = []
+        try:
+            self.study.optimize(evaluate, n_trials=1, catch=(_Surplus,))
+        except UserError:
+            raise
+        except Exception:
+            mine, *later = self.trials()[number:]
+            if number >= 0 and any(trial.user_attrs.get(SLOT) == mine.user_attrs.get(SLOT) for trial in later):
+                return None
+            raise
+        return self.trials()[number]
 
-    def body(trial: optuna.Trial) -> float:
-        mine.append(trial.number)
+    def evaluate(self, trial: optuna.Trial) -> float:
+        """The objective of Optuna's."""
         trial.set_user_attr(PROCESS, process_mark())
-        number = slot_of(study.get_trials(deepcopy=False), trial.number)
-        if number >= total:
-            trial.set_user_attr(SURPLUS, True)
-            raise _Surplus
-        trial.set_user_attr(SLOT, number)
-        known = set(_get(study, trial.number).intermediate_values)
+        *before, frozen = self.trials()[: trial.number + 1]
+        slot = frozen.user_attrs.get(SLOT)
+        if slot is None or any(each.user_attrs.get(SLOT) == slot and each.state != TrialState.FAIL for each in before):
+            raise _Surplus  # two processes enqueued the same one, or took the same one from the queue
+        known = set(frozen.intermediate_values)
 
         def report(step: int, value: float) -> None:
             check_stopped()
@@ -188,50 +223,31 @@ def _make_one(
             if trial.should_prune():
                 raise optuna.TrialPruned
 
-        parameters = {name: _suggest(trial, name, each) for name, each in dimensions.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Fixed parameter", UserWarning)  # one between the steps of a range
+            parameters = {name: _suggest(trial, name, each) for name, each in self.dimensions.items()}
         try:
-            with beating(study, trial):
-                value = objective(Trial(number, parameters, report))
-            if math.isfinite(value):
-                return value
-            raise TrialFailed(f"The value is {value}.")
+            value = self.objective(Trial(slot, parameters, report))
+            if not math.isfinite(value):
+                raise TrialFailed(f"The value is {value}.")
+            return value
         except optuna.TrialPruned:
             trial.set_user_attr(ENDED, "pruned")
+            values = self.trials()[trial.number].intermediate_values
+            if self.stand_in and values:
+                return values[max(values)]
         except TrialFailed as error:
             trial.set_user_attr(ENDED, "failed")
             trial.set_user_attr(FAILURE, str(error))
-        if learns_from_complete:
-            return _stand_in(study, trial.number)
+        if self.stand_in:  # the worst of the others
+            return min((each.value for each in self.trials() if each.value is not None), default=0.0)
         raise optuna.TrialPruned  # not failed in Optuna's sense, of which no sampler learns anything
 
-    try:
-        study.optimize(body, n_trials=1, catch=(_Surplus,))
-    except (Exception, KeyboardInterrupt) as error:
-        if mine and (ended := _get(study, mine[0])).state == TrialState.FAIL:
-            if not _is_continued(study, ended):
-                put_back(study, ended)
-            elif not isinstance(error, UserError | KeyboardInterrupt):
-                return None
-        raise
-    return _get(study, mine[0])
-
-
-def _get(study: optuna.Study, number: int) -> FrozenTrial:
-    return next(each for each in study.get_trials(deepcopy=False) if each.number == number)
-
-
-def _is_continued(study: optuna.Study, trial: FrozenTrial) -> bool:
-    later = (each for each in study.get_trials(deepcopy=False) if each.number > trial.number)
-    return any(original_of(each) == original_of(trial) for each in later)
-
-
-def _stand_in(study: optuna.Study, number: int) -> float:
-    """A value for a trial that came to none: the last reported, or the worst of all others."""
-    known = _get(study, number).intermediate_values
-    if known and _get(study, number).user_attrs[ENDED] == "pruned":
-        return known[max(known)]
-    others = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return min((each.value for each in others if each.value is not None), default=0.0)
+    def check_hope(self) -> None:
+        """End a search of which nothing works from the beginning."""
+        done = finished_trials(self.study)
+        if len(done) >= 5 and all(trial.state == "failed" for trial in done):
+            raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
 
 
 def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
@@ -241,10 +257,3 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:
     if dimension.integer:
         return trial.suggest_int(name, int(low), int(high), step=int(step or 1), log=log)
     return trial.suggest_float(name, low, high, step=step, log=log)
-
-
-def _check_hope(study: optuna.Study) -> None:
-    """End a search of which nothing works from the beginning."""
-    done = finished_trials(study)
-    if len(done) >= 5 and all(each.state == "failed" for each in done):
-        raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")

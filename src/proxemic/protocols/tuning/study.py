@@ -1,53 +1,50 @@
-"""An Optuna study that processes share: opened, counted, and freed of trials whose process died."""
+"""An Optuna study that processes share: opened, checked, and freed of trials whose process died."""
 
 import contextlib
+import functools
 import os
 import re
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.protocols.tuning.pulse import GRACE, HEARTBEAT, is_silent
 
 with optional_dependency("tune"):
     import optuna
+    from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
     from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalRedisBackend
+    from optuna.storages._heartbeat import BaseHeartbeat
+    from optuna.storages.journal import BaseJournalBackend, JournalRedisBackend
     from optuna.trial import FrozenTrial, TrialState
     from sqlalchemy import Connection, event
     from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 __all__ = [
+    "PROCESS",
     "agree",
-    "check_storage",
-    "free_dead_trials",
+    "fail_dead_trials",
     "importances",
+    "is_dead",
     "masked",
+    "open_storage",
     "open_study",
-    "original_of",
     "process_mark",
-    "put_back",
     "quiet",
-    "slot_of",
     "storage_at_work",
 ]
 
-CONTINUES = "continues"
-"""Attribute of a trial: Optuna's number of the one that it goes on with."""
-SLOT = "slot"
-"""Which of the trials that a search is to make it is: our number."""
-ENDED, FAILURE = "ended", "failure"
-"""How it ended, if not with a value, and why."""
+HEARTBEAT, GRACE = 30, 150
+"""Seconds between the heartbeats of a trial, and without one until the trial counts as dead."""
+BEATS = "beat"
+"""Attribute of a trial in a journal: how many heartbeats it had."""
 PROCESS = "process"
-"""Where it runs."""
-SURPLUS = "surplus"
-"""That it is beyond the number of trials."""
+"""Attribute of a trial: the process that makes it."""
 SETTINGS = "settings"
 """Attribute of a study: what all its processes have in common."""
 
@@ -63,10 +60,9 @@ def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = N
     Raises:
         UserError: If the storage cannot be opened, or the study is of another kind.
     """
-    with quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # the heartbeat
+    with quiet():
         study = optuna.create_study(
-            storage=_open_storage(url),
+            storage=open_storage(url),
             study_name=name,
             direction="maximize",
             load_if_exists=True,
@@ -75,13 +71,6 @@ def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = N
     if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
         raise UserError(f"The study {name} of this storage does not maximise one value: choose another --study.")
     return study
-
-
-def check_storage(url: str) -> None:
-    """Raise `UserError` unless the storage can be opened."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        _open_storage(url)
 
 
 def masked(url: str) -> str:
@@ -98,10 +87,10 @@ def masked(url: str) -> str:
 
 @contextlib.contextmanager
 def storage_at_work(url: str) -> Iterator[None]:
-    """While a study is read and written: what its storage fails with, above all a full disk, is told as such.
+    """Turn what a storage fails with while a study is read and written, above all a full disk, into one sentence.
 
     Raises:
-        UserError: In place of what Optuna raises then, which may be that it should not have come so far.
+        UserError: In place of what Optuna raises then.
     """
     try:
         yield
@@ -122,25 +111,31 @@ def _failed(url: str, reason: str) -> UserError:
 
 
 def _storage_failure(error: BaseException | None) -> str | None:
-    """What the database said, of an error that came of it."""
+    """What the database said, if an error came of it."""
     if error is not None and type(error).__module__.partition(".")[0] in ("sqlalchemy", "redis"):
-        return " ".join(str(getattr(error, "orig", None) or error).split())
+        return _reason(error)
     return None if error is None else _storage_failure(error.__cause__ or error.__context__)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Optuna's own lines are not for the user: what they say is said otherwise."""
+    """Silence Optuna's own lines, and its warnings that heartbeats and retries are experimental."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
     finally:
         optuna.logging.set_verbosity(before)
 
 
 def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
-    """Keep what all processes of a study must have in common, or compare with what is kept.
+    """Store what all processes of a study must have in common, or compare it with what is stored.
 
     Raises:
         UserError: If they differ.
@@ -155,44 +150,18 @@ def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
         )
 
 
-def slot_of(trials: Sequence[FrozenTrial], number: int) -> int:
-    """Which of the trials that a search is to make a trial is, from 0; no two processes have the same one."""
-    attrs = {each.number: each.user_attrs for each in trials if each.number <= number}
-    original = attrs.get(number, {}).get(CONTINUES, number)
-    return sum(n < original and CONTINUES not in own and SURPLUS not in own for n, own in attrs.items())
+def fail_dead_trials(study: optuna.Study) -> None:
+    """End the trials whose process is dead, so that they are retried.
 
-
-def original_of(trial: FrozenTrial) -> int:
-    """Optuna's number of the trial, or of the first one that it goes on with."""
-    return trial.user_attrs.get(CONTINUES, trial.number)
-
-
-def put_back(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Have a trial that was ended before its time taken up again, by any process, with the same parameters."""
-    attrs = {name: value for name, value in trial.user_attrs.items() if name not in (ENDED, FAILURE, PROCESS)}
-    study.add_trial(
-        optuna.trial.create_trial(
-            state=TrialState.WAITING,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs=attrs | {CONTINUES: original_of(trial)},
-            intermediate_values=trial.intermediate_values,
-        )
-    )
-
-
-def free_dead_trials(study: optuna.Study) -> None:
-    """Put back the trials whose process is no more: it is known on this machine, and elsewhere misses its heartbeat."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.storages.fail_stale_trials(study)
+    A trial on another machine counts as dead when its heartbeats, which are Optuna's, are missing. Optuna would let a
+    search that is resumed on the same machine wait for them too, and go on with other trials than an uninterrupted
+    search: here, the process itself is looked for.
+    """
+    optuna.storages.fail_stale_trials(study)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if _is_dead(trial) or is_silent(study, trial):
-            try:
+        if is_dead(trial):
+            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
                 study.tell(trial.number, state=TrialState.FAIL)
-            except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
-                continue  # another process was quicker
-            put_back(study, trial)
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
@@ -210,9 +179,10 @@ def process_mark() -> list[Any]:
     return [socket.gethostname(), os.getpid(), _started(os.getpid())]
 
 
-def _is_dead(trial: FrozenTrial) -> bool:
+def is_dead(trial: FrozenTrial) -> bool:
+    """Whether a running trial's process, which was on this machine, is no more."""
     mark = trial.user_attrs.get(PROCESS)
-    if mark is None:  # killed between the trial's birth and its first words
+    if mark is None:  # killed between the trial's start and its mark
         born = trial.datetime_start
         return born is not None and datetime.now() - born > timedelta(seconds=GRACE)
     host, pid, started = mark
@@ -221,12 +191,12 @@ def _is_dead(trial: FrozenTrial) -> bool:
 
 def _started(pid: int) -> str | None:
     """When a process began, in the system's ticks, or "" where the system does not say; None if there is none."""
-    stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
         try:
-            return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
+        return stat.rpartition(")")[2].split()[19]
     if os.name == "posix":
         try:
             os.kill(pid, 0)
@@ -237,25 +207,62 @@ def _started(pid: int) -> str | None:
     return ""
 
 
-class _Storage(RDBStorage):
-    """One whose thread of heartbeats does not end in a traceback: a beat that is missed does no harm."""
+class _DatabaseStorage(RDBStorage):
+    """A storage whose thread of heartbeats does not end in a traceback: one that is missed does no harm."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
             super().record_heartbeat(trial_id)
 
 
-def _open_storage(url: str) -> BaseStorage:
+class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
+    """Optuna's journal, as redis keeps it, with heartbeats, which Optuna itself has for databases alone.
+
+    A heartbeat is counted in an attribute of the trial. Each process times the counts by its own clock, so that no two
+    machines' clocks are compared.
+    """
+
+    def __init__(self, backend: BaseJournalBackend) -> None:
+        super().__init__(backend)
+        self._seen: dict[int, tuple[int, float]] = {}
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        with contextlib.suppress(Exception):
+            beats = self.get_trial(trial_id).user_attrs.get(BEATS, 0)
+            self.set_trial_user_attr(trial_id, BEATS, beats + 1)
+
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        now, before = time.monotonic(), self._seen
+        running = self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,))
+        beats = {trial._trial_id: trial.user_attrs.get(BEATS, 0) for trial in running}
+        same = {number for number, count in beats.items() if number in before and before[number][0] == count}
+        self._seen = {number: before[number] if number in same else (count, now) for number, count in beats.items()}
+        return [number for number in same if now - before[number][1] > GRACE]
+
+    def get_heartbeat_interval(self) -> int:
+        return HEARTBEAT
+
+    def get_heartbeat_stale_trial_callback(self) -> None:
+        return None
+
+
+@functools.lru_cache(maxsize=8)
+@quiet()
+def open_storage(url: str) -> BaseStorage:
+    """Open an Optuna storage, once per process.
+
+    Raises:
+        UserError: If that is not possible.
+    """
     for attempt in range(50):
         try:
             if url.startswith(("redis://", "rediss://")):
-                return JournalStorage(JournalRedisBackend(url))
-            storage = _Storage(
+                return JournalWithHeartbeats(JournalRedisBackend(url))
+            storage = _DatabaseStorage(
                 url,
                 engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
-                heartbeat_interval=int(HEARTBEAT),
-                grace_period=int(GRACE),
-                heartbeat_stale_trial_callback=put_back,
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE,
             )
         except (ImportError, RuntimeError, ValueError, SQLAlchemyError) as error:
             # Two processes may make the tables at the same time.
@@ -263,7 +270,7 @@ def _open_storage(url: str) -> BaseStorage:
             if again and attempt < 49:
                 time.sleep(0.1)
                 continue
-            reason = " ".join(str(getattr(error, "orig", None) or error).split())
+            reason = _reason(error)
             if re.search("disk|readonly", reason):  # what SQLite says of one that is full or may not be written
                 raise _failed(url, reason) from error
             raise UserError(

@@ -1,21 +1,23 @@
-"""Trials of a search, as those see them who know nothing of Optuna."""
+"""Trials of a search, without anything of Optuna's in their interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxemic.extras import optional_dependency
-from proxemic.protocols.tuning.study import ENDED, FAILURE, SLOT
 
 with optional_dependency("tune"):
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 
-__all__ = ["Finished", "Trial", "TrialFailed", "best_of", "finished", "finished_trials"]
+__all__ = ["ENDED", "FAILURE", "SLOT", "FinishedTrial", "Trial", "TrialFailed", "best_of", "finished_trials"]
+
+SLOT, ENDED, FAILURE = "slot", "ended", "failure"
+"""Attributes of Optuna's trials: our number of the trial, how it ended, and why it failed."""
 
 
 class TrialFailed(Exception):
-    """Raised by an objective for parameters that do not work: noted, and the search goes on."""
+    """Raised by an objective for parameters that do not work: the failure is recorded, and the search goes on."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,9 @@ class Trial:
     """What an objective is given.
 
     Args:
-        number: From 0, without gaps; the same when the trial is taken up again after its process ended.
-        parameters: By name; a choice that is a list or a mapping as its JSON text.
-        report: To be given a step, growing, and the value at it; ends a trial that is pruned by raising.
+        number: From 0, without gaps; the same when the trial is retried after its process ended.
+        parameters: By name; a choice that is a list or a mapping is its JSON text.
+        report: Takes a step, larger than those before, and the value at it; raises to end a trial that is pruned.
     """
 
     number: int
@@ -34,16 +36,16 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedTrial:
     """A trial that is over.
 
     Args:
         number: Of the trial.
         state: ``complete``, ``pruned``, or ``failed``.
-        value: The objective's, of a complete trial; else the last reported, or None.
+        value: The objective's value if the trial is complete, else the last one reported, or None.
         parameters: By name.
-        seconds: From the start (of its last part, if it was taken up again) to the end.
-        failure: Why it failed, one sentence.
+        seconds: From the start (of the last attempt, if the trial was retried) to the end.
+        failure: Why it failed, in one sentence.
     """
 
     number: int
@@ -53,23 +55,28 @@ class Finished:
     seconds: float
     failure: str = ""
 
+    @classmethod
+    def of(cls, trial: FrozenTrial) -> "FinishedTrial":
+        """Read one of Optuna's trials that is over."""
+        state = trial.user_attrs.get(ENDED, "complete")
+        assert trial.duration is not None
+        return cls(
+            number=trial.user_attrs[SLOT],
+            state=state,
+            value=None if state == "failed" else trial.value,
+            parameters=trial.params,
+            seconds=trial.duration.total_seconds(),
+            failure=trial.user_attrs.get(FAILURE, ""),
+        )
 
-def finished_trials(study: optuna.Study) -> list[Finished]:
-    """All trials that are over, by number."""
+
+def finished_trials(study: optuna.Study) -> list[FinishedTrial]:
+    """All trials of a study that are over, by number."""
     over = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    return sorted(map(finished, over), key=lambda each: each.number)
+    return sorted(map(FinishedTrial.of, over), key=lambda trial: trial.number)
 
 
-def best_of(trials: Sequence[Finished]) -> Finished | None:
-    """The complete trial with the largest value, the earlier of equals; None if there is none."""
-    complete = [each for each in trials if each.state == "complete"]
-    return max(complete, key=lambda each: (each.value or 0.0, -each.number), default=None)
-
-
-def finished(trial: FrozenTrial) -> Finished:
-    """What is to be known of an Optuna trial that is over."""
-    state = trial.user_attrs.get(ENDED, "complete")
-    value = None if state == "failed" else trial.value
-    assert trial.duration is not None
-    seconds = trial.duration.total_seconds()
-    return Finished(trial.user_attrs[SLOT], state, value, trial.params, seconds, trial.user_attrs.get(FAILURE, ""))
+def best_of(trials: Sequence[FinishedTrial]) -> FinishedTrial | None:
+    """The complete trial with the largest value, the earlier one of equals; None if no trial is complete."""
+    complete = [trial for trial in trials if trial.state == "complete"]
+    return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)

@@ -1,4 +1,4 @@
-"""Sharded proxies in a run's checkpoints: beside the checkpoint, in files that any number of processes can read."""
+"""Sharded proxies beside the checkpoints of a run, in files that any number of processes can read."""
 
 import shutil
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ _PROXIES = "loss.proxies"
 
 @dataclass(frozen=True)
 class ProxyShards:
-    """Where sharded proxies, and what the optimiser keeps of them, are while a run is not running.
+    """Saves and loads sharded proxies, with the state that the optimiser has of them.
 
     A checkpoint names a folder beside it, which is complete before the checkpoint is there.
 
     Args:
-        folder: Of the checkpoints.
-        processes: Who hold the classes.
-        num_classes: In all.
+        folder: The folder of the checkpoints.
+        processes: The processes that hold the classes.
+        num_classes: The number of all classes.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class ProxyShards:
     num_classes: int
 
     def save(self, checkpoint: dict[str, Any], optimizer: Optimizer, proxies: nn.Parameter, step: int) -> None:
-        """Move this process's classes from a checkpoint to files; every process calls this."""
+        """Move the shard of this process from a checkpoint to files; every process calls this."""
         everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         index = next((number for number, each in enumerate(everything) if each is proxies), None)
         tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
@@ -51,7 +51,7 @@ class ProxyShards:
         checkpoint["shards"] = {"folder": name, "index": index, "types": types}
 
     def load(self, checkpoint: dict[str, Any], proxies: nn.Parameter) -> None:
-        """The reverse, into a checkpoint that has been read; every process calls this."""
+        """Move the shard of this process from files into a checkpoint; every process calls this."""
         kept = checkpoint["shards"]
         types: dict[str, str] = kept["types"]
         tensors = {name: torch.empty(proxies.shape, dtype=getattr(torch, kind)) for name, kind in types.items()}
@@ -62,11 +62,11 @@ class ProxyShards:
             state |= {name.removeprefix("optimizer."): value for name, value in tensors.items()}
 
     def whole(self, name: str) -> Tensor:
-        """All proxies, as a checkpoint's files have them, on this process."""
+        """Load all proxies of a checkpoint's files on this process."""
         return load_whole(self.folder / name, _PROXIES)
 
     def drop_others(self, name: str) -> None:
-        """Remove the files of earlier checkpoints, and what a kill left half-written."""
+        """Remove the files of earlier checkpoints, and incomplete ones that a kill has left."""
         for path in self.folder.glob("proxies-*"):
             if path.name != name:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of the joined batch of several processes."""
+"""Batch norm by the statistics of the joined batch of all processes."""
 
 import timm.layers
 import torch
@@ -19,10 +19,10 @@ _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, BatchNormAct2d)
 
 
 class JoinedBatchNorm(LayerSync):
-    """Makes the batch norms of a network synchronous: torch's where it has them, on GPUs; on CPUs plain arithmetic.
+    """Synchronises the batch norms of a network: by torch's layer on GPUs, and by plain arithmetic on CPUs.
 
     Args:
-        device: Type of the device that is trained on; the network is moved there later.
+        device: The type of the device that trains; the network is moved there later.
     """
 
     def __init__(self, device: str) -> None:
@@ -48,7 +48,7 @@ class JoinedBatchNorm(LayerSync):
 
 
 class _JoinedBatchNorm(_BatchNorm):
-    """Batch norm whose means and variances are of all processes' samples (Ioffe and Szegedy, 2015)."""
+    """Batch norm whose means and variances are those of the samples of all processes."""
 
     drop: nn.Module
     act: nn.Module
@@ -88,13 +88,12 @@ class _JoinedBatchNorm(_BatchNorm):
 
 def _joined(norm: _BatchNorm) -> _JoinedBatchNorm:
     """The same layer, with the same parameters and buffers."""
-    joined = _JoinedBatchNorm(norm.num_features, norm.eps, norm.momentum, norm.affine)
-    joined.weight, joined.bias = norm.weight, norm.bias
-    joined.running_mean, joined.running_var = norm.running_mean, norm.running_var
-    joined.num_batches_tracked = norm.num_batches_tracked
+    joined = _JoinedBatchNorm(norm.num_features)
     # timm has layers of batch norm that end in an activation.
-    joined.drop, joined.act = getattr(norm, "drop", nn.Identity()), getattr(norm, "act", nn.Identity())
-    return joined.train(norm.training)
+    joined.drop, joined.act = nn.Identity(), nn.Identity()
+    modules = joined._modules | norm._modules
+    joined.__dict__ |= norm.__dict__ | {"_modules": modules}
+    return joined
 
 
 def _along(channels: Float[Tensor, " channels"], like: Float[Tensor, "batch channels *shape"]) -> Tensor:

@@ -1,0 +1,98 @@
+"""What the gradient of each proxy loss takes into account."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.analysis import Characteristics, every_proxy_loss
+from proxemic.analysis import characteristics as measure
+from proxemic.analyze.results import Analysis, PathLike
+from proxemic.errors import UserError
+from proxemic.files import write_csv, write_json
+
+__all__ = ["CharacteristicsResult", "characteristics"]
+
+CHANGES = {
+    "other_samples": "batch",
+    "shift": "shift",
+    "same_class": "P-P in",
+    "other_classes": "P-P out",
+    "negatives": "N-N",
+    "opposite": "P-N",
+    "other_embeddings": "beyond",
+}
+LEGEND = """
+The largest change of a gradient, relative to its size. batch: of a sample's, as
+other samples change; shift: of any, as all scores fall; P-P: of a positive's, as
+positives of its class (in) or of others (out) fall; N-N: of a negative's, as others
+fall; P-N: of one sign's, as the other falls; beyond: of an embedding's, as others
+change.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CharacteristicsResult(Analysis):
+    """The characteristics of each loss, by its name."""
+
+    losses: Mapping[str, Characteristics]
+
+
+def characteristics(
+    *,
+    proxies_per_class: int | None = None,
+    seed: int = 0,
+    numbers: bool = False,
+    csv: PathLike | None = None,
+    json: PathLike | None = None,
+) -> CharacteristicsResult:
+    """Measure the six characteristics of Table 1 of the multi-proxy anchor paper for each proxy loss.
+
+    Args:
+        proxies_per_class: K of all losses; None takes each loss's default.
+        seed: Seed of the random scores.
+        numbers: Show also how much gradients changed.
+        csv: A file for answers and measurements as a table.
+        json: A file for the same as JSON.
+
+    Raises:
+        UserError: If both files are one, or one cannot be written.
+        ValueError: If an argument is not allowed.
+    """
+    if csv is not None and csv == json:
+        raise UserError(f"--csv and --json are both {csv}: give two files.")
+    losses = {name: measure(loss, seed=seed) for name, loss in every_proxy_loss(proxies_per_class, seed=seed).items()}
+    rows: dict[str, dict[str, Any]] = {
+        name: {**row.answers(), "beyond_scores": row.beyond_scores, **asdict(row)} for name, row in losses.items()
+    }
+    if csv is not None:
+        write_csv(
+            Path(csv), ["loss", *next(iter(rows.values()))], [[name, *row.values()] for name, row in rows.items()]
+        )
+    if json is not None:
+        write_json(Path(json), rows)
+    starred = {f"{name}*" if row.beyond_scores else name: row for name, row in losses.items()}
+    answers = {name: row.answers() for name, row in starred.items()}
+    summary = [_narrow_table(next(iter(answers.values())), {name: [*row.values()] for name, row in answers.items()})]
+    if any(row.beyond_scores for row in losses.values()):
+        summary.append("* Samples also change each other's gradients through embeddings, beside the scores.")
+    if numbers:
+        cells = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in starred.items()}
+        summary += [LEGEND, _narrow_table(CHANGES.values(), cells)]
+    written = [Path(path) for path in (csv, json) if path is not None]
+    return CharacteristicsResult(summary=summary, written=written, losses=losses)
+
+
+def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:
+    """Without frames, to fit into a terminal of 80 columns."""
+    lines = [["loss", *columns], *([name, *cells] for name, cells in rows.items())]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    gap = 2 if sum(widths) + 2 * len(widths) <= 80 else 1
+    header, *body = (
+        (" " * gap).join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+    return "\n".join([header, "─" * (sum(widths) + gap * len(widths) - 1), *body])
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.01 else f"{value:.0e}" if value else "0"

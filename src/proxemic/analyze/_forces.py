@@ -1,0 +1,110 @@
+"""Whether the forces on embeddings align with those on their proxies as a training goes on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from proxemic.analysis.forces import TrainingForces, descend, training_forces
+from proxemic.analysis.forces.alignment_plots import plot_force_alignment
+from proxemic.analysis.toy import Scene, plot_loss_diagrams
+from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.errors import UserError
+from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
+from proxemic.losses.own import loss_name
+from proxemic.plots import write_figure
+from proxemic.tables import Table
+
+__all__ = ["ForcesResult", "forces"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ForcesResult(Analysis):
+    """The forces by training and then by epoch, or without runs by step."""
+
+    trainings: Mapping[str, Mapping[int, TrainingForces]]
+
+
+def forces(runs: Sequence[PathLike] = (), *, out: PathLike | None = None) -> ForcesResult:
+    """Measure and draw how far the forces on embeddings and those on proxies agree over a training.
+
+    Args:
+        runs: Finished runs with snapshots; none takes embeddings that follow the plain and the warped softmax freely,
+            and draws also which pairs six losses pull together and push apart.
+        out: How the names of the files begin: ``RUN/forces``, or ``forces``.
+
+    Raises:
+        UserError: If a run does not fit.
+
+    Source: Figures 2 and 4 of the warping paper.
+    """
+    stem = file_stem(out, runs, "forces")
+    unit = "epoch" if runs else "step"
+    scenes, notes = _of_runs(runs) if runs else (_free(), [])
+    films = {
+        name: {epoch: (scene, training_forces(loss, scene)) for epoch, scene in film.items()}
+        for name, (loss, film) in scenes.items()
+    }
+    rows = [
+        [name, epoch, forces.mean_alignment, float((forces.alignment > 0).double().mean())]
+        for name, film in films.items()
+        for epoch, (_, forces) in film.items()
+    ]
+    table = Table(
+        ["training", unit, "mean cosine", "above 0"],
+        [
+            [name, str(epoch), f"{mean:+.3f}", f"{100 * share:.1f} %"]
+            for name, epoch, mean, share in rows
+            if epoch in _about_nine(list(films[name]))
+        ],
+        "Cosine between the force on an embedding and that on its own proxy, and how many embeddings have it above 0",
+    )
+    header = ["training", unit, "mean_cosine", "share_above_0"]
+    written = write_figure(plot_force_alignment(films, unit=unit), suffixed(stem, "training"), header, rows)
+    if not runs:
+        figure, lines = plot_loss_diagrams()
+        header = ["loss", "end", "embedding", "other", "derivative_by_distance"]
+        written += write_figure(figure, suffixed(stem, "losses"), header, lines)
+    trainings = {name: {epoch: forces for epoch, (_, forces) in film.items()} for name, film in films.items()}
+    return ForcesResult(summary=[*notes, table], written=written, trainings=trainings)
+
+
+def _about_nine(epochs: list[int]) -> set[int]:
+    """The first and the last, and about seven between."""
+    return {*epochs[:: max(1, len(epochs) // 8)], epochs[-1]}
+
+
+def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
+    """Two classes in three dimensions, which begin anywhere."""
+    generator = torch.Generator().manual_seed(0)
+    proxies, labels = 2 * torch.randn(2, 1, 3, generator=generator), torch.arange(2).repeat(20)
+    start = Scene(2 * torch.randn(40, 3, generator=generator), labels, proxies)
+    losses = {
+        "f1 = t": EuclideanSoftmaxLoss(2, 3),
+        "f1 = warp: α = 3, k1 = 0.65, k2 = 1.5": WarpedSoftmaxLoss(2, 3, alpha=3.0, k1=0.65, k2=1.5),
+    }
+    return {name: (loss, descend(loss, start, steps=120, rate=0.1)) for name, loss in losses.items()}
+
+
+def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
+    """The losses and scenes by the runs' names, and notes."""
+    from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
+    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.protocols.runs.groups import distinct_names
+
+    runs = find_runs([Path(path) for path in paths])
+    scenes, notes = {}, []
+    for name, run in zip(distinct_names(runs), runs, strict=True):
+        loss, snapshots = run.loss, read_snapshots(run)
+        if not isinstance(loss, ProxyLoss) or loss.proxies_per_class > 1:
+            raise UserError(
+                f"{run.path} was trained with {loss_name(loss)}, but forces align with those on one proxy per class: "
+                "give a run of such a loss."
+            )
+        if not snapshots:
+            raise UserError(f"{run.path} kept no snapshots: train it with {HOW_TO_KEEP}.")
+        if run.recipe.second_phase is not None:
+            notes.append(f"{run.path}: all forces are those of the chosen epoch's phase.")
+        scenes[name] = (loss, snapshots)
+    return scenes, notes

@@ -1,0 +1,158 @@
+"""How far the softmax loss wants embeddings from their proxies."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxemic.analysis.gap import class_directions, class_minimizers, gap_bounds, softmax_form
+from proxemic.analysis.gap.plots import plot_gaps, plot_three_proxies, three_proxies
+from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
+from proxemic.errors import UserError
+from proxemic.losses.own import Loss
+from proxemic.losses.scores.similarity import unit
+from proxemic.plots import write_figure
+from proxemic.protocols.statistics import Estimate, t_interval
+from proxemic.tables import Table
+
+if TYPE_CHECKING:
+    from proxemic.protocols.runs.finished import FinishedRun
+
+__all__ = ["GapResult", "gap"]
+
+MEASURES = {
+    "gap_at_scale": "mean squared gap at the loss's scale",
+    "gap": "mean squared gap at σ = 1",
+    "lower": "L, corrected (C⁻⁵)",
+    "lower_sharp": "L, sharpened (C⁻⁴)",
+    "lower_printed": "L, printed (C⁻³)",
+    "upper": "U, of the proof (2/√e)",
+    "upper_printed": "U, printed (√(2/e))",
+    "upper_holds": "classes that both U are proved for",
+    "upper_always": "U of all classes (2 − 2W)",
+    "mean_proxy_norm": "norm of the mean proxy",
+    "to_proxy": "squared distance, class mean to proxy",
+    "to_minimizer": "squared distance, class mean to minimiser",
+}
+STATES = ("trained", "untrained")
+CLASS_COLUMNS = ("gap", "gap_at_scale", "to_proxy", "to_minimizer")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GapResult(Analysis):
+    """Gaps and bounds.
+
+    Args:
+        measures: The keys of `MEASURES`, as means over the seeds of a group, by the group's name and ``trained`` or
+            ``untrained``.
+        differences: Differences of each group of runs from the first, paired by seed, by what they are of.
+        minimum: Without runs, the angle in radians where the loss of the first of the three proxies is least.
+    """
+
+    measures: Mapping[tuple[str, str], Mapping[str, Estimate]]
+    differences: Mapping[str, Mapping[str, Estimate]]
+    minimum: float = math.nan
+
+
+def gap(
+    runs: Sequence[PathLike] = (), *, images: bool = True, epsilon: float = 0.1, out: PathLike | None = None
+) -> GapResult:
+    """Find where the softmax loss of each class is least, and compare that with the bounds of the mean-proxy paper.
+
+    Args:
+        runs: Finished runs of softmax losses; none draws the paper's example of three proxies.
+        images: Measure also where the training images of each class are.
+        epsilon: Angle between two of the three proxies, in radians.
+        out: How the names of the files begin: ``RUN/gap``, or ``three-proxies``.
+
+    Raises:
+        UserError: If a run is not there, not finished or not of a softmax loss.
+        ValueError: If ``epsilon`` is out of range.
+    """
+    stem = file_stem(out, runs, "gap" if runs else "three-proxies")
+    return _of_runs(runs, stem, images=images) if runs else _of_three_proxies(epsilon, stem)
+
+
+def _of_three_proxies(epsilon: float, stem: Path) -> GapResult:
+    if not 0 < epsilon < math.pi / 2:
+        raise ValueError(f"epsilon is {epsilon}, but must be an angle between 0 and π/2 radians, as 0.1 is.")
+    x, y = class_minimizers(three_proxies(epsilon))[0].tolist()
+    angle = math.atan2(y, x)
+    figure, curve = plot_three_proxies(epsilon)
+    sentence = (
+        f"Proxies at 0, {epsilon:g} and -1.5708 radians: the loss of class 1 is least at {angle:.4f} radians, "
+        f"{angle:.4f} from its own proxy and {abs(angle - epsilon):.4f} from the second."
+    )
+    written = write_figure(figure, stem, ["angle", "loss"], curve)
+    return GapResult(summary=[sentence], written=written, measures={}, differences={}, minimum=angle)
+
+
+def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> GapResult:
+    from proxemic.protocols.runs.finished import find_runs
+    from proxemic.protocols.runs.groups import differences_from_first, repetitions
+
+    runs = find_runs([Path(path) for path in paths])
+    for run in runs:
+        try:
+            softmax_form(run.loss)
+        except ValueError as error:
+            raise UserError(f"{run.path}: {error}") from None
+    groups = repetitions(runs)
+    values: dict[tuple[str, str], list[dict[str, float]]] = {}
+    gaps: dict[str, list[float]] = {}
+    rows: list[list[Any]] = []
+    for name, members in groups.items():
+        for run in members:
+            for state in STATES:
+                trained = state == "trained"
+                loss = run.loss if trained else run.untrained_loss()
+                means, classes = _measure(loss, run if images and trained else None)
+                values.setdefault((name, state), []).append(means)
+                gaps.setdefault(f"{name}, {state}", []).extend(classes["gap_at_scale"])
+                cells = zip(*(classes.get(key, [None] * len(classes["gap"])) for key in CLASS_COLUMNS), strict=True)
+                rows += [[run.path, state, number, *row] for number, row in enumerate(cells)]
+    measures = {
+        column: {key: t_interval([seed[key] for seed in seeds]) for key in seeds[0]} for column, seeds in values.items()
+    }
+    differences = differences_from_first(groups, {name: values[name, "trained"] for name in groups})
+    tables = [
+        _table(
+            name if len(members) == 1 else f"{name}: mean and 95% interval over {len(members)} seeds",
+            {state: measures[name, state] for state in STATES},
+        )
+        for name, members in groups.items()
+    ]
+    tables += [_table(title, {"difference": estimates}) for title, estimates in differences.items()]
+    bounds = {
+        ", ".join(column): {key: estimate.mean for key, estimate in estimates.items()}
+        for column, estimates in measures.items()
+    }
+    written = write_figure(plot_gaps(gaps, bounds), stem, ["run", "state", "class", *CLASS_COLUMNS], rows)
+    return GapResult(summary=tables, written=written, measures=measures, differences=differences)
+
+
+def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The means over classes, and the values per class; those of the training images only if their run is given."""
+    proxies, scale = softmax_form(loss)
+    target = unit(proxies.double())
+    at_one, at_scale = class_minimizers(proxies), class_minimizers(proxies, scale=scale)
+    classes = {"gap": (at_one - target).square().sum(1), "gap_at_scale": (at_scale - target).square().sum(1)}
+    if images_of is not None:
+        train = images_of.splits.train
+        means = class_directions(images_of.embed(train), train.labels)
+        classes["to_proxy"] = (means - target).square().sum(1)
+        classes["to_minimizer"] = (means - at_scale).square().sum(1)
+    values = {key: float(per_class.mean()) for key, per_class in classes.items()} | asdict(gap_bounds(proxies))
+    values["upper_holds"] = float((at_one @ target.mean(0) >= 0).double().mean())
+    return values, {key: per_class.tolist() for key, per_class in classes.items()}
+
+
+def _table(title: str, columns: Mapping[str, Mapping[str, Estimate]]) -> Table:
+    first = next(iter(columns.values()))
+    rows = [
+        [label, *(format_mean(estimates.get(key), width=".2g") for estimates in columns.values())]
+        for key, label in MEASURES.items()
+        if key in first
+    ]
+    return Table(["", *columns], rows, title)

@@ -1,0 +1,92 @@
+"""Which scores the gradient of one score depends on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from proxemic.analysis.gradients import THRESHOLD, draw_gradients, every_proxy_loss, score_dependence
+from proxemic.analyze.results import Analysis, PathLike
+from proxemic.errors import UserError
+from proxemic.files import check_stem
+from proxemic.plots import write_figure
+from proxemic.tables import Table
+
+__all__ = ["PAPER_LOSSES", "GradientsResult", "gradients"]
+
+PAPER_LOSSES = {
+    "ProxyAnchorLoss": "ProxyAnchor",
+    "SoftTripleLoss": "SoftTriple",
+    "MultiProxyAnchorLoss": "MPA",
+    "DataWiseMultiProxyAnchorLoss": "MPA-DW",
+    "AllPairMultiProxyAnchorLoss": "MPA-AP",
+}
+"""The losses of the paper's figure 1, and what it calls them."""
+
+LABELS = (0, 0, 1, 1, 2, 2)
+KINDS = ("positive", "negative")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientsResult(Analysis):
+    """Of each loss the `score_dependence` in a batch of three classes and six embeddings."""
+
+    dependence: Mapping[str, Tensor]
+
+
+def gradients(
+    losses: Sequence[str] = tuple(PAPER_LOSSES), *, seed: int = 0, out: PathLike = "gradients"
+) -> GradientsResult:
+    """Measure which class scores enter the gradient of a positive and of a negative class score, and draw them.
+
+    Args:
+        losses: Proxy losses, by class name.
+        seed: Seed of the random scores.
+        out: How the names of the files begin.
+
+    Raises:
+        UserError: If there is no such loss.
+        ValueError: If the seed is out of range.
+
+    Source: Figure 1 of the multi-proxy anchor paper.
+    """
+    stem = check_stem(Path(out))
+    known, labels = every_proxy_loss(seed=seed), torch.tensor(LABELS)
+    for name in losses:
+        if name not in known:
+            raise UserError(f"losses has {name!r}, but the proxy losses are {', '.join(known)}.")
+    found = {name: score_dependence(known[name], labels, seed=seed) for name in losses}
+    cells = [
+        [PAPER_LOSSES.get(name, name), kind, *_counts(dependence[0, label])]
+        for name, dependence in found.items()
+        for label, kind in enumerate(KINDS)
+    ]
+    table = Table(
+        ["loss", "score", "same sample, +", "same sample, -", "others, +", "others, -"],
+        cells,
+        "How many other scores the gradient of one depends on, in a batch of 3 classes and 6 embeddings",
+    )
+    numbers = [
+        (name, kind, k, d, KINDS[int(labels[k] != d)], f"{dependence[0, label, k, d]:.6g}")
+        for name, dependence in found.items()
+        for label, kind in enumerate(KINDS)
+        for k in range(len(LABELS))
+        for d in range(dependence.shape[1])
+    ]
+    panels = {PAPER_LOSSES.get(name, name): (known[name].proxies_per_class, found[name]) for name in found}
+    header = ["loss", "kind", "embedding", "proxy_class", "score", "dependence"]
+    written = write_figure(draw_gradients(panels, labels), stem, header, numbers)
+    return GradientsResult(summary=[table], written=written, dependence=found)
+
+
+def _counts(dependence: Tensor) -> list[str]:
+    """Of the scores of embedding 0 and of the others: the positives and the negatives that enter, of how many."""
+    positive, first = one_hot(torch.tensor(LABELS)).bool(), torch.arange(len(LABELS)).unsqueeze(1) == 0
+    enters = dependence > THRESHOLD
+    return [
+        f"{int((enters & mask).sum())} of {int(mask.sum())}"
+        for mask in (first & positive, first & ~positive, ~first & positive, ~first & ~positive)
+    ]

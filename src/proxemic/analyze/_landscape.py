@@ -1,0 +1,196 @@
+"""Where a softmax of distances is least."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proxemic.analysis.forces import draw_forces, two_class_forces
+from proxemic.analysis.landscape import (
+    PAPER_WARP,
+    TOY_EMBEDDINGS,
+    Landscape,
+    Minimum,
+    WarpPotential,
+    draw_landscapes,
+    find_minimum,
+    landscape_grid,
+    landscape_of,
+    named_functions,
+    paper_landscapes,
+    polygon,
+    pushes_off_proxies,
+)
+from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.errors import UserError
+from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
+from proxemic.losses.checks import check_count, check_positive
+from proxemic.losses.own import loss_name
+from proxemic.plots import write_figure
+from proxemic.tables import Table
+
+__all__ = ["LandscapeResult", "landscape"]
+
+WARP = ("alpha", "k1", "k2")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LandscapeResult(Analysis):
+    """The landscapes by their titles, and the minimum of each."""
+
+    landscapes: Mapping[str, Landscape]
+    minima: Mapping[str, Minimum]
+
+
+def landscape(
+    run: PathLike | None = None,
+    *,
+    label: int | None = None,
+    functions: str | None = None,
+    alpha: float | None = None,
+    k1: float | None = None,
+    k2: float | None = None,
+    temperature: float | None = None,
+    classes: int | None = None,
+    distance: float | None = None,
+    out: PathLike | None = None,
+) -> LandscapeResult:
+    """Draw the loss of one embedding as a function of its place, and find where it is least.
+
+    Without arguments, of figures 1, 3 and 5 of the warping paper; with functions or proxies, of these; with a run, of
+    one of its classes.
+
+    Args:
+        run: A finished run of `EuclideanSoftmaxLoss` or `WarpedSoftmaxLoss` with one proxy per class.
+        label: The class of the run; 0 by default.
+        functions: ``identity``, ``square``, ``square-root``, ``power-P`` (both of t^P), ``times-K`` (f1 = K·t, f2 = t),
+            or ``warp``, the default.
+        alpha: Distance of the warp's minimum; 3 by default.
+        k1: Slope of the warp below alpha; 0.65 by default.
+        k2: Slope of the warp from alpha on; 1.5 by default.
+        temperature: Factor of the distances; 1 by default.
+        classes: Proxies, corners of a polygon; 2 by default.
+        distance: Distance between neighbouring proxies; 4 by default.
+        out: How the names of the files begin: ``RUN/landscape``, or ``landscape``.
+
+    Raises:
+        UserError: If the arguments do not go together, or the run does not fit.
+        ValueError: If a number is out of range.
+    """
+    arguments = {
+        "functions": functions, "alpha": alpha, "k1": k1, "k2": k2, "temperature": temperature, "classes": classes,
+        "distance": distance,
+    }  # fmt: skip
+    settings = {name: value for name, value in arguments.items() if value is not None}
+    stem = file_stem(out, () if run is None else (run,), "landscape")
+    if run is not None:
+        if settings:
+            first = next(iter(settings))
+            raise UserError(f"{first} came with a run, which has functions and proxies of its own: drop one.")
+        return _of_run(Path(run), label or 0, stem)
+    if label is not None:
+        raise UserError(f"class {label} came without a run: say which run's class.")
+    return _of_settings(settings, stem) if settings else _of_paper(stem)
+
+
+def _of_paper(stem: Path) -> LandscapeResult:
+    parts = [_draw(stem, name, landscapes, 6.0) for name, landscapes in paper_landscapes().items()]
+    return LandscapeResult(
+        summary=[table for part in parts for table in part.summary],
+        written=[*(path for part in parts for path in part.written), *_draw_forces(stem)],
+        landscapes={title: shown for part in parts for title, shown in part.landscapes.items()},
+        minima={title: minimum for part in parts for title, minimum in part.minima.items()},
+    )
+
+
+def _of_settings(settings: Mapping[str, Any], stem: Path) -> LandscapeResult:
+    name = settings.get("functions", "warp")
+    for key in WARP:
+        if name != "warp" and key in settings:
+            raise UserError(f"{key} came with the functions {name}, but belongs to the warp: drop one.")
+    warp = WarpPotential(*(settings.get(key, getattr(PAPER_WARP, key)) for key in WARP))
+    title, f1, f2 = named_functions(name, warp)
+    classes, distance = settings.get("classes", 2), check_positive("distance", settings.get("distance", 4.0))
+    check_count("classes", classes, 2, "a class needs another one to be told apart from")
+    proxies = polygon(classes, distance)
+    temperature = check_positive("temperature", settings.get("temperature", 1.0))
+    widest = max(proxies.norm(dim=1).max().item(), warp.alpha if name == "warp" else 0.0)
+    title += f", {classes} classes" * (classes > 2) + f", T = {temperature:g}" * (temperature != 1)
+    return _draw(stem, name, {title: Landscape(proxies[0], proxies[1:], f1, f2, temperature)}, 1.5 * widest)
+
+
+def _of_run(path: Path, label: int, stem: Path) -> LandscapeResult:
+    from proxemic.protocols.runs.finished import FinishedRun
+
+    run = FinishedRun(path)
+    loss, name = run.loss, str(label)
+    if not isinstance(loss, (EuclideanSoftmaxLoss, WarpedSoftmaxLoss)) or loss.proxies_per_class > 1:
+        raise UserError(
+            f"{path} was trained with {loss_name(loss)}, but landscapes are of EuclideanSoftmaxLoss and "
+            "WarpedSoftmaxLoss with one proxy per class: give such a run."
+        )
+    if not 0 <= label < loss.num_classes:
+        raise UserError(f"class is {label}, but {path} has the classes 0 to {loss.num_classes - 1}.")
+    shown = landscape_of(loss, label)
+    with suppress(UserError):  # the images may be gone, and only name the class
+        name = f"'{run.splits.train.class_names[label]}'"
+    notes = []
+    if loss.embedding_size > 2:
+        notes.append(
+            f"{loss.embedding_size} dimensions: drawn on the plane through the proxy of class {name} and its two "
+            "nearest"
+        )
+    alpha = 0.0
+    if isinstance(shown.f1, WarpPotential):
+        alpha, pushes, slope = shown.f1.alpha, pushes_off_proxies(loss), shown.f1.at_proxy
+        notes.append(
+            f"The other classes push an embedding off its proxy with {pushes.min():.2f} to {pushes.max():.2f}, 1 being "
+            f"all one way. Less than {'k1' if alpha else 'k2'} = {slope:g} makes the proxy itself a local minimum: "
+            f"in {int((pushes < slope).sum())} of {len(pushes)} classes."
+        )
+    nearest = (shown.in_plane - shown.target).norm(dim=1).sort().values[:2].max().item()
+    return _draw(stem, f"class-{label}", {f"{run.name}, class {label}": shown}, 1.5 * max(nearest, alpha), notes)
+
+
+def _draw(
+    stem: Path, name: str, landscapes: Mapping[str, Landscape], half_width: float, notes: Sequence[str] = ()
+) -> LandscapeResult:
+    minima = {title: find_minimum(shown) for title, shown in landscapes.items()}
+    header = ["loss of an embedding", "minimum from its proxy", "alpha", "difference", "off the line"]
+    table = Table(header, [[title, *_cells(landscapes[title], minimum)] for title, minimum in minima.items()])
+    grids = [landscape_grid(shown, half_width) for shown in landscapes.values()]
+    x, y, _ = grids[0]
+    numbers = torch.stack((*torch.meshgrid(x, y, indexing="xy"), *(values for _, _, values in grids)), 2).flatten(0, 1)
+    rows = [[f"{number:.6g}" for number in row] for row in numbers.tolist()]
+    figure = draw_landscapes(landscapes, minima, half_width)
+    written = write_figure(figure, suffixed(stem, name), ["x", "y", *landscapes], rows)
+    return LandscapeResult(summary=[*notes, table], written=written, landscapes=landscapes, minima=minima)
+
+
+def _cells(shown: Landscape, minimum: Minimum) -> list[str]:
+    if minimum.runs_away:
+        return ["runs away", "", "", ""]
+    distance = ("plateau from " if minimum.flat else "") + f"{minimum.distance:.4f}"
+    off_line = "" if minimum.off_line is None else f"{minimum.off_line:.4f}"
+    if not isinstance(shown.f1, WarpPotential):
+        return [distance, "", "", off_line]
+    return [distance, f"{shown.f1.alpha:g}", f"{minimum.distance - shown.f1.alpha:+.4f}", off_line]
+
+
+def _draw_forces(stem: Path) -> list[Path]:
+    proxies, half = polygon(2, 4.0), torch.tensor(TOY_EMBEDDINGS, dtype=torch.float64)
+    embeddings = torch.cat((half, proxies[1] - half))
+    labels = torch.arange(2).repeat_interleave(len(half))
+    rows = []
+    for name, f1 in (("f1 = t", torch.positive), ("f1 = warp", PAPER_WARP)):
+        for place, label in zip(embeddings, labels.tolist(), strict=True):
+            forces = two_class_forces(place.unsqueeze(0), proxies[label], proxies[1 - label], f1)
+            for kind in ("push", "pull", "coupled", "proxy_push", "proxy_pull"):
+                numbers = (*place.tolist(), *getattr(forces, kind)[0].tolist())
+                rows.append((name, label, kind, *(f"{number:.6g}" for number in numbers)))
+    figure = draw_forces(embeddings, labels, proxies, PAPER_WARP)
+    header = ["functions", "class", "force", "x", "y", "force_x", "force_y"]
+    return write_figure(figure, suffixed(stem, "forces"), header, rows)

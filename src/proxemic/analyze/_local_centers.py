@@ -1,0 +1,148 @@
+"""Whether the proxies of a class found what differs within it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from proxemic.analysis.local_centers import (
+    LocalCenters,
+    nearest_own_proxy,
+    proxies_used,
+    proxy_cosine,
+    shuffled_information,
+)
+from proxemic.analyze.results import Analysis, PathLike
+from proxemic.data import EmbeddingDataset
+from proxemic.errors import UserError
+from proxemic.files import write_json
+from proxemic.losses import ProxyLoss
+from proxemic.losses.checks import check_count
+from proxemic.protocols.runs.finished import FinishedRun, find_runs
+from proxemic.protocols.statistics import t_interval
+from proxemic.tables import Table
+
+__all__ = ["LocalCentersResult", "local_centers"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalCentersResult(Analysis):
+    """What was found in each run.
+
+    Args:
+        centers: Information by run and property, such as ``family`` for glyphs.
+        proxies: For each run how many proxies of a class are ``used``, ``per_class`` K, and their mean ``cosine``.
+    """
+
+    centers: Mapping[Path, Mapping[str, LocalCenters]]
+    proxies: Mapping[Path, Mapping[str, float]]
+
+
+def local_centers(
+    runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None
+) -> LocalCentersResult:
+    """Measure in bits what the nearest proxy of its class tells about a training image's group, beside chance.
+
+    Args:
+        runs: Finished runs with several proxies per class, of images with groups within their classes.
+        draws: Number of augmented versions of each image.
+        shuffles: Number of shuffles, for the range of chance.
+        seed: Seed of augmentation and shuffles.
+        json: A file for the figures.
+
+    Raises:
+        UserError: If a run does not fit.
+        ValueError: If an argument is out of range.
+    """
+    check_count("draws", draws, 1, "an image is embedded as often")
+    measured = {run.path: _measure(run, draws, shuffles, seed) for run in find_runs([Path(path) for path in runs])}
+    centers = {path: centers for path, (centers, _) in measured.items()}
+    proxies = {path: proxies for path, (_, proxies) in measured.items()}
+    names = {run: run.name if len({path.name for path in centers}) == len(centers) else str(run) for run in centers}
+    summary: list[Table | str] = [
+        Table(
+            ["run", "property", "bits", "by chance (95%)", "at most"],
+            [
+                [names[run], name, _bits(center.information), _chance(center), _bits(center.most)]
+                for run, properties in centers.items()
+                for name, center in properties.items()
+            ],
+            "Bits that the nearest proxy of its class tells about a training image",
+        )
+    ]
+    if len(centers) > 1:
+        title = "Bits beyond chance, mean and 95% interval over the runs (t distribution)"
+        summary.append(Table(["property", "bits beyond chance"], _means([*centers.values()]), title))
+    summary += [
+        f"{run}: {found['used']:.2f} of the {found['per_class']:.0f} proxies of a class are the nearest of some "
+        f"image; mean cosine between two of them {found['cosine']:.4f}"
+        for run, found in proxies.items()
+    ]
+    if json is not None:
+        content = {
+            str(run): {name: asdict(center) for name, center in properties.items()} | {"proxies": proxies[run]}
+            for run, properties in centers.items()
+        }
+        write_json(Path(json), content)
+    written = [] if json is None else [Path(json)]
+    return LocalCentersResult(summary=summary, written=written, centers=centers, proxies=proxies)
+
+
+def _means(runs: Sequence[Mapping[str, LocalCenters]]) -> list[list[str]]:
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    beyond = {name: t_interval([run[name].information - run[name].chance for run in runs]) for name in names}
+    return [[name, f"{_bits(estimate.mean)} ± {estimate.half_width:.3f}"] for name, estimate in beyond.items()]
+
+
+def _chance(center: LocalCenters) -> str:
+    least, most = center.chance_range
+    return f"{_bits(center.chance)} ({_bits(least)} … {_bits(most)})"
+
+
+def _bits(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}"  # no -0.000
+
+
+def _measure(
+    run: FinishedRun, draws: int, shuffles: int, seed: int
+) -> tuple[dict[str, LocalCenters], dict[str, float]]:
+    recipe, train, loss = run.recipe, run.splits.train, run.loss
+    if train.groups is None:
+        raise UserError(
+            f"The images of {run.path} have no groups within their classes: those of Glyphs have, typefaces."
+        )
+    if not isinstance(loss, ProxyLoss) or loss.proxies_per_class == 1:
+        raise UserError(
+            f"{run.path} has one proxy per class, or none, but this asks which of several is the nearest: train with "
+            "--loss.proxies_per_class 2 or more."
+        )
+    augmented = EmbeddingDataset(train, recipe.augment.training(recipe.images))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        embeddings = torch.cat(
+            [
+                run.model(torch.stack([augmented[index][0] for index in part.tolist()]))
+                for _ in range(draws)
+                for part in torch.arange(len(train)).split(recipe.evaluation.batch_size)
+            ]
+        )
+    labels, groups = train.labels.repeat(draws), train.groups.repeat(draws)
+    nearest = nearest_own_proxy(loss, embeddings, labels)
+    # Whole images are shuffled, as the draws of one are alike in any case.
+    images = torch.arange(len(train)).repeat(draws)
+    centers = {
+        name: shuffled_information(labels, values, nearest, units=images, shuffles=shuffles, seed=seed)
+        for name, values in _properties(type(recipe.data).__name__, groups).items()
+    }
+    used = {"used": proxies_used(labels, nearest), "per_class": loss.proxies_per_class, "cosine": proxy_cosine(loss)}
+    return centers, used
+
+
+def _properties(source: str, groups: Tensor) -> dict[str, Tensor]:
+    """The groups; of Glyphs, which has one image of each in a class, what its typefaces have in common."""
+    if source != "Glyphs":
+        return {"group": groups}
+    style = groups % 4
+    return {"family": groups // 4, "weight": style % 2, "slant": style // 2}

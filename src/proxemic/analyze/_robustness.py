@@ -1,0 +1,205 @@
+"""What is left of a metric when the test images are corrupted."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from proxemic.analysis.robustness import Robustness, plot_robustness
+from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
+from proxemic.data.corruptions import CORRUPTIONS, Corruption
+from proxemic.errors import UserError
+from proxemic.plots import write_figure
+from proxemic.protocols.runs.corrupted import (
+    check_metric,
+    check_same_test,
+    measure_corrupted,
+    robustness_against_paper,
+)
+from proxemic.protocols.runs.finished import FinishedRun, find_runs
+from proxemic.protocols.runs.groups import differences_from_first, repetitions
+from proxemic.protocols.statistics import Estimate, t_interval
+from proxemic.tables import Table
+
+__all__ = ["RobustnessResult", "robustness"]
+
+HEADER = ("run", "group", "seed", "corruption", "severity", "metric", "value")
+HUE = "hue-and-saturation"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RobustnessResult(Analysis):
+    """A metric of groups of runs under corruptions.
+
+    Args:
+        groups: Values by name of the group; runs that differ in their seed alone are a group.
+        differences: Differences of each group from the first, paired by seed, by what they are of.
+    """
+
+    groups: Mapping[str, Robustness]
+    differences: Mapping[str, Mapping[str, Estimate]]
+
+
+def robustness(
+    runs: Sequence[PathLike],
+    *,
+    corruptions: Sequence[str] | None = None,
+    severities: Sequence[int] = (1, 2, 3, 4, 5),
+    metric: str = "recall@1",
+    seed: int = 0,
+    against_paper: bool = False,
+    out: PathLike | None = None,
+) -> RobustnessResult:
+    """Evaluate finished runs on their test images under noise, dropped pixels, distortions and blur.
+
+    Args:
+        runs: Finished runs, evaluated on the same test images.
+        corruptions: Names of `proxemic.data.CORRUPTIONS`; None takes all.
+        severities: Levels from 1 (mild) to 5 (strong); the paper used about 3.
+        metric: A metric that the evaluation of all runs computes.
+        seed: Seed of the corruptions.
+        against_paper: Show also what the paper prints, and what differs in protocol.
+        out: How the names of the files begin: ``RUN/robustness``.
+
+    Raises:
+        UserError: If an argument is refused, or the runs cannot be compared.
+
+    Source: Table IV of the warping paper.
+    """
+    stem = file_stem(out, runs, "robustness")
+    if not (severities and set(severities) <= set(range(1, 6))):
+        levels = ",".join(str(severity) for severity in severities)
+        raise UserError(f"severities is {levels!r}, but must be of 1 (mild) to 5 (strong), as 1,3,5.")
+    names, severities = list(CORRUPTIONS if corruptions is None else dict.fromkeys(corruptions)), sorted({*severities})
+    for name in names:
+        if name not in CORRUPTIONS:
+            raise UserError(f"corruptions has {name!r}, but the corruptions are: {', '.join(CORRUPTIONS)}.")
+    opened = find_runs([Path(run) for run in runs])
+    groups = repetitions(opened)
+    check_same_test(opened)
+    check_metric(opened, metric)
+    names, notes = _without_hue_of_grey(names, opened)
+    made = [Corruption(name, severity, seed) for name in names for severity in severities]
+    # A library that is missing or an image that is too small is said before the work.
+    size = min(run.recipe.images.size for run in opened)
+    for corruption in made:
+        corruption(torch.zeros(3, size, size), 0)
+
+    values = measure_corrupted(opened, made, metric)
+    measured = {}
+    for name, members in groups.items():
+        per_run = torch.tensor([values[run.path] for run in members], dtype=torch.float64)
+        measured[name] = Robustness(per_run[:, 0], per_run[:, 1:].unflatten(1, (len(names), len(severities))))
+    differences = _differences(groups, measured, names)
+    summary = [*notes, _table(measured, names, severities, metric), *_difference_tables(differences)]
+    if against_paper:
+        summary.append(_against_paper(groups, measured, names, severities, metric))
+    intervals = {name: _intervals(group.curves) for name, group in measured.items()}
+    figure = plot_robustness(
+        {name: mean for name, (mean, _) in intervals.items()},
+        {name: half for name, (_, half) in intervals.items() if half is not None},
+        corruptions=names,
+        severities=severities,
+        metric=metric,
+    )
+    settings = [("none", 0), *((corruption.name, corruption.severity) for corruption in made)]
+    rows = [
+        (run.path, name, run.seed, *setting, metric, value)
+        for name, members in groups.items()
+        for run in members
+        for setting, value in zip(settings, values[run.path], strict=True)
+    ]
+    written = write_figure(figure, stem, HEADER, rows)
+    return RobustnessResult(summary=summary, written=written, groups=measured, differences=differences)
+
+
+def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple[list[str], list[str]]:
+    """The names, and a note where one is left out."""
+    grey = next((run for run in runs if run.recipe.images.channels == 1), None)
+    if grey is None or HUE not in names:
+        return names, []
+    if names == [HUE]:
+        raise UserError(f"{grey.path} sees grey images, which have no {HUE}: give other corruptions.")
+    return [name for name in names if name != HUE], [f"{HUE} is left out: {grey.path} sees grey images."]
+
+
+def _table(groups: Mapping[str, Robustness], names: list[str], severities: list[int], metric: str) -> Table:
+    columns = [_columns(group).T for group in groups.values()]
+    rows = [
+        [label, *(_mean(values) for values in cells)] for label, *cells in zip(_labels(names), *columns, strict=True)
+    ]
+    title = f"{metric} in percent, mean over severities {', '.join(map(str, severities))}"
+    if any(len(group.clean) > 1 for group in groups.values()):
+        title += " ± half of the 95% interval over seeds (t distribution)"
+    return Table(["corruption", *groups], rows, title)
+
+
+def _differences(
+    groups: Mapping[str, Sequence[FinishedRun]], measured: Mapping[str, Robustness], names: list[str]
+) -> dict[str, dict[str, Estimate]]:
+    """From the first group, which takes away what differs between seeds."""
+    values = {
+        name: [dict(zip(_labels(names), row.tolist(), strict=True)) for row in _columns(group)]
+        for name, group in measured.items()
+    }
+    return differences_from_first(groups, values)
+
+
+def _difference_tables(differences: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
+    return [
+        Table(
+            ["corruption", "difference"],
+            [
+                [label, "n/a" if math.isnan(estimate.mean) else format_mean(estimate, "+.1f", width=".1f", factor=100)]
+                for label, estimate in estimates.items()
+            ],
+            f"{title}, in percent",
+        )
+        for title, estimates in differences.items()
+    ]
+
+
+def _against_paper(
+    groups: Mapping[str, Sequence[FinishedRun]],
+    measured: Mapping[str, Robustness],
+    names: list[str],
+    severities: list[int],
+    metric: str,
+) -> str:
+    # The paper has one severity, about our third.
+    place = severities.index(3) if 3 in severities else slice(None)
+    of = "severity 3" if 3 in severities else f"severities {', '.join(map(str, severities))}"
+    values = {}
+    for title, group in measured.items():
+        corrupted = group.values[:, :, place].reshape(len(group.clean), len(names), -1).mean(2)
+        values[title] = {"none": group.clean.tolist(), **dict(zip(names, corrupted.T.tolist(), strict=True))}
+    return robustness_against_paper({title: runs[0].content for title, runs in groups.items()}, values, metric, of)
+
+
+def _labels(names: list[str]) -> list[str]:
+    return ["none", *names, "mean of these", "relative drop"]
+
+
+def _columns(group: Robustness) -> Tensor:
+    """One row per run, with the values that `_labels` names."""
+    over = group.over_severities
+    ends = torch.stack((over.mean(1), group.relative_drop.mean(1)), 1)
+    return torch.cat((group.clean.unsqueeze(1), over, ends), 1)
+
+
+def _mean(values: Tensor) -> str:
+    if values.isnan().any():  # nothing is lost of a clean value of 0
+        return "n/a"
+    return format_mean(t_interval(values.tolist()), ".1f", factor=100)
+
+
+def _intervals(curves: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Means over the runs, and half-widths where there are several."""
+    mean = curves.mean(0)
+    if len(curves) == 1:
+        return mean, None
+    half = [t_interval(values.tolist()).half_width for values in curves.flatten(1).T]
+    return mean, torch.tensor(half, dtype=torch.float64).view_as(mean)

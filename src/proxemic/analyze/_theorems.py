@@ -1,0 +1,89 @@
+"""The papers' propositions, lemmas and theorems as numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxemic.analysis.landscape import PAPER_WARP
+from proxemic.analysis.theorems import Statement, check_theorems, pair_bounds
+from proxemic.analysis.theorems.plots import plot_lemma, plot_proposition
+from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
+from proxemic.errors import UserError
+from proxemic.files import write_csv
+from proxemic.losses import ProxyLoss
+from proxemic.losses.own import loss_name
+from proxemic.losses.scores.similarity import Cosine
+from proxemic.plots import write_figure
+from proxemic.tables import Table
+
+__all__ = ["TheoremsResult", "theorems"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TheoremsResult(Analysis):
+    """The statements, by run; without runs by the empty name."""
+
+    statements: Mapping[str, Sequence[Statement]]
+
+
+def theorems(
+    runs: Sequence[PathLike] = (), *, draws: int = 100, seed: int = 0, out: PathLike | None = None
+) -> TheoremsResult:
+    """Check every proposition, lemma and theorem of the mean-proxy and the warping paper on cases.
+
+    Args:
+        runs: Finished runs of losses of cosines, for Propositions 1 and 2 of their training images; none takes random
+            cases of all statements, and draws figures 11 and 12 of the warping paper.
+        draws: Number of random cases.
+        seed: Seed of the cases.
+        out: How the names of the files begin: ``RUN/theorems``, or ``theorems``.
+
+    Raises:
+        UserError: If a run does not fit.
+        ValueError: If a number is out of range.
+    """
+    stem = file_stem(out, runs, "theorems")
+    statements = _of_runs(runs, seed) if runs else {"": check_theorems(draws, seed=seed)}
+    tables = [
+        Table(
+            ["statement", "claim", "observed", "bound", "holds in"],
+            [
+                [case.name, case.claim, f"{case.observed:.4g}", f"{case.bound:.4g}", f"{case.holds} of {case.cases}"]
+                for case in cases
+            ],
+            name,
+        )
+        for name, cases in statements.items()
+    ]
+    rows = [
+        [name, case.name, case.claim, case.observed, case.bound, case.holds, case.cases]
+        for name, cases in statements.items()
+        for case in cases
+    ]
+    written = [stem.with_name(f"{stem.name}.csv")]
+    write_csv(written[0], ["run", "statement", "claim", "observed", "bound", "holds", "cases"], rows)
+    if not runs:
+        figure, lines = plot_lemma()
+        written += write_figure(figure, suffixed(stem, "lemma"), ["angle", "growing", "falling"], lines)
+        figure, lines = plot_proposition(PAPER_WARP)
+        header = ["place", "f1 - f2", "slope of f1", "slope of f2"]
+        written += write_figure(figure, suffixed(stem, "proposition"), header, lines)
+    return TheoremsResult(summary=tables, written=written, statements=statements)
+
+
+def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]:
+    from proxemic.protocols.runs.finished import find_runs
+
+    statements = {}
+    for run in find_runs([Path(path) for path in paths]):
+        loss = run.loss
+        if not (
+            isinstance(loss, ProxyLoss) and isinstance(loss.scoring.similarity, Cosine) and loss.proxies_per_class == 1
+        ):
+            raise UserError(
+                f"{run.path} was trained with {loss_name(loss)}, but the propositions are of cosines and one proxy per "
+                "class: give a run of such a loss, as NormalizedSoftmaxLoss."
+            )
+        train = run.splits.train
+        statements[str(run.path)] = pair_bounds(run.embed(train), train.labels, loss.proxies[:, 0], seed=seed)
+    return statements

@@ -1,0 +1,177 @@
+"""Embeddings of the training images in two or three dimensions, side by side, with an animation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from proxemic.analysis.map import principal_components
+from proxemic.analysis.toy import Scene, animate_scenes, draw_training_diagram, plot_scenes, separation
+from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean, suffixed
+from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
+from proxemic.errors import UserError
+from proxemic.plots import write_figure
+from proxemic.protocols.runs.finished import FinishedRun, find_runs
+from proxemic.protocols.runs.groups import differences_from_first, distinct_names, repetitions
+from proxemic.protocols.statistics import Estimate, t_interval
+from proxemic.tables import Table
+from proxemic.training.epoch_metrics import as_compared
+
+__all__ = ["ToyResult", "toy"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ToyResult(Analysis):
+    """How compact classes are and how far apart.
+
+    Args:
+        separations: For each run what `proxemic.analysis.toy.separation` measures.
+        means: The same over the seeds of each group of several, and differences paired by seed, by what they are of.
+    """
+
+    separations: Mapping[Path, Mapping[str, float]]
+    means: Mapping[str, Mapping[str, Estimate]]
+
+
+def toy(
+    runs: Sequence[PathLike], *, diagram: bool = False, animation: bool = True, out: PathLike | None = None
+) -> ToyResult:
+    """Draw the embeddings of training images and the proxies of runs side by side.
+
+    Args:
+        runs: Finished runs of the same classes; of more than three dimensions, projected to two by PCA.
+        diagram: Draw also images of the first run, its network, and embeddings before and after the training.
+        animation: Write also an animation over the epochs, where all runs kept snapshots.
+        out: How the names of the files begin: ``RUN/toy``.
+
+    Raises:
+        UserError: If a run does not fit.
+
+    Source: Figure 10 of the warping paper; the diagram, figure 2.1 of the mean-proxy paper.
+    """
+    stem = file_stem(out, runs, "toy")
+    members = find_runs([Path(run) for run in runs])
+    groups = repetitions(members)
+    names = members[0].splits.train.class_names
+    if any(run.splits.train.class_names != names for run in members):
+        raise UserError("The runs were trained on other classes than the first of them: draw them one by one.")
+    ends = _ends(members[0]) if diagram else None
+    scenes, films, separations, notes = {}, {}, {}, []
+    for name, run in zip(distinct_names(members), members, strict=True):
+        scene = _chosen(run)
+        separations[run.path] = separation(scene)
+        flatten, note = _projection(scene)
+        scenes[name] = flatten(scene)
+        films[name] = {epoch: flatten(shot) for epoch, shot in read_snapshots(run).items()} if animation else {}
+        notes += [f"{run.path}: {note}"] if note else []
+    title = (
+        "Distances of training images: within classes (to the class's mean), between the means of classes, to the\n"
+        "nearest other mean, and how many times as far that is as the first"
+    )
+    lines = [
+        [name, *(f"{value:.3f}" for value in separations[run.path].values())]
+        for name, run in zip(scenes, members, strict=True)
+    ]
+    means = _means(groups, separations)
+    summary = [*notes, Table(["run", "within", "between", "nearest", "ratio"], lines, title), *_mean_tables(means)]
+    rows = [[name, *row] for name, scene in scenes.items() for row in _rows(scene, names)]
+    written = write_figure(plot_scenes(scenes, names), stem, ["run", "kind", "class", "x", "y", "z"], rows)
+    if animation and all(len(film) > 1 for film in films.values()):
+        written.append(animate_scenes(films, names, stem.with_name(f"{stem.name}.gif")))
+    elif animation:
+        summary.append(
+            "No animation: not all of the runs kept snapshots (training.callbacks: proxemic.training.Snapshots)."
+        )
+    if ends is not None:
+        train = members[0].splits.train
+        figure = draw_training_diagram(train, *ends, str(members[0].content["model"]["backbone"]))
+        rows = [
+            [when, *row] for when, scene in zip(("before", "after"), ends, strict=True) for row in _rows(scene, names)
+        ]
+        header = ["when", "kind", "class", "x", "y", "z"]
+        written += write_figure(figure, suffixed(stem, "diagram"), header, rows)
+    return ToyResult(summary=summary, written=written, separations=separations, means=means)
+
+
+def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
+    """The first snapshot and the last."""
+    film = read_snapshots(run)
+    if len(film) < 2:
+        raise UserError(
+            f"The diagram shows embeddings before and after the training, but {run.path} kept no snapshots: train it "
+            f"with {HOW_TO_KEEP}."
+        )
+    flatten, _ = _projection(film[max(film)])
+    return flatten(film[min(film)]), flatten(film[max(film)])
+
+
+def _means(
+    groups: Mapping[str, Sequence[FinishedRun]], separations: Mapping[Path, Mapping[str, float]]
+) -> dict[str, dict[str, Estimate]]:
+    """Over seeds, where there are several, and paired by them."""
+    values = {name: [separations[run.path] for run in runs] for name, runs in groups.items()}
+    means = {
+        f"{name}: mean and 95% interval over {len(seeds)} seeds": {
+            key: t_interval([seed[key] for seed in seeds]) for key in seeds[0]
+        }
+        for name, seeds in values.items()
+        if len(seeds) > 1
+    }
+    return means | differences_from_first(groups, values)
+
+
+def _mean_tables(means: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
+    return [
+        Table(list(row), [[format_mean(estimate, ".3f") for estimate in row.values()]], title)
+        for title, row in means.items()
+    ]
+
+
+def _chosen(run: FinishedRun) -> Scene:
+    """By the weights that the run ended with, which need not be those of its last epoch."""
+    train = run.splits.train
+    embeddings, proxies = as_compared(run.loss, run.embed(train))
+    return Scene(embeddings, train.labels, proxies)
+
+
+def _projection(scene: Scene) -> tuple[Callable[[Scene], Scene], str | None]:
+    """Into two or three dimensions, for a scene and all others of its run; and what to say of it."""
+    dim = scene.embeddings.shape[1]
+    if dim in (2, 3):
+        return lambda scene: scene, None
+    if dim == 1:
+
+        def widen(places: Tensor) -> Tensor:
+            return torch.nn.functional.pad(places, (0, 1))
+
+        note = "1 dimension, drawn as a line."
+    else:
+        components = principal_components(scene.embeddings)
+
+        def widen(places: Tensor) -> Tensor:
+            return components.project(places.flatten(0, -2)).float().view(*places.shape[:-1], 2)
+
+        share = 100 * float(components.shares.sum())
+        note = f"{dim} dimensions projected to 2 by PCA, which keep {share:.1f} % of the variance."
+
+    def flatten(scene: Scene) -> Scene:
+        return Scene(widen(scene.embeddings), scene.labels, None if scene.proxies is None else widen(scene.proxies))
+
+    return flatten, note
+
+
+def _rows(scene: Scene, names: Sequence[str]) -> list[list[object]]:
+    """What each image and proxy is, and its three coordinates, the last empty in the plane."""
+    rows: list[list[object]] = [
+        ["image", names[label], *place]
+        for label, place in zip(scene.labels.tolist(), scene.embeddings.tolist(), strict=True)
+    ]
+    if scene.proxies is not None:
+        rows += [
+            ["proxy", name, *place]
+            for name, places in zip(names, scene.proxies.tolist(), strict=True)
+            for place in places
+        ]
+    return [[*row, *[None] * (5 - len(row))] for row in rows]

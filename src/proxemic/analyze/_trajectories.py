@@ -1,0 +1,139 @@
+"""What was measured over trainings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.analysis.trajectories import Trajectory, plot_trajectories
+from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
+from proxemic.errors import UserError
+from proxemic.plots import write_figure
+from proxemic.protocols.runs.finished import Run, named_runs
+from proxemic.protocols.runs.groups import repetitions
+from proxemic.protocols.statistics import t_interval
+from proxemic.tables import Table
+
+__all__ = ["TrajectoriesResult", "trajectories"]
+
+TESTS = ("recall@1", "nmi")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrajectoriesResult(Analysis):
+    """A measure over the epochs, by group of runs."""
+
+    trajectories: Mapping[str, Trajectory]
+
+
+def trajectories(
+    runs: Sequence[PathLike], *, measure: str = "avg_dtp", logarithmic: bool = False, out: PathLike | None = None
+) -> TrajectoriesResult:
+    """Draw a column of ``history.csv`` over the epochs; runs of one recipe with several seeds are a group.
+
+    Args:
+        runs: Runs, finished or not; those that broke off are drawn by themselves and marked.
+        measure: The column.
+        logarithmic: Draw a logarithmic axis.
+        out: How the names of the files begin: ``RUN/MEASURE``.
+
+    Raises:
+        UserError: If there is no such run, or one has no such column.
+    """
+    stem = file_stem(out, runs, measure.replace("@", "-"))
+    opened = [Run(path) for path in named_runs([Path(run) for run in runs])]
+    for run in opened:
+        _check_measured(run, measure)
+    groups = _by_state(repetitions(opened))
+    lines = {name: _trajectory(members, measure) for name, members in groups.items()}
+    header = ["run", "epochs", "before", "last", "chosen", "alpha", *TESTS]
+    cells = [header, *(_row(name, groups[name], lines[name], measure) for name in groups)]
+    shown = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    head, *body = zip(*shown, strict=True)
+    title = f"{measure} before the first epoch, at the last one and at the chosen one; test metrics in percent"
+    unstable = "unstable: loss or weights were no longer finite, which ended the training; shown are the epochs before"
+    notes = [unstable] if any(line.state == "unstable" for line in lines.values()) else []
+    rows = [
+        [name, run.path, run.seed, row["epoch"], row[measure]]
+        for name, members in groups.items()
+        for run in members
+        for row in _points([run], measure)[0]
+    ]
+    figure = plot_trajectories(lines, measure, logarithmic=logarithmic)
+    written = write_figure(figure, stem, ["group", "run", "seed", "epoch", measure], rows)
+    return TrajectoriesResult(summary=[Table(head, body, title, notes)], written=written, trajectories=lines)
+
+
+def _check_measured(run: Run, measure: str) -> None:
+    if not run.history:
+        raise UserError(f"{run.path} has no epoch yet: let it train one (proxemic train --resume {run.path}).")
+    columns = [name for name in run.history[0] if name not in ("epoch", "step", "phase", "seconds")]
+    if measure not in columns:
+        callback = {"avg_dtp": "DistanceToProxy"}.get(measure, "ProxyGap" if "gap" in measure else "")
+        hint = f"; train with proxemic.training.{callback} among training.callbacks for it" if callback else ""
+        raise UserError(f"{run.path} has no {measure} in its history, but {', '.join(columns)}{hint}.")
+
+
+def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
+    """Each run that broke off by itself: beside it, the finished ones would be cut short."""
+    by_state: dict[str, list[Run]] = {}
+    for name, runs in groups.items():
+        finished = [run for run in runs if run.state == "finished"]
+        if finished:
+            by_state[name] = finished
+        for run in runs:
+            if run.state != "finished":
+                by_state[name if len(runs) == 1 else f"{name}, seed {run.seed}"] = [run]
+    return by_state
+
+
+def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
+    """Of the epochs that all runs of the group have."""
+    points = _points(runs, measure)
+    shared = min(points, key=len)
+    estimates = [t_interval([rows[place][measure] for rows in points]) for place in range(len(shared))]
+    return Trajectory(
+        [row["epoch"] for row in shared],
+        [estimate.mean for estimate in estimates],
+        [estimate.half_width or 0.0 for estimate in estimates],
+        state=runs[0].state,
+        expected=_alpha(runs[0]) if measure == "avg_dtp" else None,
+    )
+
+
+def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
+    """The rows of each run's history, after what was measured before the first epoch where all have that."""
+    if not all(measure in run.measured_before for run in runs):
+        return [run.history for run in runs]
+    return [[{"epoch": 0.0, measure: run.measured_before[measure]}, *run.history] for run in runs]
+
+
+def _alpha(run: Run) -> float | None:
+    """Of the warp that the training ended with; None without one."""
+    for phase in (run.content.get("second_phase") or {}, run.content):
+        loss: Any = phase.get("loss") or {}
+        if loss.get("init_args", {}).get("alpha") is not None and "Warped" in loss.get("class_path", ""):
+            return float(loss["init_args"]["alpha"])
+    return None
+
+
+def _row(name: str, runs: Sequence[Run], line: Trajectory, measure: str) -> list[str]:
+    def shown(values: Sequence[float | None], form: str = ".4g", width: str = ".2g", factor: float = 1) -> str:
+        known = [value for value in values if value is not None]
+        return format_mean(t_interval(known), form, width=width, factor=factor) if known else ""
+
+    ends = [run.metrics or {} for run in runs]
+    chosen = [
+        next((row[measure] for row in run.history if row["epoch"] == end.get("epoch")), None)
+        for run, end in zip(runs, ends, strict=True)
+    ]
+    state = "" if line.state == "finished" else f" {line.state}"
+    return [
+        name,
+        f"{line.epochs[-1]:.0f}{state}",
+        shown([run.measured_before.get(measure) for run in runs]),
+        shown([run.history[-1][measure] for run in runs]),
+        shown(chosen),
+        "" if line.expected is None else f"{line.expected:g}",
+        *(shown([end.get("test", {}).get(metric) for end in ends], ".2f", ".2f", 100) for metric in TESTS),
+    ]

@@ -1,0 +1,65 @@
+"""What all analyses have in common: their result, the names of their files, and how they show means over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxemic.files import check_stem
+from proxemic.protocols.statistics import Estimate
+from proxemic.tables import Table
+
+__all__ = ["Analysis", "PathLike", "file_stem", "format_mean", "suffixed"]
+
+PathLike = Path | str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Analysis:
+    """The result of an analysis; that of each function adds its figures.
+
+    Args:
+        summary: Sentences and tables for people, in their order; ``str(result)`` joins them.
+        written: The files.
+    """
+
+    summary: Sequence[Table | str]
+    written: Sequence[Path]
+
+    def __str__(self) -> str:
+        return "\n".join(part if isinstance(part, str) else part.text() for part in self.summary)
+
+
+def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path:
+    """How the names of the files begin: ``out``, or ``name`` in the first run's directory.
+
+    Raises:
+        UserError: If that is a folder.
+    """
+    return check_stem(Path(out) if out is not None else Path(*runs[:1]) / name)
+
+
+def suffixed(stem: Path, name: str) -> Path:
+    """The stem of one of several plots.
+
+    >>> suffixed(Path("runs/a/map"), "tsne").name
+    'map-tsne'
+    """
+    return stem.with_name(f"{stem.name}-{name}")
+
+
+def format_mean(estimate: Estimate | None, form: str = ".4g", *, width: str = "", factor: float = 1) -> str:
+    """A mean with half the width of its interval, if it has one.
+
+    Args:
+        estimate: None is shown as nothing.
+        form: Format of the mean.
+        width: Format of the half-width; by default that of the mean.
+        factor: Factor of both, 100 for percent.
+
+    >>> format_mean(Estimate(0.9261, 0.0112, 5), ".1f", factor=100), format_mean(Estimate(0.5, None, 1))
+    ('92.6 ± 1.1', '0.5')
+    """
+    if estimate is None:
+        return ""
+    mean = f"{factor * estimate.mean:{form}}"
+    return mean if estimate.half_width is None else f"{mean} ± {factor * estimate.half_width:{width or form}}"

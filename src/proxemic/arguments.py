@@ -1,0 +1,42 @@
+"""Which arguments a class takes, its own and those of its bases."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+__all__ = ["call_with_known", "constructor_parameters"]
+
+
+def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Parameter]]:
+    """The parameters of a class's constructor, each with the class that declares it.
+
+    What a constructor hands on by ``**kwargs`` is looked up in its bases, in the order of their resolution.
+
+    >>> class Base:
+    ...     def __init__(self, weight=1.0): ...
+    >>> class Derived(Base):
+    ...     def __init__(self, scale, **options): ...
+    >>> list(constructor_parameters(Derived))
+    ['scale', 'weight']
+    """
+    parameters: dict[str, tuple[type, inspect.Parameter]] = {}
+    for base in inspect.getmro(made):
+        declared = inspect.signature(base.__init__).parameters
+        for name, parameter in [*declared.items()][1:]:
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                parameters.setdefault(name, (base, parameter))
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in declared.values()):
+            break
+    return parameters
+
+
+def call_with_known(make: Callable[..., Any], **arguments: Any) -> Any:
+    """Call a class, a `functools.partial` of one, or a function with those of the arguments that it takes.
+
+    >>> call_with_known(partial(dict, a=1), b=2), call_with_known(lambda b: b, b=2, c=3)
+    ({'a': 1}, 2)
+    """
+    made = make.func if isinstance(make, partial) else make
+    taken = constructor_parameters(made) if isinstance(made, type) else inspect.signature(made).parameters
+    return make(**{name: value for name, value in arguments.items() if name in taken})

@@ -1,0 +1,147 @@
+"""``proxemic datasets``."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxemic.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from proxemic.data.benchmarks import Benchmark
+
+__all__ = ["add_parser", "run"]
+
+_GLYPHS = "glyphs"  # rendered here, so that there is nothing to fetch
+_PARTS = ("train", "test")
+_NOTE = """\
+Sizes are images of classes. A download is checked against its MD5; In-Shop publishes none, so that there its archive's
+own checksums and the counts are all that is checked. Where to read about each, and to get what is fetched by hand:
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser("datasets", help="get the papers' data sets; look at images before training on them")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="the data sets, how large they are and how to get them")
+    listing.add_argument("--root", type=Path, metavar="DIR", help="also say what of them is in DIR, or in DIR/NAME")
+
+    prepare = actions.add_parser(
+        "prepare", help="fetch a data set (an interrupted download goes on), check, unpack and count it"
+    )
+    prepare.add_argument("name", metavar="NAME", help="as proxemic datasets list names it")
+    prepare.add_argument("--root", type=Path, metavar="DIR", help="the folder to put it in, or where its archives lie")
+    prepare.add_argument("--url", help="fetch it from this mirror: a folder with the original files, or the only file")
+
+    check = actions.add_parser(
+        "check",
+        help="count images and classes; find missing or unreadable files, lone images and exact duplicates",
+        epilog="The exit code is 1 where images of a folder or a table cannot be read: the report names them.",
+    )
+    check.add_argument(
+        "path", metavar="PATH|NAME", help="a folder of class folders, a CSV or Parquet table, or a data set's name"
+    )
+    check.add_argument("--root", type=Path, metavar="DIR", help="the folder of the data set NAME")
+    check.add_argument("--decode", action="store_true", help="also open every image of the data set NAME")
+    check.add_argument("--json", action="store_true", help="print JSON")
+    for action in (listing, prepare, check):
+        action.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """List, prepare or check."""
+    from proxemic.data.benchmarks import BENCHMARKS
+
+    if arguments.action == "list":
+        _list(arguments.root)
+    elif arguments.action == "prepare":
+        _prepare(arguments.name, arguments.root, arguments.url)
+    elif arguments.root is not None or (arguments.path in BENCHMARKS and not Path(arguments.path).exists()):
+        _check_benchmark(arguments.path, arguments.root, arguments.decode, arguments.json)
+    else:
+        _check_images(Path(arguments.path), arguments.json)
+
+
+def _list(root: Path | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from proxemic.data.benchmarks import list_benchmarks
+
+    table = Table(Column("name", no_wrap=True), "data set", "train", "test", "origin", box=SIMPLE_HEAD, show_edge=False)
+    if root is not None:
+        table.add_column(f"in {root}")
+    benchmarks = list_benchmarks(root)
+    for benchmark in benchmarks:
+        facts = benchmark.facts
+        train, test = (f"{facts.counts[f'{part} images']:,} of {facts.counts[f'{part} classes']:,}" for part in _PARTS)
+        state = [] if benchmark.state is None else [benchmark.state]
+        table.add_row(facts.key, facts.title, train, test, "by hand" if facts.by_hand else "download", *state)
+    state = [] if root is None else ["-"]
+    table.add_row(_GLYPHS, "Glyphs", "half of the characters", "the others", "rendered here", *state)
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.print(table)
+    console.print(_NOTE, end="", soft_wrap=True)
+    for benchmark in benchmarks:
+        console.print(f"  {benchmark.facts.key}: {benchmark.facts.page}", soft_wrap=True)
+
+
+def _prepare(name: str, root: Path | None, url: str | None) -> None:
+    from proxemic.data import Glyphs
+    from proxemic.data.benchmarks import prepare
+
+    if name == _GLYPHS:
+        print(" ".join(Glyphs(cache_dir=root).load().notes))
+        print("Nothing to fetch: train with proxemic train --recipe glyphs.")
+        return
+    source = _benchmark(name, root, "prepare")
+    try:
+        official = prepare(source, url)
+    except KeyboardInterrupt:
+        raise Interrupted("Stopped: what has arrived is kept, and the same command goes on from there.") from None
+    for count, number in official.counts.items():
+        print(f"{count:15} {number:>9,}")
+    print(f"{source.facts.title} is whole, in {root}. Find a recipe for it with proxemic recipes list, and train with")
+    print(f"  proxemic train --recipe NAME --data.root {root}")
+
+
+def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) -> None:
+    from proxemic.cli.show import format_table
+    from proxemic.data.benchmarks import check_benchmark
+
+    source = _benchmark(name, root, "check")
+    report = check_benchmark(source, decode=decode)
+    if as_json:
+        print(json.dumps({"name": name, "root": str(root), **report.as_dict()}, indent=2))
+    else:
+        counts = [
+            [count, f"{report.expected.get(count, number):,}", f"{number:,}"] for count, number in report.found.items()
+        ]
+        print(format_table([source.facts.title, "expected", "found"], counts))
+    if report.problem is not None:
+        raise UserError(report.problem)
+    if not as_json:
+        print("Every image is there" + (" and can be read." if decode else "; --decode would open each."))
+
+
+def _check_images(path: Path, as_json: bool) -> None:
+    from proxemic.data.sources import check
+
+    report = check(path)
+    print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
+    if report.unreadable:
+        raise SystemExit(1)
+
+
+def _benchmark(name: str, root: Path | None, action: str) -> "Benchmark":
+    from proxemic.data.benchmarks import BENCHMARKS
+
+    if name not in BENCHMARKS:
+        raise UserError(f"{name} is no data set that is known here: give one of {', '.join(BENCHMARKS)}, {_GLYPHS}.")
+    if root is None:
+        command = f"proxemic datasets {action} {name} --root data/{name}"
+        raise UserError(f"--root is missing: give the folder of {name}, as {command}.")
+    return BENCHMARKS[name](root)

@@ -1,0 +1,121 @@
+"""The published data sets by name: which there are, what of them is in a folder, and whether it is all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts
+from proxemic.data.benchmarks.cars import Cars196
+from proxemic.data.benchmarks.cub import CUB200
+from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
+from proxemic.data.benchmarks.in_shop import InShop
+from proxemic.data.benchmarks.omniglot import OmniglotFull, OmniglotSmall
+from proxemic.data.benchmarks.sop import StanfordOnlineProducts
+from proxemic.data.pixels.base import FilePixels
+from proxemic.data.sources.listing import find_unreadable
+from proxemic.data.tables import Row
+from proxemic.files import readable
+
+BENCHMARKS: Mapping[str, type[Benchmark]] = {
+    source.facts.key: source
+    for source in (CUB200, Cars196, StanfordOnlineProducts, InShop, FashionMNIST, OmniglotSmall, OmniglotFull)
+}
+"""The data sets by name."""
+
+
+@dataclass(frozen=True)
+class BenchmarkStatus:
+    """A published data set, and what of it is in a folder.
+
+    Args:
+        facts: Its name, size and origin.
+        state: `whole`; `not whole: see datasets check`; `files, not prepared`, for archives alone; `-` for nothing.
+            None where no folder was searched.
+    """
+
+    facts: Facts
+    state: str | None
+
+
+@dataclass(frozen=True)
+class BenchmarkReport:
+    """What a folder holds of a published data set.
+
+    Args:
+        expected: The number of classes and images of each split in the official data set.
+        found: Those in the folder.
+        flaws: What is missing or different, half a sentence each.
+        unreadable: The images that cannot be decoded, with reasons; empty where none was opened.
+        problem: A sentence that says what is wrong and what to do, or None where all is well.
+    """
+
+    expected: Mapping[str, int]
+    found: Mapping[str, int]
+    flaws: tuple[str, ...]
+    unreadable: Mapping[str, str]
+    problem: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the counts, flaws and unreadable images as plain data for JSON."""
+        return {name: value for name, value in vars(self).items() if name != "problem"}
+
+
+def list_benchmarks(root: Path | None = None) -> list[BenchmarkStatus]:
+    """List the published data sets.
+
+    Args:
+        root: Folder in which, or in whose folder of a data set's name, each is searched for; None does not search.
+
+    Example:
+        >>> [status.facts.key for status in list_benchmarks()]
+        ['cub', 'cars', 'sop', 'in-shop', 'fashion-mnist', 'omniglot', 'omniglot-full']
+    """
+    return [
+        BenchmarkStatus(benchmark.facts, None if root is None else _state(benchmark, root))
+        for benchmark in BENCHMARKS.values()
+    ]
+
+
+def _state(benchmark: type[Benchmark], root: Path) -> str:
+    for folder in (root, root / benchmark.facts.key):
+        source = benchmark(folder)
+        try:
+            source.judge(source.read())
+        except AbsentError:
+            if any(source.locate(file) for file in source.files):
+                return "files, not prepared"
+        except ValueError:
+            return "not whole: see datasets check"
+        else:
+            return "whole"
+    return "-"
+
+
+def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkReport:
+    """Count the classes and images of a published data set, and compare the counts with the official ones.
+
+    Args:
+        source: The data set, with the folder that it lies in.
+        decode: Also open every image.
+
+    Raises:
+        ValueError: If the data set is not there, or its annotations contradict themselves.
+    """
+    official = source.read()
+    # The images of other stores were decoded as they were read.
+    stores = [part.pixels for part in (official.train, official.test) if isinstance(part.pixels, FilePixels)]
+    rows = [Row(path, "") for pixels in stores for path in pixels.paths] if decode else []
+    unreadable = {readable(path): reason for path, reason in find_unreadable(rows).items()}
+    try:
+        source.judge(official)
+        problem = None
+    except ValueError as error:
+        problem = str(error)
+    if unreadable and problem is None:
+        path, reason = next(iter(unreadable.items()))
+        problem = (
+            f"{source.root} has {len(unreadable):,} images that cannot be read, such as {path} ({reason}): delete what "
+            f"is damaged and run {source.command}."
+        )
+    return BenchmarkReport(source.facts.counts, official.counts, official.flaws, unreadable, problem)

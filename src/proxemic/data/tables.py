@@ -1,0 +1,225 @@
+"""Tables in CSV and Parquet of images, or of what is known of rows of embeddings."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from proxemic.extras import how_to_install
+
+Box = tuple[int, int, int, int]
+SplitName = Literal["train", "validation", "test"]
+SPLITS: dict[str, SplitName] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+
+_FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False, "": None, "nan": None}
+_MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is held in memory
+_CORNERS = ("x_1", "y_1", "x_2", "y_2")
+IMAGE_COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category", *_CORNERS)
+NOTE_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image: its file, the text of its label, and what else the user says of it (None: nothing).
+
+    Args:
+        path: Its file.
+        label: Its class.
+        split: Where it belongs.
+        is_query: Whether it asks.
+        is_gallery: Whether it answers.
+        sequence: The burst or video that it is of.
+        category: A group of classes that its own belongs to.
+        box: x_1, y_1, x_2 and y_2 of what is cut out of the upright image, in pixels from its upper left corner.
+        place: Of the row, for messages.
+    """
+
+    path: Path
+    label: str
+    split: SplitName | None = None
+    is_query: bool | None = None
+    is_gallery: bool | None = None
+    sequence: str | None = None
+    category: str | None = None
+    box: Box | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a table says of one row of embeddings, as text; None where it has no such column, or no such flag."""
+
+    path: str | None = None
+    label: str | None = None
+    is_query: bool | None = None
+    is_gallery: bool | None = None
+    sequence: str | None = None
+    category: str | None = None
+
+
+def read_table(table: Path) -> Iterator[Row]:
+    """Read the images that a .csv or .parquet file names; every value is taken as text.
+
+    Raises:
+        ValueError: If it is no such table, lacks a column, or has a row with a value that is missing or not allowed.
+    """
+    for place, record in _read(table, IMAGE_COLUMNS, needed=("path", "label")):
+        if not record["path"]:
+            raise ValueError(f"{place}: path is empty.")
+        if not record["label"] or record["label"] == "nan":
+            raise ValueError(f"{place}: label is empty, but every image needs one.")
+        # An absolute path stays what it is.
+        path = table.parent / record["path"]
+        is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
+        sequence, category = (_text(record, column) for column in ("sequence", "category"))
+        box, split = _box(record, place), _split(record, place)
+        yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, box, place)
+
+
+def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
+    """Read what a .csv or .parquet file says of rows of embeddings: any of `NOTE_COLUMNS`.
+
+    Raises:
+        ValueError: As `read_table`, where a column is there.
+    """
+    for place, record in _read(table, NOTE_COLUMNS, needed):
+        for column in ("path", "label"):
+            if column in record and record[column] in ("", "nan"):
+                raise ValueError(f"{place}: {column} is empty, but others are not: give every row one, or none.")
+        is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
+        sequence, category = (_text(record, column) for column in ("sequence", "category"))
+        yield Note(record.get("path"), record.get("label"), is_query, is_gallery, sequence, category)
+
+
+def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a .csv or .parquet file that are none of `used`, in their order.
+
+    Raises:
+        ValueError: If it is no such table.
+    """
+    return tuple(dict.fromkeys(name for name in _names(table) if name not in used))
+
+
+def _names(table: Path) -> Sequence[str]:
+    if table.suffix.lower() != ".csv":
+        with _open_parquet(table) as file:
+            return file.schema_arrow.names
+    with _open_csv(table) as file:
+        return csv.DictReader(file).fieldnames or ()
+
+
+def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    if not table.is_file():  # a pipe would be waited for, a device read without end
+        raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
+    if (size := table.stat().st_size) > _MOST_BYTES:
+        raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
+    records = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
+    for place, record in records(table, wanted, needed):
+        yield f"{table}, {place}", record
+
+
+def _split(record: dict[str, str], place: str) -> SplitName | None:
+    if "split" not in record:
+        return None
+    split = SPLITS.get(record["split"].lower())
+    if split is None:
+        raise ValueError(f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test.")
+    return split
+
+
+def _text(record: dict[str, str], column: str) -> str | None:
+    text = record.get(column, "")
+    return None if text.lower() in ("", "nan") else text
+
+
+def _box(record: dict[str, str], place: str) -> Box | None:
+    """The whole pixels of the box, its fractions cut off as OML does; None for the whole image."""
+    texts = [_text(record, column) for column in _CORNERS]
+    if texts == [None] * 4:
+        return None
+    values = ", ".join(f"{column} {text or 'empty'}" for column, text in zip(_CORNERS, texts, strict=True))
+    try:
+        x_1, y_1, x_2, y_2 = (math.trunc(float(text or "nan")) for text in texts)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{place}: its box has {values}, but must have four numbers, or none.") from error
+    if not (0 <= x_1 < x_2 and 0 <= y_1 < y_2):
+        raise ValueError(
+            f"{place}: its box has {values}, but 0 <= x_1 < x_2 and 0 <= y_1 < y_2 must hold, in whole pixels."
+        )
+    return x_1, y_1, x_2, y_2
+
+
+def _flag(record: dict[str, str], column: str, place: str) -> bool | None:
+    text = record.get(column, "")
+    if text.lower() not in _FLAGS:
+        raise ValueError(f"{place}: {column} is {text!r}, but it must be true or false.")
+    return _FLAGS[text.lower()]
+
+
+def _read_csv(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    with _open_csv(table) as file:
+        reader = csv.DictReader(file)
+        columns = _known_columns(table, reader.fieldnames or (), wanted, needed)
+        for record in reader:
+            place = f"line {reader.line_num}"
+            if None in record or None in record.values():
+                raise ValueError(f"{table}, {place}: the number of fields is not that of the header.")
+            yield place, {column: record[column].strip() for column in columns}
+
+
+@contextmanager
+def _open_csv(table: Path) -> Iterator[TextIO]:
+    try:
+        # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            yield file
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{table} is not a CSV table in UTF-8 ({error}).") from error
+
+
+def _read_parquet(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    with _open_parquet(table) as file:
+        if file.metadata.num_rows > _MOST_ROWS:  # which compressed are few bytes
+            raise ValueError(f"{table} has {file.metadata.num_rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
+        columns = _known_columns(table, file.schema_arrow.names, wanted, needed)
+        batches = file.iter_batches(columns=list(columns)) if columns else ()
+        records = (record for batch in batches for record in batch.to_pylist())
+        for number, record in enumerate(records, start=1):
+            texts = {key: "" if value is None else str(value).strip() for key, value in record.items()}
+            yield f"row {number}", texts
+
+
+@contextmanager
+def _open_parquet(table: Path) -> Iterator[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(f"{table} needs pyarrow to be read: {how_to_install('train')}.") from error
+    try:
+        with pyarrow.parquet.ParquetFile(table) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{table} is not a Parquet table ({why}).") from error
+
+
+def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    missing = [column for column in needed if column not in names]
+    if missing:
+        raise ValueError(
+            f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "
+            f"and {' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} needed."
+        )
+    if ("is_query" in names) != ("is_gallery" in names):
+        raise ValueError(f"{table} has only one of the columns is_query and is_gallery: give both or neither.")
+    corners = [column for column in _CORNERS if column in names]
+    if "x_1" in wanted and 0 < len(corners) < 4:
+        raise ValueError(f"{table} has of a box only {', '.join(corners)}: give x_1, y_1, x_2 and y_2, or none.")
+    twice = [column for column in wanted if list(names).count(column) > 1]
+    if twice:
+        raise ValueError(f"{table} has more than one column {twice[0]}: keep one.")
+    return tuple(column for column in wanted if column in names)

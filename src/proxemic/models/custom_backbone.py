@@ -1,0 +1,83 @@
+"""A network of the user's own class as a backbone."""
+
+import inspect
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from proxemic.models.config import ModelConfig
+from proxemic.models.weights_files import load_weights_file
+
+_SIZE = 224  # of the trial images where a configuration names none
+
+
+class CustomBackbone(nn.Module):
+    """Any network from images to features, whose output is always `[B, num_features, h, w]`.
+
+    Args:
+        network: Gives features `[B, F]`, which become a map of one place, or a feature map `[B, F, h, w]`.
+        num_features: F.
+
+    Raises:
+        ValueError: If in `forward`, for features of another shape.
+
+    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    >>> CustomBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 5, 1, 1])
+    """
+
+    def __init__(self, network: nn.Module, num_features: int) -> None:
+        super().__init__()
+        self.network = network
+        self.num_features = num_features
+
+    @classmethod
+    def build(cls, config: ModelConfig, kind: type[nn.Module]) -> "CustomBackbone":
+        """Make a network of the class `kind` with the arguments and the weights that the configuration names.
+
+        Raises:
+            ValueError: For arguments that the class does not take, features of another shape than those above, or
+                weights that do not fit.
+        """
+        parameters = inspect.signature(kind).parameters
+        given = {"in_channels": config.in_channels} if "in_channels" in parameters else {}
+        try:
+            inspect.signature(kind).bind(**given | config.backbone_args)
+        except TypeError as error:
+            raise ValueError(f"backbone_args do not fit {config.backbone_name}: {error}") from error
+        network = kind(**given | config.backbone_args)
+        if config.weights is not None:
+            load_weights_file(network, Path(config.weights).expanduser(), config.backbone_name)
+        features = getattr(network, "num_features", None)
+        return cls(network, features if isinstance(features, int) else _count_features(network, config))
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
+        features = _as_map(self.network(images), self.network)
+        if features.shape[1] != self.num_features:
+            raise ValueError(
+                f"{type(self.network).__name__} gives {features.shape[1]} features but its num_features is "
+                f"{self.num_features}; they must agree"
+            )
+        return features
+
+
+@torch.no_grad()
+def _count_features(network: nn.Module, config: ModelConfig) -> int:
+    side = config.image_size or _SIZE
+    was_training = network.training
+    with torch.random.fork_rng(devices=[]):
+        features = network.eval()(torch.zeros(2, config.in_channels, side, side))
+    network.train(was_training)
+    return _as_map(features, network).shape[1]
+
+
+def _as_map(features: object, network: nn.Module) -> Tensor:
+    if not isinstance(features, Tensor) or features.ndim not in (2, 4):
+        came = f"shape {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"{type(network).__name__} gives features of {came} but must give [batch, features] or a map "
+            "[batch, features, height, width]"
+        )
+    return features if features.ndim == 4 else features[:, :, None, None]

@@ -1,0 +1,141 @@
+"""Evaluate trained models on images, or embeddings made elsewhere, and compare two of either."""
+
+from collections.abc import Callable, Sequence
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from proxemic.errors import UserError
+from proxemic.protocols.runs.targets import check_outputs, check_target
+from proxemic.tables import Table, format_of
+
+if TYPE_CHECKING:
+    from proxemic.protocols.runs.evaluation import Evaluation
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    targets: str | Path | Sequence[str | Path],
+    *,
+    split: Literal["train", "validation", "test", "all"] | None = None,
+    by: Literal["category"] | None = None,
+    query: str | Path | None = None,
+    gallery: str | Path | None = None,
+    labels: str | Path | None = None,
+    gallery_labels: str | Path | None = None,
+    strict: bool = False,
+    level: float = 0.95,
+    resamples: int = 2000,
+    overrides: dict[str, Any] | None = None,
+    out: str | Path | None = None,
+    per_class: str | Path | None = None,
+    per_query: str | Path | None = None,
+    save_embeddings: str | Path | None = None,
+    report: Callable[[str], object] | None = None,
+) -> "Evaluation":
+    """Evaluate one model or file of embeddings, or compare two on the same queries.
+
+    Args:
+        targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``; or one or
+            two files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
+        split: Which images a model is evaluated on. None takes the test split of the run's own data, wherever it lies
+            now, and of other data the test split that they give, or all images if they give none.
+        by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
+        query: Folder or table of images that search those of ``gallery``.
+        gallery: Folder or table of images that are searched, or a file of embeddings that those of the target search.
+        labels: Labels of the embeddings: ``.csv``, ``.parquet`` or ``.npy``.
+        gallery_labels: Labels of the embeddings of ``gallery``.
+        strict: An unreadable image is an error; by default it is skipped.
+        level: Confidence level of the intervals, in (0, 1).
+        resamples: Resamples of the bootstrap, up to 100,000; 0 leaves intervals and tests out.
+        overrides: Values of the run's recipe by dotted key, such as ``{"evaluation.recall_at": [1, 10]}``, of its
+            sections ``data``, ``evaluation`` and ``batches``.
+        out: Also write the result to this file (``.json``, ``.csv`` or ``.md``).
+        per_class: Write the metrics of each class, worst first, to this CSV file.
+        per_query: Write the metrics of each query, worst first, to this CSV file.
+        save_embeddings: Keep the embeddings, with labels and paths (``.safetensors``, ``.parquet``) or without
+            (``.npy``).
+        report: Is given notes for the user, such as which images were skipped. None logs them.
+
+    Returns:
+        The metrics with chance levels and intervals, or of two targets their differences; its methods give them as
+        rows and as text.
+
+    Raises:
+        UserError: If an argument is refused, or a file cannot be read or written.
+        ValueError: If a value is out of its range.
+
+    Example::
+
+        evaluation = proxemic.evaluate("runs/photos", overrides={"evaluation.recall_at": [1, 10]})
+        evaluation.metrics["recall@10"], evaluation.intervals["recall@10"]
+        print(evaluation.text("markdown"))
+    """
+    report, overrides = report or getLogger("proxemic").info, overrides or {}
+    paths = [Path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
+    query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings = (
+        None if path is None else Path(path)
+        for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
+    )
+    if len(paths) > 2:
+        raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: judge one, or compare two.")
+    for path in paths:
+        check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
+    if not 0 < level < 1:
+        raise UserError(f"--level is {level}, but must be between 0 and 1, as 0.95 is.")
+    if resamples < 0:
+        raise UserError(f"--resamples is {resamples}, but must be 0 or more.")
+    for name, value in {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}.items():
+        if len(paths) > 1 and value is not None:
+            raise UserError(f"--{name} is for one model: leave it out, or judge the two one by one.")
+    if out is not None:
+        format_of(out)
+    for table in (per_class, per_query):
+        if table is not None and table.suffix.lower() != ".csv":
+            raise UserError(f"{table} is written as CSV: let its name end in .csv.")
+
+    from proxemic.data.embeddings import check_embedding_name
+    from proxemic.metrics import MOST_RESAMPLES
+    from proxemic.models import is_model
+    from proxemic.protocols.runs.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
+
+    if resamples > MOST_RESAMPLES:
+        raise UserError(
+            f"--resamples is {resamples:,}, but must be {MOST_RESAMPLES:,} at most: more would move no digit."
+        )
+    if save_embeddings is not None:
+        check_embedding_name(save_embeddings)
+    check_outputs([out, per_class, per_query, save_embeddings], [*paths, labels, gallery_labels, query, gallery])
+
+    models = [path.is_dir() or is_model(path) for path in paths]
+    if any(models) and not all(models):
+        raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of one kind.")
+    if all(models):
+        for name, value in {"labels": labels, "gallery-labels": gallery_labels}.items():
+            if value is not None:
+                raise UserError(f"--{name} is for embeddings, but {paths[0]} is a model.")
+        images = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
+        for note in images.notes:
+            report(note)
+        evaluated = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
+    else:
+        for path in paths:
+            check_embedding_name(path)
+        given = {"query": query, "split": split, "save-embeddings": save_embeddings, "strict": strict}
+        names = [
+            *(name for name, value in given.items() if value),
+            *(key for key in overrides if key.startswith("data")),
+        ]
+        if names:
+            raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
+        evaluated = evaluate_files(
+            paths, labels, gallery, gallery_labels, by_category=by is not None, overrides=overrides, report=report
+        )
+    evaluation = Evaluation.of(evaluated, level, resamples)
+    if out is not None:
+        evaluation.write(out)
+    for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):
+        if path is not None:
+            Table.of_records(rows()).write(path)
+    return evaluation

@@ -1,0 +1,220 @@
+"""Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from proxemic.data import ImageSet, ImageSource, OwnImages, Splits
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.sources import load_query_gallery
+from proxemic.data.sources.listing import list_images
+from proxemic.data.tables import SplitName
+from proxemic.errors import UserError
+from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
+from proxemic.protocols.runs.targets import is_run
+from proxemic.recipes.reader import own_backbone, read_evaluation
+from proxemic.training import EvaluationConfig, RunDirectory
+from proxemic.training.embed import embed_images, load_embedder, pick_device
+from proxemic.training.run_directory import split_fingerprint
+
+__all__ = ["ImagesToEvaluate", "choose_images", "evaluate_models"]
+
+
+@dataclass(frozen=True)
+class ImagesToEvaluate:
+    """Images, and how models are evaluated on them.
+
+    Args:
+        images: The images.
+        split: Which these are: ``train``, ``validation``, ``test`` or ``all``.
+        notes: What the user should know of them.
+        config: How the embeddings are evaluated.
+        workers: Processes that load images.
+    """
+
+    images: ImageSet
+    split: str
+    notes: Sequence[str]
+    config: EvaluationConfig
+    workers: int
+
+
+def evaluate_models(
+    paths: Sequence[Path], chosen: ImagesToEvaluate, *, by_category: bool, save_embeddings: Path | None = None
+) -> list[TargetMetrics]:
+    """Embed the images by each model and evaluate the embeddings.
+
+    Args:
+        paths: Directories of runs or other models, or their ``model.safetensors``.
+        chosen: What the models are evaluated on.
+        by_category: Also evaluate the queries of each category.
+        save_embeddings: Where to write the embeddings; a ``.npy`` file holds them without labels.
+
+    Raises:
+        UserError: If a model or the images cannot be read, or the images have no categories.
+    """
+    images = chosen.images
+    if by_category and images.categories is None:
+        raise UserError(
+            "--by category needs categories, but these images have none: give --data.root a table with a column "
+            "category."
+        )
+    trained = _trained_classes(paths, images.class_names)
+    targets = []
+    for path in paths:
+        model, preprocessing = load_embedder(path, own_backbone(path))
+        embeddings = embed_images(
+            model.to(pick_device("auto")),
+            images,
+            preprocessing,
+            batch_size=chosen.config.batch_size,
+            workers=chosen.workers,
+        )
+        content = LabelledEmbeddings.of_images(embeddings, images)
+        if save_embeddings is not None:
+            bare = save_embeddings.suffix.lower() == ".npy"
+            write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
+        target = evaluate_rows(path, chosen.split, content, chosen.config)
+        target = target.with_categories() if by_category else target
+        targets.append(_with_parts(target, content, trained, chosen.config))
+    return targets
+
+
+def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
+    """The labels of the classes that any of the models was trained on, by name; None if one's are not known."""
+    known = [RunDirectory(path if path.is_dir() else path.parent).read_classes() for path in paths]
+    names: set[str] = set()
+    for classes in known:
+        if classes is None:
+            return None
+        names.update(classes.trained)
+    return frozenset(label for label, name in enumerate(class_names) if name in names)
+
+
+def _with_parts(
+    target: TargetMetrics, content: LabelledEmbeddings, trained: Collection[int] | None, config: EvaluationConfig
+) -> TargetMetrics:
+    """Add the metrics of the unseen classes alone and of those trained on, where there are both.
+
+    Each part searches itself, as if the other classes were not there.
+    """
+    labels = content.rows.labels
+    if trained is None or labels is None:
+        return target
+    is_seen = torch.isin(labels, torch.tensor(sorted(trained), dtype=torch.int64))
+    query_is_seen = is_seen if content.rows.is_query is None else is_seen[content.rows.is_query]
+    parts = []
+    for split, rows, queries in (("unseen", ~is_seen, ~query_is_seen), ("seen", is_seen, query_is_seen)):
+        if 0 < len(trained) < target.classes and bool((queries & target.metrics.evaluated).any()):
+            kept = rows.nonzero().squeeze(1)
+            part = LabelledEmbeddings(content.embeddings[kept], content.rows.take(kept))
+            parts.append(evaluate_rows(target.name, split, part, config))
+    return replace(target, trained_on=len(trained), parts=tuple(parts))
+
+
+def choose_images(
+    paths: Sequence[Path],
+    split: SplitName | Literal["all"] | None,
+    query: Path | None,
+    gallery: Path | None,
+    *,
+    strict: bool,
+    overrides: dict[str, Any],
+) -> ImagesToEvaluate:
+    """Load the images that models are evaluated on; the arguments are those of `proxemic.evaluate`.
+
+    Raises:
+        UserError: If the arguments contradict each other, or the images are not there or not those of the run.
+    """
+    run = RunDirectory(paths[0]) if is_run(paths[0]) else None
+    recipe = run and run.recipe
+    data_keys = [key for key in overrides if key.startswith("data")]
+    if (query is None) != (gallery is None):
+        raise UserError("--query and --gallery are folders or tables of images, and go together: give both.")
+    if query is not None and gallery is not None:
+        if data_keys or split:
+            raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
+        # The data of a recipe are not looked at, but without one there must be some.
+        request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
+        images, notes = load_query_gallery(query, gallery, strict=strict)
+        return ImagesToEvaluate(images, "all", notes, request.evaluation, request.batches.workers)
+    if strict:
+        overrides = _added(overrides, "data.strict", "true")
+    request = read_evaluation(recipe, overrides)
+    source, trained_on = request.data, None
+    if run is not None:
+        trained_on = run.locate(read_evaluation(recipe).data)
+        if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
+            source = run.locate(source)
+    return ImagesToEvaluate(*_load(source, trained_on, split, paths), request.evaluation, request.batches.workers)
+
+
+def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+    return type(overrides)({**overrides, key: value})  # flags stay flags, which messages about them name
+
+
+def _load(
+    source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
+) -> tuple[ImageSet, str, Sequence[str]]:
+    """The images, which split they are, and notes.
+
+    Args:
+        source: Where the images come from.
+        trained_on: Where the images of the first run come from.
+        split: Which are asked for.
+        paths: The models.
+    """
+    same, moved, given = type(trained_on) is type(source), None, False
+    if isinstance(trained_on, OwnImages) and isinstance(source, OwnImages):
+        same = _place(trained_on) == _place(source)
+        if not same and split is None:
+            moved = _moved_splits(source, RunDirectory(paths[0]))
+    if isinstance(source, OwnImages) and not same and moved is None and split != "all":
+        given = source.gives_splits()
+        split = split or ("test" if given else "all")
+    split = split or "test"
+    if split == "all":
+        if not isinstance(source, OwnImages):
+            raise UserError(
+                f"--split all is for folders and tables of images: {type(source).__name__} has train and test."
+            )
+        images, notes = source.load_unsplit()
+        return images, split, notes
+    if given and isinstance(source, OwnImages):
+        images, notes = source.load_split(split)
+        return images, split, notes
+    splits = moved or source.load()
+    for path in paths:
+        # Split anew, other images may put classes of the training into the test.
+        if (same or moved) and is_run(path):
+            RunDirectory(path).check_images(split_fingerprint(splits))
+    images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
+    if images is None:
+        raise UserError("There are no validation classes: data.validation_fraction is 0.")
+    note = (
+        f"The images are taken for those of {paths[0]} in another place, as they have its classes with as many "
+        "images of each: its test classes are judged. If they are others, give --split all."
+    )
+    return images, split, (*splits.notes, note) if moved else splits.notes
+
+
+def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
+    """The splits of a run, if these may be its images in another place: its classes, with as many images of each."""
+    classes = run.read_classes()
+    if classes is None or source.root is None:
+        return None
+    names = {*classes.train, *(classes.validation or ()), *(classes.test or ())}
+    if not names <= {row.label for row in list_images(Path(source.root)).rows}:
+        return None  # known without reading the images themselves
+    try:
+        splits = source.load()
+    except ValueError:
+        return None
+    return splits if run.has_images(split_fingerprint(splits)) else None
+
+
+def _place(source: OwnImages) -> Path | None:
+    return source.root and Path(source.root).resolve()

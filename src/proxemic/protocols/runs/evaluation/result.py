@@ -1,0 +1,260 @@
+"""The result of an evaluation, as rows for programs and as text for people."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proxemic.files import readable, write_text
+from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, RetrievalMetrics, paired_differences
+from proxemic.protocols.runs.evaluation.rows import TargetMetrics
+from proxemic.protocols.statistics import few_classes
+from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
+
+__all__ = ["Evaluation"]
+
+_IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
+_NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
+_NO_DIFFERENCE = PairedDifference(math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of one model with intervals, or those of two and their differences.
+
+    Args:
+        targets: One or two, on the same queries.
+        level: Confidence level of the intervals.
+        intervals: The interval of each metric of a single model; empty with few classes, or where none was asked for.
+        differences: By how much the first of two models exceeds the second; empty where this was not asked for.
+        parts: The same of the unseen classes alone, and of those trained on, where there are both.
+        categories: The same of the queries of each category.
+    """
+
+    targets: tuple[TargetMetrics, ...]
+    level: float
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
+    parts: tuple["Evaluation", ...] = ()
+    categories: tuple["Evaluation", ...] = ()
+
+    @classmethod
+    def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
+        """Compute intervals, or differences, by the bootstrap.
+
+        Args:
+            targets: One or two, on the same queries.
+            level: Confidence level.
+            resamples: Of the bootstrap; 0 leaves intervals and tests out.
+        """
+        first = targets[0].metrics
+        intervals: dict[str, Interval] = {}
+        differences: dict[str, PairedDifference] = {}
+        if resamples and len(targets) == 1:
+            bounds = first.intervals(level=level, resamples=resamples)
+            intervals = {name: interval for name, interval in bounds.items() if not math.isnan(interval.low)}
+        elif resamples:
+            differences = paired_differences(
+                first.per_query,
+                targets[1].metrics.per_query,
+                first.labels,
+                average=first.average,
+                level=level,
+                resamples=resamples,
+            )
+        parts, categories = (
+            tuple(cls.of(part, level, resamples) for part in zip(*groups, strict=True))
+            for groups in ([each.parts for each in targets], [each.categories for each in targets])
+        )
+        return cls(tuple(targets), level, intervals, differences, parts, categories)
+
+    @property
+    def metrics(self) -> RetrievalMetrics:
+        """The metrics of the first model."""
+        return self.targets[0].metrics
+
+    def write(self, path: Path) -> None:
+        """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
+        write_text(path, self.text(format_of(path)) + "\n")
+
+    def text(self, form: Format = "table") -> str:
+        """All of it as text: as json, csv, markdown or table."""
+        if form == "json":
+            return json.dumps(self._content(), indent=2)
+        if form == "csv":
+            return Table.of_records(self.rows()).text("csv")
+        whole, *parts = [each._table(form) for each in (self, *self.parts)]
+        return "\n\n".join([whole, *([self._category_table(form)] if self.categories else []), *parts])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per metric, those of the categories and of the parts after those of the whole; missing values are NaN.
+
+        Of one model: metric, split, value, chance, low and high; of two: metric, split, first, second, difference,
+        low, high and p_value. With categories each row begins with its category, which is empty for the whole.
+        """
+        with_category = bool(self.categories) or self.targets[0].category is not None
+        return [
+            {"category": readable(each.targets[0].category or ""), **row} if with_category else row
+            for each in (self, *self.categories, *self.parts)
+            for row in each._rows()
+        ]
+
+    def class_rows(self) -> list[dict[str, Any]]:
+        """The metrics of each class with an evaluated query, worst first, of the first model."""
+        target = self.targets[0]
+        names = target.rows.class_names or ()
+        counts = self.metrics.labels[self.metrics.evaluated].bincount()
+        rows = [
+            {"label": readable(names[label]), "queries": int(counts[label])} | metrics
+            for label, metrics in self.metrics.per_class().items()
+        ]
+        return sorted(rows, key=lambda row: row[target.metric])
+
+    def query_rows(self) -> list[dict[str, Any]]:
+        """The metrics of each evaluated query, worst first, of the first model.
+
+        A query is named by its path, or else by its row in the file, counted from 1.
+        """
+        target, metrics = self.targets[0], self.metrics
+        rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
+        places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
+        values = {name: column.tolist() for name, column in metrics.per_query.items()}
+        queries = [
+            {
+                "query": readable(rows.paths[places[number]]) if rows.paths else places[number] + 1,
+                "label": readable(str(names[labels[number]])),
+            }
+            | {name: column[number] for name, column in values.items()}
+            for number in metrics.evaluated.nonzero().squeeze(1).tolist()
+        ]
+        return sorted(queries, key=lambda row: row[target.metric])
+
+    def worst(self, count: int) -> list[Table]:
+        """The first of `class_rows` and of `query_rows`, as two tables."""
+        metric = self.targets[0].metric
+        return [
+            Table([key, metric], [[row[key], percent(row[metric])] for row in rows[:count]], f"{title} by {metric}")
+            for title, key, rows in (
+                ("Worst classes", "label", self.class_rows()),
+                ("Hardest queries", "query", self.query_rows()),
+            )
+        ]
+
+    def _table(self, form: Format) -> str:
+        header, cells = self._cells(bool(self.intervals or self.differences))
+        return Table(header, cells, self._title(), self._notes()).text(form)
+
+    def _category_table(self, form: Format) -> str:
+        """One table of all categories, a row per metric of each."""
+        bounds = any(each.intervals or each.differences for each in self.categories)
+        header = ["category", "classes", "queries", *self.categories[0]._cells(bounds)[0]]
+        rows = []
+        for each in self.categories:
+            target = each.targets[0]
+            named = [readable(target.category or ""), f"{target.classes:,}", f"{target.metrics.queries:,}"]
+            first, *others = each._cells(bounds)[1]
+            rows += [[*named, *first], *(["", "", "", *row] for row in others)]
+        few = min(each.targets[0].classes for each in self.categories) < FEWEST_CLASSES
+        notes = [f"A category of fewer than {FEWEST_CLASSES} classes has no honest interval."] if few else []
+        return Table(header, rows, "By category; the queries of each search all images", notes).text(form)
+
+    def _content(self) -> dict[str, Any]:
+        """Of one model: its metrics under the name of the split, and more; of two: both, and the differences."""
+        summaries = [_summary(target) for target in self.targets]
+        more: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
+        if self.categories:
+            more["categories"] = {part.targets[0].category: part._content() for part in self.categories}
+        if self.parts:
+            more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
+        if len(summaries) == 1:
+            intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
+            return without_nan(summaries[0] | ({"intervals": intervals} if intervals else {}) | more)
+        models = [{"model": target.name} | each for target, each in zip(self.targets, summaries, strict=True)]
+        differences = {name: vars(difference) for name, difference in self.differences.items()}
+        return without_nan({"models": models} | ({"differences": differences} if differences else {}) | more)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        metrics, split = self.metrics, self.targets[0].split
+        if len(self.targets) == 1:
+            values = [(name, value, self.intervals.get(name, _NO_INTERVAL)) for name, value in metrics.items()]
+            return [
+                {"metric": name, "split": split, "value": value, "chance": metrics.chance.get(name, math.nan)}
+                | {"low": interval.low, "high": interval.high}
+                for name, value, interval in values
+            ]
+        second = self.targets[1].metrics
+        return [
+            {"metric": name, "split": split, "first": value, "second": second[name]}
+            | vars(self.differences.get(name, _NO_DIFFERENCE))
+            | {"difference": value - second[name]}
+            for name, value in metrics.items()
+        ]
+
+    def _cells(self, bounds: bool) -> tuple[list[str], list[list[str]]]:
+        """In percent, as papers print; with bounds where asked for."""
+        interval = f"{100 * self.level:g}% interval"
+        if len(self.targets) == 1:
+            header = ["metric", self.targets[0].split, "chance", *([interval] if bounds else [])]
+            rows = [
+                [row["metric"], percent(row["value"]), percent(row["chance"]), _bounds(row)] for row in self._rows()
+            ]
+            return header, [row[: len(header)] for row in rows]
+        chance = self.metrics.chance  # the queries and their matches are the same for both
+        header = ["metric", "A", "B", "chance", "A - B", *([interval, "p"] if bounds else [])]
+        rows = [
+            [
+                row["metric"], percent(row["first"]), percent(row["second"]), percent(chance.get(row["metric"])),
+                f"{100 * row['difference']:+.2f}", _bounds(row),
+                MISSING if math.isnan(row["p_value"]) else f"{row['p_value']:.4f}",
+            ]
+            for row in self._rows()
+        ]  # fmt: skip
+        return header, [row[: len(header)] for row in rows]
+
+    def _title(self) -> str:
+        target = self.targets[0]
+        title = f"{_count(target.classes, 'class', 'classes')}, {_count(target.metrics.queries, 'query', 'queries')}"
+        title += f", {_IMAGES.get(target.split, f'{target.split} images')}"
+        if target.metrics.average == "classes":
+            title += ", averages over classes"
+        if len(self.targets) == 1:
+            return title
+        return f"{title}\nA: {readable(target.name)}\nB: {readable(self.targets[1].name)}"
+
+    def _notes(self) -> list[str]:
+        target = self.targets[0]
+        left_out = target.metrics.left_out
+        notes = [few_classes(target.query_classes)] if few_classes(target.query_classes) else []
+        if target.trained_on or (target.trained_on is not None and target.split == "all"):
+            of = "either model" if len(self.targets) > 1 else "the model"
+            notes.append(f"By their names, {of} was trained on {target.trained_on} of these {target.classes} classes.")
+        if left_out:
+            have = "has" if left_out == 1 else "have"
+            notes.append(f"{_count(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
+        if self.differences and "nmi" in target.metrics:
+            notes.append("Clustering has no value of each query to test; compare its intervals model by model.")
+        return notes
+
+
+def _summary(target: TargetMetrics) -> dict[str, Any]:
+    labels = target.rows.labels
+    known = {} if target.trained_on is None else {"classes_trained_on": target.trained_on}
+    return {
+        target.split: dict(target.metrics),
+        "chance": target.metrics.chance,
+        "classes": target.classes,
+        **known,
+        **({} if target.category is not None else {"images": 0 if labels is None else len(labels)}),
+        "queries": target.metrics.queries,
+        "queries_left_out": target.metrics.left_out,
+    }
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _bounds(row: Mapping[str, Any]) -> str:
+    return MISSING if math.isnan(row["low"]) else f"{percent(row['low'])} … {percent(row['high'])}"

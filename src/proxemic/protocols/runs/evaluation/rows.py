@@ -1,0 +1,75 @@
+"""The metrics of one model, or of one file of embeddings."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
+from proxemic.errors import UserError
+from proxemic.metrics import RetrievalMetrics
+from proxemic.training import EvaluationConfig
+from proxemic.training.embed import evaluate_embeddings
+
+__all__ = ["TargetMetrics", "evaluate_rows"]
+
+
+@dataclass(frozen=True)
+class TargetMetrics:
+    """The metrics of one model or file of embeddings.
+
+    Args:
+        name: What the user called it.
+        split: Which images these are: ``test``, ``train``, ``validation``, ``all``, ``seen`` or ``unseen``.
+        rows: Labels and names of the images or embeddings.
+        metrics: The metrics, with the values of each query.
+        metric: The one by which classes and queries are ranked from worst to best.
+        trained_on: How many of the classes the models were trained on; None where that is not known.
+        parts: The same of the unseen classes alone, and of those trained on, where there are both.
+        categories: The same of the queries of each category alone, where that was asked for.
+        category: The category of these queries, where they are those of one.
+    """
+
+    name: str
+    split: str
+    rows: RowLabels
+    metrics: RetrievalMetrics
+    metric: str
+    trained_on: int | None = None
+    parts: tuple["TargetMetrics", ...] = ()
+    categories: tuple["TargetMetrics", ...] = ()
+    category: str | None = None
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the rows, or of the queries of a category."""
+        if self.category is not None:
+            return self.query_classes
+        return 0 if self.rows.labels is None else len(self.rows.labels.unique())
+
+    @property
+    def query_classes(self) -> int:
+        """Number of classes that have a query with something to find: the values are means over these."""
+        return len(self.metrics.labels[self.metrics.evaluated].unique())
+
+    def with_categories(self) -> "TargetMetrics":
+        """Add the metrics of the queries of each category, which search the whole gallery.
+
+        Raises:
+            UserError: If the rows have no categories.
+        """
+        categories, is_query = self.rows.categories, self.rows.is_query
+        if categories is None:
+            raise UserError(
+                f"--by category needs categories, but the rows of {self.name} have none: give a table with a column "
+                "category, or leave it out."
+            )
+        parts = self.metrics.by_group(categories.numbers if is_query is None else categories.numbers[is_query])
+        named = (replace(self, metrics=part, category=categories.names[group]) for group, part in parts.items())
+        return replace(self, categories=tuple(named))
+
+
+def evaluate_rows(name: Path | str, split: str, content: LabelledEmbeddings, config: EvaluationConfig) -> TargetMetrics:
+    """Evaluate embeddings by their labels."""
+    metrics = evaluate_embeddings(content.embeddings, content.rows, config)
+    # A metric of one's own has no value per class.
+    metric = config.metric if config.metric in metrics.per_query else "map@r"
+    return TargetMetrics(str(name), split, content.rows, metrics, metric)

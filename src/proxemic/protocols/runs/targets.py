@@ -1,0 +1,47 @@
+"""The files that ``evaluate`` and ``verify`` read and write, checked before anything that takes seconds is imported."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxemic.errors import UserError
+
+__all__ = ["check_outputs", "check_target", "is_run"]
+
+
+def check_target(path: Path, kinds: Sequence[str]) -> None:
+    """Raise `UserError` unless there is a file, a finished run, or a folder that `save_model` wrote.
+
+    Args:
+        path: What the user gave.
+        kinds: What may be given, for the message.
+    """
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give {', '.join(kinds[:-1])} or {kinds[-1]}.")
+    if not path.is_dir() or (path / "model.safetensors").exists():
+        return
+    if is_run(path):
+        raise UserError(f"{path} has no model yet: finish it with proxemic train --resume {path}.")
+    raise UserError(
+        f"{path} holds no run and no model (there is neither a recipe.yaml nor a model.safetensors in it): give a "
+        "directory that proxemic train or save_model made."
+    )
+
+
+def is_run(path: Path) -> bool:
+    """Whether a target is a run directory."""
+    return (path / "recipe.yaml").is_file()
+
+
+def check_outputs(written: Sequence[Path | None], read: Sequence[Path | None]) -> None:
+    """Raise `UserError` if a file would be written over another one of this call, or over one of a run."""
+    from proxemic.training import RunDirectory  # imports torch
+
+    taken = {path.resolve() for path in read if path is not None}
+    for path in read:
+        if path is not None and path.is_dir():
+            taken |= {file.resolve() for file in RunDirectory(path).files()}
+    for path in written:
+        if path is not None and path.resolve() in taken:
+            raise UserError(f"{path} is read by this command, or written by it twice: choose another name.")
+        if path is not None:
+            taken.add(path.resolve())

@@ -1,0 +1,220 @@
+"""Evaluate a model of faces on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from proxemic.errors import UserError
+from proxemic.files import write_text
+from proxemic.protocols.runs.targets import check_outputs, check_target, is_run
+from proxemic.tables import Format, Table, format_of
+
+if TYPE_CHECKING:
+    from proxemic.metrics import VerificationMetrics
+    from proxemic.training import EvaluationConfig
+
+__all__ = ["SETS", "Verification", "verify"]
+
+SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
+"""The sets that a model is evaluated on unless others are asked for."""
+
+_FAR = 1e-3
+_MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The metrics of a model on sets of pairs.
+
+    Args:
+        model: What the user called the model.
+        data: The folder of the sets.
+        distance: Between embeddings.
+        flip: Whether each embedding is that of a picture summed with that of its mirror image.
+        sets: The metrics by set.
+    """
+
+    model: str
+    data: str
+    distance: str
+    flip: bool
+    sets: Mapping[str, "VerificationMetrics"]
+
+    def write(self, path: Path) -> None:
+        """Write to a file in the format of its name: ``.json``, ``.csv`` or ``.md``."""
+        write_text(path, self.text(format_of(path)) + "\n")
+
+    def text(self, form: Format = "table") -> str:
+        """All of it as text: as json, csv, markdown or table."""
+        if form == "json":
+            facts = {"model": self.model, "data": self.data, "distance": self.distance, "flip": self.flip}
+            return json.dumps(facts | {"sets": {name: _summary(each) for name, each in self.sets.items()}}, indent=2)
+        rows = self.rows()
+        if form == "csv":
+            return Table.of_records(rows).text("csv")
+        flipped = "with its mirror image" if self.flip else "alone"
+        title = f"Verification by {self.distance} distance, each picture {flipped}; in percent, thresholds as they are"
+        header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
+        return Table(header, [_cells(row) for row in rows], title).text(form)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per set, and of several sets one of their means."""
+        rows = [
+            {
+                "set": name,
+                "pairs": metrics.pairs,
+                "accuracy": metrics.accuracy.mean,
+                "std": metrics.accuracy.std,
+                "threshold": fmean(metrics.accuracy.thresholds),
+                "auc": metrics.auc,
+                f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
+            }
+            for name, metrics in self.sets.items()
+        ]
+        if len(rows) == 1:
+            return rows
+        shared = ("accuracy", "auc", f"tar@far={_FAR:g}")
+        means = {key: fmean(row[key] for row in rows) if key in shared else None for key in rows[0]}
+        return [*rows, means | {"set": _MEAN}]
+
+    def against_paper(self) -> str:
+        """Markdown: the accuracies of a run beside those that the paper prints of its loss (Table V).
+
+        Raises:
+            UserError: If the model is not that of a run, whose recipe says which row it stands for.
+        """
+        from proxemic.protocols.runs.finished import Run
+        from proxemic.protocols.runs.verification_against_paper import verification_against_paper
+
+        accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
+        return verification_against_paper(self.model, Run(Path(self.model)).content, accuracies)
+
+
+def verify(
+    target: str | Path,
+    *,
+    sets: Sequence[str] = SETS,
+    data: str | Path | None = None,
+    distance: Literal["cosine", "euclidean"] | None = None,
+    flip: bool = True,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    report: Callable[[str], object] | None = None,
+) -> Verification:
+    """Tell of pairs of faces whether they show one person, in each of ten folds by the best threshold of the others.
+
+    Args:
+        target: A run directory, or a ``model.safetensors``.
+        sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`.
+        data: The folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes that of the run.
+        distance: Between embeddings; None takes the run's, or cosine.
+        flip: Add the embedding of the mirror image to that of each picture.
+        workers: Processes that load images; None takes the run's, or 0.
+        out: File to write (``.json``, ``.csv`` or ``.md``); None writes the ``verification.json`` of a run, and nothing
+            for a model alone.
+        report: Is given notes for the user, such as pairs that a set lacks. None logs them.
+
+    Raises:
+        UserError: If an argument is refused, or a file cannot be read or written.
+        ValueError: If ``workers`` is out of its range.
+    """
+    target, report = Path(target), report or getLogger("proxemic").info
+    out = None if out is None else Path(out)
+    if out is not None:
+        format_of(out)
+    check_target(target, ("a run directory", "a model.safetensors"))
+
+    from proxemic.data.faces.verification_sets import read_verification_set
+    from proxemic.metrics import pair_distances, verification_metrics
+    from proxemic.recipes.reader import own_backbone
+    from proxemic.training.embed import load_embedder, pick_device
+    from proxemic.training.face_embedding import embed_faces
+
+    config, folder, workers = _settings(target, None if data is None else Path(data), workers)
+    check_outputs([out], [target, folder])
+    if not sets:
+        raise UserError(f"--sets names no set, but must name at least one, as {','.join(SETS)} does.")
+    packs = {name: read_verification_set(name, folder) for name in sets}
+    for _, notes in packs.values():
+        for note in notes:
+            report(note)
+    model, preprocessing = load_embedder(target, own_backbone(target))
+    model.to(pick_device("auto"))
+    distance, metrics = distance or config.distance, {}
+    for name, (pairs, _) in packs.items():
+        embeddings = embed_faces(
+            model,
+            pairs.images(),
+            preprocessing,
+            flip=flip,
+            batch_size=config.batch_size,
+            workers=workers,
+            description=name,
+        )
+        try:
+            distances = pair_distances(embeddings[pairs.first], embeddings[pairs.second], distance=distance)
+            metrics[name] = verification_metrics(distances, pairs.same, folds=pairs.folds, far=(_FAR,))
+        except ValueError as error:
+            raise UserError(f"{name} cannot be judged: {error}") from error
+    verification = Verification(str(target), str(folder), distance, flip, metrics)
+    if out is None and is_run(target):
+        out = target / "verification.json"
+    if out is not None:
+        verification.write(out)
+    return verification
+
+
+def _settings(target: Path, folder: Path | None, workers: int | None) -> "tuple[EvaluationConfig, Path, int]":
+    """How the model is evaluated, the folder of the sets, and how many processes load images."""
+    from proxemic.data import FaceFolders, RecordFaces
+    from proxemic.recipes.reader import read_evaluation
+    from proxemic.training import EvaluationConfig, RunDirectory
+    from proxemic.training.recipe import BatchConfig
+
+    config, batches = EvaluationConfig(), BatchConfig()
+    if is_run(target):
+        recipe = read_evaluation(RunDirectory(target).recipe)
+        config, batches = recipe.evaluation, recipe.batches
+        source = RunDirectory(target).locate(recipe.data)
+        if folder is None and isinstance(source, RecordFaces | FaceFolders):
+            folder = source.root
+    if workers is not None:
+        batches = BatchConfig(workers=workers)  # which checks it
+    if folder is None:
+        raise UserError("--data is missing: give the folder of the sets, which holds lfw.bin, cfp_fp.bin and so on.")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: give that of the sets, which holds lfw.bin and so on, with --data.")
+    return config, folder, batches.workers
+
+
+def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
+    accuracy = metrics.accuracy
+    return {
+        "pairs": metrics.pairs,
+        "same": metrics.same,
+        "accuracy": accuracy.mean,
+        "std": accuracy.std,
+        "accuracies": accuracy.accuracies,
+        "thresholds": accuracy.thresholds,
+        "auc": metrics.auc,
+        "eer": metrics.eer,
+        f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    from proxemic.data.faces.verification_sets import VERIFICATION_SETS
+
+    name, pairs, accuracy, std, threshold, auc, tar = row.values()
+    return [
+        name if name == _MEAN else VERIFICATION_SETS[name].title,
+        "" if pairs is None else f"{pairs:,}",
+        f"{100 * accuracy:.2f}" + ("" if std is None else f" ± {100 * std:.2f}"),
+        "" if threshold is None else f"{threshold:.4f}",
+        f"{100 * auc:.2f}",
+        f"{100 * tar:.2f}",
+    ]

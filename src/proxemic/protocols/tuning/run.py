@@ -1,0 +1,167 @@
+"""The search for a recipe's hyper-parameters on classes held out from training, by any number of processes."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import remove_stale_temporaries
+from proxemic.protocols.directories import new_directory
+from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
+from proxemic.protocols.runs.overrides import as_flags
+from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.protocols.tuning.sampler import Sampler
+from proxemic.protocols.tuning.search import Pruner
+from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages
+from proxemic.protocols.tuning.stages import budgets, check_stages
+from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
+from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.worker import TuningWorker
+from proxemic.recipes import find_recipe
+from proxemic.recipes.flags import read_flags
+from proxemic.recipes.reader import read_recipe
+from proxemic.training.threads import cpu_threads
+
+with optional_dependency("train"):
+    import yaml
+
+__all__ = ["TuningResult", "tune"]
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The result of a search.
+
+    Args:
+        out: The directory of the search, with ``trials.csv`` and plots.
+        best_recipe: The YAML file of the best recipe, ready to be trained.
+        value: The metric at the best epoch of the best trial, on validation classes: the best of many, so too good.
+        parameters: Those of the best trial, by the recipe's keys.
+        trials: The finished trials of each stage, by number.
+    """
+
+    out: Path
+    best_recipe: Path
+    value: float
+    parameters: Mapping[str, Any]
+    trials: tuple[tuple[FinishedTrial, ...], ...]
+
+
+def tune(
+    recipe: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    metric: str | None = None,
+    space: str | None = None,
+    trials: int | None = None,
+    sampler: Sampler = "tpe",
+    pruner: Pruner = "none",
+    storage: str | None = None,
+    study: str | None = None,
+    workers: int = 1,
+    seed: int = 0,
+    resume: str | Path | None = None,
+    report: Callable[[str], object] | None = None,
+) -> TuningResult:
+    """Search for the hyper-parameters with the largest metric on validation classes.
+
+    The test classes are never looked at. Calls with the same ``out``, or with the same ``storage`` and ``study``, share
+    the trials, whatever process or machine they come from; each returns when all trials are made.
+
+    Args:
+        recipe: The recipe that is varied: a name, or a YAML file.
+        out: The directory of the search: new, or that of the same search, which then goes on; None makes one under
+            ``runs``.
+        overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
+        metric: What is maximised; None takes the recipe's ``evaluation.metric``.
+        space: Name of a search space of the package, or a YAML file; None takes that of the recipe's loss.
+        trials: Of all stages and processes together; None makes 50, or all points of a grid.
+        sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
+        pruner: ``median`` stops a trial that at some epoch is worse than the median of the others there.
+        storage: Optuna storage URL; None keeps the study in ``out``.
+        study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
+        workers: Processes to start here.
+        seed: Of the sampler; that of the recipe is the trainings'.
+        resume: Go on with the search in this directory, or read the result of a finished one. Everything but
+            ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
+        report: Is called with one line per trial, in every worker process, so that several of them need a function that
+            can be pickled; None logs the lines.
+
+    Raises:
+        UserError: If the recipe, the space, the storage or the directory is refused, or no trial works; `Interrupted`
+            after Ctrl-C.
+        ValueError: If a number is out of its range.
+    """
+    report = report or logging.getLogger("proxemic").info
+    if resume is not None:
+        if recipe is not None or out is not None or overrides:
+            raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+        return _make_trials(Path(resume), workers, storage, report)
+    if recipe is None:
+        raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
+    if trials is not None and trials < 1:
+        raise ValueError(f"--trials is {trials}, but must be at least 1.")
+    if workers < 1:
+        raise ValueError(f"--workers is {workers}, but must be at least 1.")
+    file = find_recipe(str(recipe))
+    flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
+    read = read_recipe(file, flags, own_code=True)
+    select_on = read.recipe.evaluation.select_on
+    if select_on != "validation":
+        raise UserError(
+            f"evaluation.select_on is {select_on}, but a search must choose on validation classes, as it must not see "
+            "the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
+        )
+    content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
+    content, pinned = pin(content, dict(read_flags(flags)))
+    name = space or "of the loss"
+    stages = read_stages(content, f"The search space {name}")
+    if sampler != "grid" or trials is not None:
+        budgets(stages, trials or 50)
+    check_stages(file, flags, stages, name)
+    shown = None if storage is None else masked(storage)
+    out = new_directory(f"tune-{recipe}") if out is None else Path(out)
+    named = study or out.resolve().name
+    options = TuningOptions(str(file), list(flags), content, name, trials, sampler, pruner, shown, named, seed)
+    directory = TuningDirectory(out)
+    if not directory.is_begun(options, read.yaml):
+        read.recipe.load()  # a folder that is missing is refused before anything is written
+    if storage is not None:
+        open_storage(storage)
+    directory.create(options, read.yaml)
+    if pinned:
+        report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
+    return _make_trials(out, workers, storage, report)
+
+
+def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
+    """Make the trials that the search in a directory lacks."""
+    directory = TuningDirectory(out)
+    options = directory.read()
+    storage = options.storage if storage is None else storage
+    if storage is not None and "***" in storage:
+        raise UserError(f"{directory.options} does not keep the password of {storage}: give --storage again.")
+    if storage is not None and masked(storage) != options.storage:
+        kept = options.storage or "in its own folder"
+        raise UserError(f"--storage is not that of the search in {out}, which is {kept}: give the same, or none.")
+    remove_stale_temporaries(out)
+    with going_on_with(f"proxemic tune --resume {out}"), cpu_threads(RUN_THREADS):
+        if workers > 1:
+            with Workers(workers) as pool:
+                pool.share(_work, out, storage, report)
+        worker = _work(out, storage, report)
+        with storage_at_work(worker.storage):
+            best, finished = worker.finish()
+        return TuningResult(out, directory.best_recipe, best.value or 0.0, best.parameters, finished)
+
+
+def _work(out: Path, storage: str | None, report: Callable[[str], object]) -> TuningWorker:
+    directory = TuningDirectory(out)
+    worker = TuningWorker(directory, directory.read(), storage or directory.storage, report)
+    with storage_at_work(worker.storage):
+        worker.make_trials()
+    return worker

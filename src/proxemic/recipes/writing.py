@@ -1,0 +1,143 @@
+"""What a recipe file holds for the objects of a `Recipe`: the inverse of reading one."""
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from functools import partial
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from torch.utils.weak import WeakIdKeyDictionary
+
+from proxemic.arguments import constructor_parameters
+from proxemic.errors import UserError
+from proxemic.recipes.places import arms, elements, field_types, is_section, parameters, place_of
+
+__all__ = ["as_content", "remember"]
+
+_MADE_WITH = WeakIdKeyDictionary()
+"""The arguments of the objects that were made from a recipe file, which most of them do not keep."""
+
+
+def remember(made: object, arguments: Mapping[str, Any]) -> None:
+    """Keep the arguments that an object was made with, so that `as_content` can write them."""
+    if not is_dataclass(made) and hasattr(type(made), "__weakref__"):
+        _MADE_WITH[made] = dict(arguments)
+
+
+def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
+    """Give what stands for a value in a recipe file: a class or an object by its import path and its arguments.
+
+    Args:
+        value: A part of a `Recipe`, or all of it.
+        annotation: The declared type of its place.
+        key: The place, for messages.
+
+    Raises:
+        UserError: If it cannot be written: something that has no import path, or an object that does not tell the
+            arguments of its constructor.
+
+    >>> from proxemic.losses import ProxyAnchorLoss
+    >>> as_content(partial(ProxyAnchorLoss, alpha=16))
+    {'class_path': 'proxemic.losses.ProxyAnchorLoss', 'init_args': {'alpha': 16}}
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Path | timedelta):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: as_content(each, elements(annotation), _below(key, name)) for name, each in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [as_content(each, elements(annotation), key) for each in value]
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return _import_path(value, key)
+    if is_dataclass(value):
+        types = field_types(type(value))
+        content = {
+            field.name: as_content(getattr(value, field.name), types[field.name], _below(key, field.name))
+            for field in fields(value)
+            if field.init
+        }
+        return content if any(is_section(arm) for arm in arms(annotation)) else _class_content(value, content, key)
+    place = place_of(key, annotation)
+    if place is not None and (place.filled or place.filled_names) and not isinstance(value, partial):
+        made = type(value).__name__
+        raise UserError(
+            f"{key} is an object of the class {made}, but the training makes it: give the class, or "
+            f"functools.partial({made}, …) with its other arguments."
+        )
+    if isinstance(value, partial):
+        if value.args or not inspect.isclass(value.func):
+            raise UserError(
+                f"{key} is {value}, but a recipe can hold a functools.partial of a class only, with keyword arguments."
+            )
+        made, arguments = value.func, value.keywords
+    else:
+        made, arguments = type(value), _MADE_WITH.get(value)
+    if arguments is None:
+        arguments = _arguments(value, key)
+    types = {name: parameter.annotation for name, parameter in parameters(made).items()}
+    content = {name: as_content(each, types.get(name, Any), _below(key, name)) for name, each in arguments.items()}
+    return _class_content(made, content, key)
+
+
+def _class_content(made: Any, arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
+    made = made if inspect.isclass(made) else type(made)
+    known = constructor_parameters(made)
+    content: dict[str, Any] = {"class_path": _import_path(made, key)}
+    if init_args := {name: value for name, value in arguments.items() if name in known}:
+        content["init_args"] = init_args
+    if others := {name: value for name, value in arguments.items() if name not in known}:
+        content["dict_kwargs"] = others
+    return content
+
+
+def _arguments(value: object, key: str) -> dict[str, Any]:
+    """The arguments of an object's constructor, where it keeps them under their names, as scikit-learn's do."""
+    made = type(value)
+    known = constructor_parameters(made)
+    arguments: dict[str, Any] = {}
+    for name, (_, parameter) in known.items():
+        if not hasattr(value, name):
+            raise _cannot_be_read(key, made, name)
+        arguments[name] = getattr(value, name)
+        if arguments[name] is parameter.default:
+            del arguments[name]
+    if arguments:  # an attribute may hold something else than the argument of its name
+        again = made(**arguments)
+        for name, argument in arguments.items():
+            if as_content(getattr(again, name), key=key) != as_content(argument, key=key):
+                raise _cannot_be_read(key, made, name)
+    return arguments
+
+
+def _cannot_be_read(key: str, made: type, name: str) -> UserError:
+    return UserError(
+        f"{key} is an object of the class {made.__name__}, which does not keep its argument {name} under that name, so "
+        "that the recipe cannot be written: describe it to proxemic.recipes.load by its class_path and init_args."
+    )
+
+
+def _import_path(thing: Any, key: str) -> str:
+    module, name = getattr(thing, "__module__", None) or "torch", thing.__name__
+    if module == "__main__" or getattr(sys.modules.get(module), name, None) is not thing:
+        where = "the program that runs" if module == "__main__" else "another function or class"
+        raise UserError(
+            f"{key} is {name}, which is defined in {where}, so that a recipe cannot name it: define it at the top of "
+            "a module of its own, and import it from there."
+        )
+    parts = module.split(".")
+    packages = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    # The shortest path, as in `proxemic.losses`, stays when a class moves to another module.
+    return next(f"{each}.{name}" for each in packages if vars(sys.modules[each]).get(name) is thing)
+
+
+def _below(key: str, name: object) -> str:
+    return f"{key}.{name}".lstrip(".")

@@ -1,0 +1,193 @@
+"""What a recipe builds: images, network, loss, optimiser and batches, checked against one another."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from proxemic.data import ImageSet, Splits
+from proxemic.errors import UserError
+from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
+from proxemic.losses.own import Loss, MakesLoss, loss_name, make_loss
+from proxemic.models import EmbeddingModel, build_model
+from proxemic.training.data_module import TrainingData
+from proxemic.training.embed import pick_device
+from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
+from proxemic.training.failures import explanation
+from proxemic.training.module import EmbeddingTask
+from proxemic.training.multiprocess.processes import Processes
+from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
+from proxemic.training.own_metrics import check_own_metrics
+from proxemic.training.phases import Phase
+from proxemic.training.recipe import Recipe
+from proxemic.training.run_directory import RunDirectory
+from proxemic.training.times import Times
+
+__all__ = ["Components", "build_components", "build_networks", "check_accelerator", "held_out_images"]
+
+
+@dataclass(frozen=True)
+class Components:
+    """What a recipe builds, from its seed alone."""
+
+    splits: Splits
+    task: EmbeddingTask
+    data: TrainingData
+    schedule: LRScheduler | None
+
+
+def check_accelerator(recipe: Recipe) -> None:
+    """Raise `UserError` where this machine lacks the accelerator of a recipe, or that which its precision needs."""
+    accelerator = recipe.training.accelerator
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(accelerator, True):
+        raise UserError(f"training.accelerator is {accelerator}, but this machine has none: take cpu, or auto.")
+    if recipe.training.precision == "16-mixed" and pick_device(accelerator).type != "cuda":
+        raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
+
+
+def build_components(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times) -> Components:
+    """Build what a recipe describes; what does not fit together is refused before anything is written.
+
+    Raises:
+        UserError: If the images cannot be read, or parts of the recipe do not go together.
+        ValueError: If a value of the recipe is not allowed.
+    """
+    with processes.main_process_first(), times.of("data"):
+        splits = recipe.load()
+    with times.of("network"):
+        model, loss = build_networks(recipe, splits)
+        _check_takes_images(recipe, model, run)
+    schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]
+    _check_schedule(recipe, schedule)
+    check_own_metrics(recipe.evaluation)
+    if isinstance(loss, PairwiseLoss):
+        loss.check_batch_size(recipe.batches.size)
+    second = _second_phase(recipe, model, splits)
+    for measure in recipe.training.callbacks or []:
+        if isinstance(measure, EpochMeasure):
+            for each in [loss, *([second.loss] if second else [])]:
+                measure.check(each)
+    sharded = recipe.proxies == "sharded"
+    if sharded:
+        _check_sharded(recipe, loss, processes)
+    data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
+    beta = recipe.training.class_balance
+    task = EmbeddingTask(
+        model,
+        loss,
+        recipe.optim,
+        recipe.seed,
+        warmup_epochs=recipe.training.warmup_epochs,
+        second=second,
+        until_plateau=recipe.training.until_plateau is not None,
+        micro_batches=recipe.batches.micro_batches,
+        processes=processes,
+        shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
+        even_batches=data.even,
+        class_weights=None if beta is None else class_balanced_weights(_counts(splits), beta),
+    )
+    return Components(splits, task, data, schedule)
+
+
+def _check_sharded(recipe: Recipe, loss: Loss, processes: Processes) -> None:
+    if not isinstance(loss, ProxyLoss) or isinstance(loss, HISTLoss):
+        raise UserError(
+            f"proxies is sharded, but {loss_name(loss)} "
+            + ("needs those of the whole batch" if isinstance(loss, HISTLoss) else "has none")
+            + ": set it to replicated."
+        )
+    for callback in recipe.training.callbacks or []:
+        if processes.world > 1 and isinstance(callback, EpochMeasure | Snapshots):
+            raise UserError(
+                f"{type(callback).__name__} is among training.callbacks and looks at all proxies, but they are sharded "
+                f"over {processes.world} processes: leave it out, or set proxies to replicated."
+            )
+
+
+def _check_schedule(recipe: Recipe, schedule: LRScheduler | None) -> None:
+    if isinstance(schedule, ReduceLROnPlateau) and recipe.evaluation.select_on == "last":
+        raise UserError(
+            "optim.schedule is ReduceLROnPlateau, which waits for evaluation.metric on held-out classes, but "
+            "evaluation.select_on is last, so that there are none: take another schedule, or select_on validation."
+        )
+
+
+def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phase | None:
+    second = recipe.second_phase
+    if second is None:
+        return None
+    with torch.random.fork_rng(devices=[]):  # what it draws is replaced by the weights of the first phase
+        loss = _loss(second.loss, recipe, splits)
+    _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
+    return Phase(recipe.lengths[0], loss, second.optim)
+
+
+def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
+    """The network and the loss of a recipe as they are before training, which follow from its seed."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model)
+    return model, _loss(recipe.loss, recipe, splits)
+
+
+def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
+    loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
+    if isinstance(loss, ProxyLoss):
+        loss.count_classes(_counts(splits))
+    if recipe.training.class_balance is not None and not (isinstance(loss, ProxyLoss) and loss.data_wise):
+        raise UserError(
+            f"training.class_balance is {recipe.training.class_balance}, but {loss_name(loss)} has no values of "
+            "samples that could be weighed: take a data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, "
+            "or leave it null."
+        )
+    return loss
+
+
+def _counts(splits: Splits) -> Int[Tensor, " classes"]:
+    """How many training images each class has."""
+    return torch.bincount(splits.train.labels, minlength=splits.train.num_classes)
+
+
+@torch.no_grad()
+def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory) -> None:
+    size = recipe.images.size
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        model.eval()(torch.zeros(1, recipe.images.channels, size, size))
+    except (AssertionError, RuntimeError) as error:
+        if explanation(error, recipe, run):
+            raise
+        raise UserError(
+            f"images.size is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by "
+            f"{size} pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
+        ) from error
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
+    """The images that choose the epoch; None where the last epoch is taken.
+
+    Raises:
+        UserError: If there are no such images.
+    """
+    select_on = recipe.evaluation.select_on
+    if select_on == "validation" and splits.validation is None:
+        raise UserError(
+            "There are no validation classes (data.validation_fraction is 0), but they choose the epoch: set it "
+            "above 0, or take the last epoch with --evaluation.select_on last."
+        )
+    if select_on == "test" and splits.validation is not None:
+        raise UserError(
+            "The data gives validation classes of its own, which --no-validation would leave unused: make them "
+            "training classes there, or set data.validation_fraction to 0."
+        )
+    if select_on == "test" and splits.test is None:
+        raise UserError(
+            "There are no test classes to choose the epoch on: take "
+            "--evaluation.select_on last, or validation with data.validation_fraction above 0."
+        )
+    return {"validation": splits.validation, "test": splits.test, "last": None}[select_on]

@@ -1,0 +1,182 @@
+"""The training of a run by Lightning's trainer."""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from proxemic.data import ImageSet
+from proxemic.errors import UserError
+from proxemic.files import write_text
+from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
+from proxemic.training.checkpointing import RunCheckpointer
+from proxemic.training.components import Components
+from proxemic.training.data_module import EpochOrder
+from proxemic.training.embed import pick_device
+from proxemic.training.logs import run_loggers
+from proxemic.training.module import TrainingDiverged
+from proxemic.training.multiprocess.processes import Processes, ProcessesOfLightning, keep_sigterm
+from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
+from proxemic.training.progress import TrainingBar
+from proxemic.training.recipe import Recipe
+from proxemic.training.retrieval_callback import RetrievalCallback
+from proxemic.training.run_directory import RunDirectory
+from proxemic.training.times import Times
+
+__all__ = ["Display", "fit"]
+
+
+@dataclass(frozen=True)
+class Display:
+    """Who is told what on the way.
+
+    Args:
+        report: Is given lines for the user.
+        bars: Progress bars are shown.
+        on_epoch: Is given each new row of the history.
+        times: Are added to.
+    """
+
+    report: Callable[[str], object]
+    bars: bool
+    on_epoch: Callable[[Mapping[str, float]], object] | None
+    times: Times
+
+
+def fit(
+    recipe: Recipe,
+    components: Components,
+    held_out: ImageSet | None,
+    run: RunDirectory,
+    display: Display,
+    processes: Processes,
+) -> RunCheckpointer:
+    """Train all epochs, from the run's checkpoint where there is one.
+
+    Returns:
+        What kept the run's checkpoints, which knows the best epoch.
+
+    Raises:
+        TrainingDiverged: If the loss is not finite.
+    """
+    evaluation = None
+    if held_out is not None:
+        evaluation = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
+    checkpointer = RunCheckpointer(
+        run, recipe, evaluation, recipe.images.as_dict(), display.report, display.on_epoch, processes, display.times
+    )
+    bar = TrainingBar(checkpointer, recipe.batches.size, recipe.evaluation.metric)
+    checkpoint = run.checkpoint if run.checkpoint.exists() else None
+    step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
+    loggers = recipe.training.loggers
+    _quiet()
+    with warnings.catch_warnings():
+        _ignore_what_is_meant()
+        trainer = Trainer(
+            accelerator=recipe.training.accelerator,
+            **_hardware(recipe, processes),
+            max_epochs=recipe.training.epochs,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            callbacks=[
+                *([evaluation] if evaluation else []),
+                *(recipe.training.callbacks or []),
+                checkpointer,
+                EpochOrder(components.data),
+                *([bar] if display.bars else []),
+            ],
+            enable_progress_bar=display.bars,
+            enable_model_summary=False,
+            logger=run_loggers(run.path / "logs", step) if loggers is None else loggers,
+            plugins=_plugins(recipe, processes),
+            use_distributed_sampler=False,
+            default_root_dir=run.path,
+        )
+        if processes.world > 1:
+            keep_sigterm(trainer)
+        if processes.is_first:
+            run.diverged.unlink(missing_ok=True)
+        try:
+            with checkpointer.heeding_signals():
+                trainer.fit(components.task, components.data, ckpt_path=checkpoint, weights_only=True)
+        except TrainingDiverged as error:
+            kept = (
+                f"the last good checkpoint, of step {checkpointer.step}, is kept in {run.path}"
+                if run.checkpoint.exists()
+                else "there is no checkpoint yet"
+            )
+            if processes.is_first:
+                write_text(run.diverged, f"{error}\n")
+            raise TrainingDiverged(f"{error}; {kept}.") from None
+    return checkpointer
+
+
+def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
+    precision = None if _scales_apart(recipe, processes) else recipe.training.precision
+    if processes.world == 1:
+        return {"devices": 1, "precision": precision}
+    # In the first epochs the backbone may stand still.
+    strategy = DDPStrategy(find_unused_parameters=recipe.training.warmup_epochs > 0)
+    on_gpu = pick_device(recipe.training.accelerator).type == "cuda"
+    return {
+        "devices": [_gpu(processes)] if on_gpu else 1,
+        "num_nodes": processes.world,  # as `ProcessesOfLightning` has it
+        "strategy": strategy,
+        "precision": precision,
+    }
+
+
+def _gpu(processes: Processes) -> int:
+    """Which of the GPUs that this process sees is its own; srun may have shown it that one alone."""
+    seen = torch.cuda.device_count()
+    number = 0 if seen == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else processes.local_rank
+    if number >= seen:
+        raise UserError(
+            f"More than {seen} processes were started on a machine where they see {seen} GPUs: start one a GPU, or set "
+            "training.accelerator to cpu."
+        )
+    return number
+
+
+def _plugins(recipe: Recipe, processes: Processes) -> list[Any]:
+    plugins: list[Any] = [AtomicCheckpointIO(), ProcessesOfLightning(processes)]
+    if processes.world > 1 and recipe.training.sync_batch_norm:
+        plugins.append(JoinedBatchNorm(pick_device(recipe.training.accelerator).type))
+    if _scales_apart(recipe, processes):
+        # An overflow in one process's proxies makes all of them leave the step out.
+        plugins.append(MixedPrecision("16-mixed", "cuda", ShardedGradScaler()))  # type: ignore[arg-type]
+    return plugins
+
+
+def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
+    """Whether float16's scale is found by processes that hold different gradients."""
+    return processes.world > 1 and recipe.proxies == "sharded" and recipe.training.precision == "16-mixed"
+
+
+def _quiet() -> None:
+    """Lightning's advice and device listings are not about the user's run."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _ignore_what_is_meant() -> None:
+    for message in (
+        ".*does not have many workers.*",
+        ".*is smaller than the logging interval.*",
+        ".*your dataloader is not resumable.*",  # ours is: see `TrainingData`
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*GPU available but not used.*",
+        ".*module\\(s\\) in eval mode.*",  # frozen batch norm
+        ".*`srun` command is available.*",  # without it, one process is meant
+        ".*LeafSpec.* is deprecated.*",  # Lightning's own use of torch
+        ".*Detected call of `lr_scheduler.step.*",  # half precision leaves the step out whose gradients overflow
+    ):
+        warnings.filterwarnings("ignore", message)

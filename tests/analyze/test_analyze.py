@@ -1,0 +1,54 @@
+"""The room as a whole: every subcommand is a function, which neither prints nor imports what it does not need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import proxemic.analyze
+from proxemic.analyze import Analysis, forces, gap, gradients, landscape, theorems
+from proxemic.cli.analyze import SUBCOMMANDS
+
+
+def test_every_subcommand_is_a_function() -> None:
+    names = {module.__name__.rpartition(".")[2] for module in SUBCOMMANDS}
+    functions = {name for name in proxemic.analyze.__all__ if name[0].islower()}
+    assert functions == names - {"map"} | {"embedding_map"}
+    for name in proxemic.analyze.__all__:
+        assert getattr(proxemic.analyze, name).__name__ == name
+    with pytest.raises(AttributeError, match="nothing"):
+        proxemic.analyze.nothing  # noqa: B018
+
+
+def test_functions_return_figures_and_print_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results: list[Analysis] = [
+        theorems(draws=1),
+        gradients(["ProxyNCALoss"], out="one/g"),
+        landscape(functions="square-root"),
+        gap(epsilon=0.2),
+    ]
+    assert capsys.readouterr() == ("", "")
+    for result in results:
+        assert str(result)
+        assert result.written
+        assert all(path.is_file() for path in result.written)
+    statements, dependence, minima, curve = results
+    assert statements.statements[""][0].name.startswith("Proposition 1")  # type: ignore[attr-defined]
+    assert dependence.dependence["ProxyNCALoss"].shape == (6, 3, 6, 3)  # type: ignore[attr-defined]
+    assert minima.minima["f = √t"].distance == pytest.approx(0, abs=1e-4)  # type: ignore[attr-defined]
+    assert 0.2 < curve.minimum < 1  # type: ignore[attr-defined]
+
+
+def test_what_needs_no_run_loads_no_trainer() -> None:
+    code = (
+        "import sys, proxemic.analyze as a; a.characteristics, a.forces, a.gap, a.gradients, a.landscape, a.theorems;"
+        "print({'lightning', 'torchvision', 'matplotlib'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "lightning" not in result.stdout
+    assert "torchvision" not in result.stdout
+    assert forces.__module__ == "proxemic.analyze._forces"

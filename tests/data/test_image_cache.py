@@ -1,0 +1,380 @@
+"""The cache of decoded pictures: the same pixels as the files, found again, never stale, never half."""
+
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from proxemic.data import ArrayPixels, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
+from proxemic.data import image_cache as module
+from proxemic.data.image_cache import cache_images, cache_splits
+from proxemic.data.pixels import CachedPixels, Pixels, UnreadableImageError
+from proxemic.data.pixels.mapped import PixelFile, write_pixels
+from proxemic.data.tables import Box
+from proxemic.errors import UserError
+
+SIDE = 32
+
+
+def write_image(path: Path, mode: str, size: tuple[int, int], orientation: int = 1) -> Path:
+    shape = size[::-1] if mode == "L" else (*size[::-1], 3)
+    values = np.random.default_rng(sum(size)).integers(0, 256, shape, dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(values).save(path, exif=exif)
+    return path
+
+
+def write_files(folder: Path, count: int = 6) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        write_image(
+            folder / f"{number}.png", "RGB" if number % 2 else "L", (40 + 3 * (number % 7), 60 - 5 * (number % 7))
+        )
+        for number in range(count)
+    ]
+
+
+def image_set(paths: list[Path]) -> ImageSet:
+    return ImageSet.from_names(FilePixels(paths), [str(number % 2) for number in range(len(paths))])
+
+
+def content(pixels: Pixels) -> list[bytes]:
+    return [b"%d %d " % pixels[index].size + pixels[index].tobytes() for index in range(len(pixels))]
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were decoded to be written to a cache."""
+    calls: list[Path] = []
+    shrink = module._shrink
+
+    def count(path: Path, side: int, box: Box | None = None) -> Image.Image:
+        calls.append(path)
+        return shrink(path, side, box)
+
+    monkeypatch.setattr(module, "_shrink", count)
+    monkeypatch.setattr(module, "_check_space", lambda *_: None)  # which decodes some too
+    return calls
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 7])
+@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_evaluation_is_the_same_to_the_bit(tmp_path: Path, mode: str, name: str, orientation: int) -> None:
+    sizes = [(200, 150), (151, 200), (33, 33), (700, 40), (32, 90), (90, 31), (20, 25), (67, 45)]
+    paths = []
+    for number, size in enumerate(sizes):
+        (tmp_path / str(number)).mkdir()
+        paths.append(write_image(tmp_path / str(number) / name, mode, size, orientation))
+    images = ImageSet.from_names(FilePixels(paths), ["one"] * len(paths))
+    cached, _ = cache_images(images, SIDE, tmp_path / "cache")
+    colour = Preprocessing(size=28, resize=SIDE)
+    grey = Preprocessing(size=28, resize=SIDE, channels=1, mean=(0.5,), std=(0.5,))
+    for preprocessing in (colour, grey) if mode == "L" else (colour,):
+        transform = preprocessing.evaluation()
+        for index, (width, height) in enumerate(sizes):
+            file, kept = images.pixels[index], cached.pixels[index]
+            assert torch.equal(transform(file), transform(kept))
+            assert kept.mode == mode
+            assert min(kept.size) == min(SIDE, width, height)  # shrunk, never enlarged
+
+
+def test_a_cache_is_found_again(tmp_path: Path, decoded: list[Path]) -> None:
+    images = image_set(write_files(tmp_path / "images"))
+    first, notes = cache_images(images, SIDE, tmp_path / "cache")
+    assert len(decoded) == len(images)
+    second, same = cache_images(images, SIDE, tmp_path / "cache", workers=1)
+    assert len(decoded) == len(images)
+    assert notes == same
+    (path,) = (tmp_path / "cache").iterdir()
+    assert notes == (f"6 images are read from the cache {path} (0.0 MB), shrunk to a shorter side of 32 pixels.",)
+    assert content(first.pixels) == content(second.pixels)
+    assert torch.equal(first.labels, images.labels)
+    assert first.class_names == images.class_names
+
+
+def new_time(path: Path) -> None:
+    os.utime(path, (1e9, 1e9))
+
+
+def new_content(path: Path) -> None:
+    facts = path.stat()
+    path.write_bytes(path.read_bytes() + b"more")
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [new_time, new_content])
+def test_changed_files_are_decoded_again(tmp_path: Path, decoded: list[Path], change: Callable[[Path], None]) -> None:
+    paths = write_files(tmp_path / "images")
+    cache_images(image_set(paths), SIDE, tmp_path / "cache")
+    change(paths[3])
+    _, notes = cache_images(image_set(paths), SIDE, tmp_path / "cache")
+    assert len(decoded) == 2 * len(paths)
+    assert len(notes) == 1
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_other_sides_and_files_have_other_caches(tmp_path: Path, decoded: list[Path]) -> None:
+    paths = write_files(tmp_path / "images")
+    for number, (files, side) in enumerate([(paths, SIDE), (paths, 16), (paths[:4], SIDE)], start=1):
+        cached, _ = cache_images(image_set(files), side, tmp_path / "cache")
+        assert min(cached.pixels[0].size) == side
+        assert len(list((tmp_path / "cache").iterdir())) == number
+
+
+def test_parts_share_one_file_however_they_are_split(tmp_path: Path, decoded: list[Path]) -> None:
+    paths = write_files(tmp_path / "images", 8)
+    train, validation, test = image_set(paths[:4]), image_set(paths[4:6]), image_set(paths[6:])
+    splits = cache_splits(Splits(train, validation, test, ("A fact.",)), SIDE, tmp_path / "cache")
+    assert splits.validation is not None
+    assert splits.notes[0] == "A fact."
+    assert splits.notes[1].startswith("8 images are read from the cache")
+    other = cache_splits(Splits(image_set(paths[::-1]), None, test), SIDE, tmp_path / "cache")
+    assert len(decoded) == len(list((tmp_path / "images").iterdir())) == 8
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    parts = [(splits.train, paths[:4]), (splits.validation, paths[4:6]), (other.train, paths[::-1])]
+    for part, files in parts:
+        assert isinstance(part.pixels, CachedPixels)
+        assert part.pixels.paths == tuple(files)
+        assert content(part.pixels) == [content_of(path) for path in files]
+    assert other.validation is None
+
+
+def content_of(path: Path) -> bytes:
+    image = module._shrink(path, SIDE)
+    return b"%d %d " % image.size + image.tobytes()
+
+
+def test_what_is_no_file_is_left_as_it_is(tmp_path: Path) -> None:
+    memory = ImageSet.from_names(ArrayPixels(np.zeros((2, 50, 50), dtype=np.uint8)), ["a", "b"])
+    assert cache_images(memory, SIDE, tmp_path) == (memory, ())
+    files = image_set(write_files(tmp_path / "images"))
+    splits = cache_splits(Splits(files, memory, memory), SIDE, tmp_path / "cache")
+    assert splits.validation is splits.test_images is memory
+    again = cache_splits(splits, 16, tmp_path / "cache")
+    assert again.train is splits.train
+    assert again.notes == splits.notes
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_to_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(12))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def replace_by_text(path: Path) -> None:
+    path.write_bytes(b"text " * 1000)
+
+
+def name_another_version(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"pixels1", b"pixels2", 1))
+
+
+def swap_a_height_for_a_width(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[-12:-4] = whole[-8:-4] + whole[-12:-8]
+    path.write_bytes(whole)
+
+
+def drop_a_picture(path: Path) -> None:
+    file = PixelFile(path)
+    write_pixels(path, [file.read(place) for place in range(len(file) - 1)])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        cut_to_header,
+        lengthen,
+        empty,
+        replace_by_text,
+        name_another_version,
+        swap_a_height_for_a_width,
+        drop_a_picture,
+    ],
+)
+def test_a_damaged_cache_is_written_again(tmp_path: Path, decoded: list[Path], damage: Callable[[Path], None]) -> None:
+    images = image_set(write_files(tmp_path / "images"))
+    first, _ = cache_images(images, SIDE, tmp_path / "cache")
+    expected = content(first.pixels)
+    (path,) = (tmp_path / "cache").iterdir()
+    path.rename(tmp_path / "moved")  # `first` keeps its own memory
+    (tmp_path / "copy").write_bytes((tmp_path / "moved").read_bytes())
+    (tmp_path / "copy").rename(path)
+    damage(path)
+    again, notes = cache_images(images, SIDE, tmp_path / "cache")
+    assert notes[0].startswith(f"A cache of images was written again: {path} has ") or "is no file" in notes[0]
+    assert len(decoded) == 2 * len(images)
+    assert content(again.pixels) == expected
+    assert list((tmp_path / "cache").iterdir()) == [path]
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"text"), Path.unlink])
+def test_an_unreadable_image_is_named_and_nothing_kept(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    paths = write_files(tmp_path / "images", 200)
+    damage(paths[-1])
+    with pytest.raises(UnreadableImageError, match=r"199\.png cannot be read as an image: .+\.$"):
+        cache_images(image_set(paths), SIDE, tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/*"))
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_files(tmp_path / "images", 12)
+    shrink = module._shrink
+
+    def interrupt(path: Path, side: int, _: Box | None) -> Image.Image:
+        if path == paths[-1] and list((tmp_path / "cache").iterdir()):
+            raise KeyboardInterrupt
+        return shrink(path, side)
+
+    monkeypatch.setattr(module, "_check_space", lambda *_: None)
+    monkeypatch.setattr(module, "_shrink", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cache_images(image_set(paths), SIDE, tmp_path / "cache", workers=1)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_too_little_space_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = image_set([write_image(tmp_path / f"{number}.png", "RGB", (1000, 500)) for number in range(5)])
+    needed = 5 * 3 * 200 * 400
+    monkeypatch.setattr(module, "_SAMPLE", 2)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    message = (
+        rf"{tmp_path}/cache has 1\.2 MB free, but the cache of 5 images at shorter side 200 needs about 1\.2 MB: free "
+    )
+    with pytest.raises(UserError, match=message):
+        cache_images(images, 200, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
+    cache_images(images, 200, tmp_path / "cache")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"file/cache/images-32-\w{16}\.pixels could not be written: not a directory"):
+        cache_images(image_set(write_files(tmp_path / "images")), SIDE, tmp_path / "file" / "cache")
+
+
+def test_what_was_left_behind_goes_after_a_day(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    old, new, other = cache / ".images-32-00.pixels.7.tmp", cache / ".images-32-00.pixels.8.tmp", cache / "notes.tmp"
+    for path in (old, new, other):
+        path.touch()
+    yesterday = time.time() - 90_000
+    for path in (old, other):
+        os.utime(path, (yesterday, yesterday))
+    cache_images(image_set(write_files(tmp_path / "images")), SIDE, cache)
+    assert {path.name for path in cache.iterdir()} > {new.name, other.name}
+    assert not old.exists()
+
+
+def build(root: Path, paths: list[Path], seconds: float) -> None:
+    shrink = module._shrink
+
+    def slow(path: Path, side: int, _: Box | None = None) -> Image.Image:
+        time.sleep(seconds)
+        return shrink(path, side)
+
+    # In this process, which ends:
+    module._shrink, module._check_space = slow, lambda *_: None
+    cached, _ = cache_images(image_set(paths), SIDE, root / "cache", workers=2)
+    assert content(cached.pixels) == [content_of(path) for path in paths]
+
+
+def test_one_that_is_killed_and_two_at_once(tmp_path: Path) -> None:
+    paths = write_files(tmp_path / "images", 20)
+    start = multiprocessing.get_context("fork").Process
+    processes = [start(target=build, args=(tmp_path, paths, seconds)) for seconds in (600, 0.02, 0.02)]
+    processes[0].start()
+    until = time.monotonic() + 300
+    while not list(tmp_path.glob(f"cache/.*.{processes[0].pid}.tmp")):
+        assert processes[0].is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    for process in processes[1:]:
+        process.start()
+    processes[0].kill()
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [-9, 0, 0]
+    left = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert len(left) == 2
+    assert left[0].endswith(f".{processes[0].pid}.tmp")
+    assert left[1].endswith(".pixels")
+
+
+def test_workers_map_the_same_file(tmp_path: Path) -> None:
+    images, _ = cache_images(image_set(write_files(tmp_path / "images")), SIDE, tmp_path / "cache")
+    dataset = EmbeddingDataset(images, Preprocessing(size=28, resize=SIDE).evaluation())
+    loader = DataLoader(dataset, batch_size=2, num_workers=1)
+    batches = torch.cat([batch for batch, _ in loader])
+    assert torch.equal(batches, torch.stack([dataset[index][0] for index in range(len(dataset))]))
+
+
+def test_a_pickle_and_a_selection_hold_no_pixels(tmp_path: Path) -> None:
+    paths = [write_image(tmp_path / f"{number}.png", "RGB", (300, 300 + number)) for number in range(3)]
+    images, _ = cache_images(image_set(paths), 300, tmp_path / "cache")
+    pixels = images.pixels
+    assert isinstance(pixels, CachedPixels)
+    pickled = pickle.dumps(pixels)
+    assert len(pickled) < 2000
+    assert content(pickle.loads(pickled)) == content(pixels)
+    chosen = pixels.select([2, 0])
+    assert chosen.file is pixels.file
+    assert chosen.paths == (paths[2], paths[0])
+    assert content(chosen) == [content(pixels)[2], content(pixels)[0]]
+    with pytest.raises(IndexError):
+        chosen[2]
+
+
+def test_places_that_do_not_fit(tmp_path: Path) -> None:
+    write_pixels(tmp_path / "one.pixels", [Image.new("L", (8, 6))])
+    file = PixelFile(tmp_path / "one.pixels")
+    with pytest.raises(ValueError, match=r"places go from 0 to 1, but .* has 1 images, from 0"):
+        CachedPixels(file, np.array([0, 1]), [Path("a"), Path("b")])
+    with pytest.raises(ValueError, match="places go from -1 to -1"):
+        CachedPixels(file, np.array([-1]), [Path("a")])
+    with pytest.raises(ValueError, match="places has 1 entries but paths 2"):
+        CachedPixels(file, np.array([0]), [Path("a"), Path("b")])
+
+
+def test_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = image_set(write_files(tmp_path / "images"))
+    splits = Splits(images, None, images)
+    assert CacheConfig().apply(splits) is splits
+    monkeypatch.setattr(module, "_default_folder", lambda: tmp_path / "user")
+    assert min(CacheConfig(SIDE).apply(splits).test_images.pixels[0].size) == SIDE
+    CacheConfig(SIDE, tmp_path / "mine").apply(splits)
+    assert [len(list((tmp_path / name).iterdir())) for name in ("user", "mine")] == [1, 1]
+
+
+def test_numbers_out_of_range(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shorter_side is 0, but it must be at least 1 pixel"):
+        CacheConfig(0)
+    images = image_set(write_files(tmp_path))
+    with pytest.raises(ValueError, match="shorter_side is -1"):
+        cache_images(images, -1, tmp_path)
+    with pytest.raises(ValueError, match="workers is 0, but it must be at least 1, or None"):
+        cache_images(images, SIDE, tmp_path, workers=0)

@@ -1,0 +1,125 @@
+"""The float32 shortlist: it agrees with the exact search, and its errors stay within their bound."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from proxemic.metrics import nearest_neighbours
+from proxemic.metrics.exact import Distance
+from proxemic.metrics.neighbours import NeighbourSearch
+from proxemic.metrics.relevance import ranked_relevance
+from proxemic.metrics.shortlist import largest
+
+DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+def oracle(queries: Tensor, gallery: Tensor, distance: str) -> Tensor:
+    left, right = queries.double(), gallery.double()
+    if distance == "euclidean":
+        return (left[:, None] - right).square().sum(2).sqrt()
+    norms = left.norm(dim=1)[:, None] * right.norm(dim=1)
+    return 1 - left @ right.T / norms
+
+
+def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def awkward(kind: str, rows: int, dim: int) -> Tensor:
+    """Embeddings that rounding could rank wrongly."""
+    points = sample(rows, dim)
+    return {
+        "random": lambda: points,
+        "collapsed": lambda: 1 + 1e-4 * points,
+        "duplicated": lambda: points[: rows // 10].repeat(10, 1),
+        "binary": points.sign,
+        "some zero": lambda: points * (torch.arange(rows) % 7 > 0)[:, None],
+        "one far away": lambda: points * torch.where(torch.arange(rows) == 3, 1e6, 1.0)[:, None],
+        "huge": lambda: points * 1e30,
+        "tiny": lambda: points * 1e-30,
+        "all the same": lambda: points[:1].expand(rows, -1).contiguous(),
+    }[kind]()
+
+
+KINDS = ("random", "collapsed", "duplicated", "binary", "some zero", "one far away", "huge", "tiny", "all the same")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_quick_and_exact_search_agree(kind: str, distance: Distance, device: str) -> None:
+    points, k = awkward(kind, 1200, 24).to(device), 40
+    own = torch.arange(1200)
+    exact = NeighbourSearch(points.cpu(), points.cpu(), distance, own)
+    keys = torch.cat([exact.compare_with_all(rows, k) for rows in own.split(500)])
+    distances, indices = nearest_neighbours(points, points, k=k, distance=distance, exclude=own.to(device))
+    assert torch.equal(indices.cpu(), keys & (2**31 - 1))
+    assert torch.equal(distances.cpu().view(torch.int32).long(), keys >> 32)
+
+    labels = torch.randint(60, (1200,), generator=torch.Generator().manual_seed(1))
+    keys = torch.cat([exact.compare_with_all(rows, k, (labels, labels)) for rows in own.split(500)])
+    search = NeighbourSearch(points, points, distance, own)
+    relevance, certain = ranked_relevance(search, own.to(device), k, labels.to(device), labels.to(device))
+    assert torch.equal(relevance[certain].cpu(), (keys & 2**31 != 0)[certain.cpu()])
+    if kind in ("random", "collapsed", "huge", "tiny"):
+        assert certain.all(), "the quick way is taken where it can be"
+    if kind == "all the same":
+        assert not certain.any()
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounding_is_within_its_bound(kind: str, distance: Distance) -> None:
+    points = awkward(kind, 300, 200)
+    search = NeighbourSearch(points, points, distance, None)
+    listed = search.shortlist(torch.arange(300), 280)
+    found = search.near.distances(listed.values)
+    doubt = listed.doubt[:, None]
+    pairs = torch.arange(300)[:, None].expand_as(listed.indices).flatten()
+    exact = search.distances(pairs, listed.indices.flatten()).double().view_as(found)
+    low, high = (search.near.distances((listed.values + side * doubt / 2).clamp(min=0)) for side in (-1, 1))
+    assert (exact >= low * (1 - 1e-6)).all()
+    assert (exact <= high * (1 + 1e-6)).all()
+    if kind == "random":
+        assert ((high - low) / found)[:, 1:].max() < 1e-3, "a bound that is of use"
+
+
+def test_the_search_does_not_care_for_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = sample(200, 16)
+    expected = nearest_neighbours(points, points, k=30)
+    monkeypatch.setattr("proxemic.metrics.shortlist._TILE", 1000)
+    monkeypatch.setattr("proxemic.metrics.neighbours.EXACT_COLUMNS", 70)
+    for chunk_size in (None, 1, 37):
+        found = nearest_neighbours(points, points, k=30, chunk_size=chunk_size)
+        assert torch.equal(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("far", [1e18, 3e20, 1e30])
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_one_query_far_away_does_not_blur_the_others(distance: Distance, far: float) -> None:
+    gallery = sample(1000, 64)
+    queries = torch.cat([sample(20, 64, seed=1), far * sample(1, 64, seed=2)])
+    found = nearest_neighbours(queries, gallery, k=10, distance=distance)
+    alone = nearest_neighbours(queries[:20], gallery, k=10, distance=distance)
+    assert torch.equal(found[1][:20], alone[1])
+    assert torch.equal(found[0][:20], alone[0])
+
+
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1), st.booleans())
+def test_largest_are_the_largest(width: int, k: int, seed: int, floored: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(-20, 20, (4, width), generator=generator)
+    floor = torch.randint(-25, 25, (4,), generator=generator) if floored else None
+    found, places = largest(values, k, floor)
+    assert torch.equal(values.gather(1, places), found)
+    for row, (mine, those) in enumerate(zip(found, places, strict=True)):
+        assert those.unique().numel() == len(those)
+        least = -100 if floor is None else int(floor[row])
+        expected = [value for value in values[row].sort(descending=True).values[:k].tolist() if value > least]
+        assert sorted(mine[mine > least].tolist(), reverse=True) == expected

@@ -1,0 +1,36 @@
+"""`tune` as a function: what it refuses before it trains; its searches are in tests/cli/test_tune.py."""
+
+from pathlib import Path
+
+import pytest
+
+from proxemic.errors import UserError
+from proxemic.protocols.tuning import tune
+
+
+def test_a_search_needs_a_recipe_or_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--recipe is missing"):
+        tune(out=tmp_path / "out")
+    with pytest.raises(UserError, match="--resume takes everything"):
+        tune("glyphs", resume=tmp_path / "out")
+    with pytest.raises(UserError, match="holds no search"):
+        tune(resume=tmp_path / "out")
+
+
+def test_overrides_are_values_of_the_recipe(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="select_on is last"):
+        tune("glyphs", out=tmp_path / "out", overrides={"evaluation.select_on": "last"})
+    with pytest.raises(UserError, match=r"Flags give optim\.lr, which is all that a stage"):
+        tune(
+            "glyphs",
+            out=tmp_path / "out",
+            overrides={"optim.lr": 0.1},
+            space=_space(tmp_path, "- search: {optim.lr: {factor: 10}}"),
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def _space(folder: Path, text: str) -> str:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return str(path)

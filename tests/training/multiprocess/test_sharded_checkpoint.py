@@ -1,0 +1,56 @@
+"""Sharded proxies in the checkpoints of a run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from together import TWO_PHASES, assert_same, finish, interrupt_after, losses, proxemic_together, spoken, start_together
+
+
+def test_a_sharded_run_goes_on_with_another_number_of_processes(recipe: Path, together: Path, tmp_path: Path) -> None:
+    run = tmp_path / "moved"
+    flags = ["--proxies", "sharded", *TWO_PHASES, "--training.checkpoint_minutes", "0"]
+    processes = start_together(3, "train", "--recipe", recipe, "--out", run, *flags)
+    interrupt_after(processes, run)
+    results = finish(processes)
+    assert [result.returncode for result in results] == [2, 2, 2]
+    assert "everything is saved" in spoken(results)
+    (folder,) = (run / "checkpoints").glob("proxies-*")
+    assert len(list(folder.iterdir())) == 3
+    (result,) = proxemic_together(1, "train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+    torch.testing.assert_close(losses(run), losses(together), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("fault", ["a file is missing", "a file is cut", "the folder is missing"])
+def test_a_checkpoint_that_is_not_whole_is_refused(together: Path, tmp_path: Path, fault: str) -> None:
+    run = tmp_path / "copy"
+    shutil.copytree(together, run)
+    (run / "metrics.json").unlink()
+    (folder,) = (run / "checkpoints").glob("proxies-*")
+    first, last = sorted(folder.iterdir())
+    if fault == "a file is missing":
+        last.unlink()
+    elif fault == "a file is cut":
+        first.write_bytes(first.read_bytes()[:-8])
+    else:
+        shutil.rmtree(folder)
+    (result,) = proxemic_together(1, "train", "--resume", run)
+    assert result.returncode == 2
+    assert str(folder) in spoken([result])
+
+
+def test_what_a_kill_leaves_of_a_checkpoint_is_not_taken_for_one(together: Path, tmp_path: Path) -> None:
+    run = tmp_path / "copy"
+    shutil.copytree(together, run)
+    (run / "metrics.json").unlink()
+    checkpoints = run / "checkpoints"
+    (folder,) = checkpoints.glob("proxies-*")
+    shutil.copytree(folder, checkpoints / "proxies-9999.tmp")
+    newer = checkpoints / "proxies-9999"  # complete, but no checkpoint came to name it
+    shutil.copytree(folder, newer)
+    results = proxemic_together(2, "train", "--resume", run)
+    assert [result.returncode for result in results] == [0, 0], results
+    assert_same(run, together)

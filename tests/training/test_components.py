@@ -1,0 +1,102 @@
+"""What follows from how many images each class has: margins of classes, and weights that balance them."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.losses import ArcFaceLoss, DynamicMargin
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import train
+
+SHORT = ["--evaluation.select_on", "last", "--evaluation.untrained", "false", "--training.epochs", "2"]
+RULE = ["--loss", "ArcFaceLoss", "--loss.scale", "8", "--loss.margin", "DynamicMargin", "--loss.margin.a", "0.4"]
+SECOND = ["--second_phase.epochs", "1", "--second_phase.loss.margin.a", "0.2"]
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of classes with 1 to 6 images."""
+    folder = tmp_path_factory.mktemp("counts")
+    images = write_folder(folder / "images", classes=8)
+    for number, each in enumerate(sorted(images.iterdir())):
+        for path in sorted(each.iterdir())[number % 5 + 2 :]:
+            path.unlink()
+    return write_recipe(folder / "tiny.yaml", images)
+
+
+def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = None, resume: bool = False) -> Path:
+    def on_epoch(row: Mapping[str, float]) -> None:
+        if row["epoch"] == stop_after:
+            raise Stopped
+
+    read = read_recipe(out / "recipe.yaml" if resume else recipe, [str(flag) for flag in flags])
+    train(read.recipe, out, resume=resume, report=[].append, on_epoch=on_epoch)
+    return out
+
+
+def losses(run: Path) -> list[float]:
+    with (run / "history.csv").open(newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def test_margins_and_weights_follow_from_the_training_images(recipe: Path, tmp_path: Path) -> None:
+    flags = [*RULE, *SECOND, *SHORT, "--training.class_balance", "0.9"]
+    one = run(recipe, tmp_path / "one", *flags)
+    counts = torch.bincount(read_recipe(recipe).recipe.load().train.labels)
+    assert len(counts.unique()) > 1
+    loss = FinishedRun(one).loss  # made without the images, of the second phase
+    assert isinstance(loss, ArcFaceLoss)
+    assert torch.equal(loss.margin, DynamicMargin(a=0.2)(counts))  # type: ignore[arg-type]
+
+    two = tmp_path / "two"
+    with pytest.raises(Stopped):
+        run(recipe, two, *flags, stop_after=1)
+    run(recipe, two, resume=True)
+    assert losses(two) == losses(one)
+    resumed = load_file(two / "loss.safetensors")
+    assert all(torch.equal(value, resumed[name]) for name, value in loss.state_dict().items())
+
+    # The weights of the run, and margins that are the recipe's own.
+    more = [*RULE, *SHORT, "--training.start_from", one, "--training.epochs", "1"]
+    three = run(recipe, tmp_path / "three", *more)
+    assert torch.equal(load_file(three / "loss.safetensors")["margin"], DynamicMargin(a=0.4)(counts))
+    balanced = run(recipe, tmp_path / "balanced", *more, "--training.class_balance", "1")
+    assert losses(balanced) != pytest.approx(losses(three), rel=1e-3)
+
+
+def test_a_loss_that_cannot_be_weighed_is_refused_before_anything_is_written(recipe: Path, tmp_path: Path) -> None:
+    flags = [*SHORT, "--loss", "ProxyAnchorLoss", "--training.class_balance", "0.9"]
+    with pytest.raises(UserError, match=r"class_balance is 0.9, but ProxyAnchorLoss has no values of samples"):
+        run(recipe, tmp_path / "run", *flags)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"training.class_balance is 1.5, but must be 0"):
+        read_recipe(recipe, ["--training.class_balance", "1.5"])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("DynamicMarin", "There is no loss.margin DynamicMarin: did you mean DynamicMargin?"),
+        ("torch.Tensor", "torch.Tensor, which cannot stand there: give a class derived from MarginRule"),
+        ("[0.1, x]", "loss.margin is x, but must be a number"),
+    ],
+)
+def test_a_margin_that_no_recipe_can_mean_is_refused(recipe: Path, value: str, words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("?", r"\?")):
+        read_recipe(recipe, ["--loss", "CosFaceLoss", "--loss.margin", value])
+
+
+def test_a_list_of_margins_is_one_a_class(recipe: Path) -> None:
+    loss = read_recipe(recipe, ["--loss", "MultiProxyAnchorLoss", "--loss.margin", "[0.1, 0.3]"]).recipe.loss(2, 4)
+    assert loss.get_buffer("_margin").tolist() == pytest.approx([0.1, 0.3])

@@ -1,0 +1,54 @@
+"""The batches of a run."""
+
+from pathlib import Path
+
+import pytest
+
+import warm
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.recipes.reader import read_recipe
+from proxemic.training.data_module import TrainingData
+
+WORKER = """
+import os, signal
+from torch.utils.data import DataLoader
+from proxemic.training.data_module import leave_signals
+
+batches = iter(DataLoader(range(100), num_workers=1, worker_init_fn=leave_signals))
+next(batches)
+(worker,) = batches._workers
+os.system(f"kill -TERM {worker.pid}")  # another process, not its own parent
+print(len([next(batches) for _ in range(50)]), flush=True)
+worker.terminate()
+worker.join(60)
+print(worker.exitcode, flush=True)
+os._exit(0)  # whatever torch still has to say of it
+"""
+
+
+def test_what_loads_images_leaves_sigterm_to_the_training() -> None:
+    """SLURM sends it to every process of a step when the time is up."""
+    done = warm.run("-c", WORKER)
+    assert done.stdout.split() == ["50", "0"], done.stderr
+
+
+def test_batches_that_processes_cannot_share_are_refused(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images"))
+    cases = {
+        "batches.size is 1 in effect, but 2 processes share each batch": ["--batches.size", "1"],
+        "batches.micro_batches is 3, but of a batch of 5 images a process has 2": [
+            *["--batches.size", "5", "--batches.micro_batches", "3"]
+        ],
+        "asks for 60/2 = 30 classes a batch, but there are ": ["--batches.size=60", "--batches.images_per_class=2"],
+    }
+    for words, flags in cases.items():
+        recipe = read_recipe(path, flags).recipe
+        with pytest.raises(UserError, match=words):
+            TrainingData(recipe.load().train, recipe, rank=0, world=2)
+
+
+def test_recipes_with_the_earlier_name_of_micro_batches_are_read(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images"))
+    path.write_text(path.read_text().replace("batches: {size: 8}", "batches: {size: 8, parts: 2}"))
+    assert read_recipe(path).recipe.batches.micro_batches == 2
