@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(code)
     photos = sorted(write_folder(tmp_path / "photos").glob("*/*.png"))
-    images = np.stack([np.asarray(Image.open(photo)) for photo in photos])
+    images = np.stack([np.asarray(Image.open(photo).convert("L")) for photo in photos])
     np.savez(tmp_path / "images.npz", images=images, labels=[photo.parent.name for photo in photos])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -191,8 +191,8 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
     if unstated:
         text += f" Not stated: {', '.join(unstated)}."
-    said = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
-    return f"{text} Theirs: {said}." if said else text
+    remarks = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
+    return f"{text} Theirs: {remarks}." if remarks else text
 
 
 def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:

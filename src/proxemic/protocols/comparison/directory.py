@@ -74,11 +74,11 @@ class Cell:
             raise UserError(
                 f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
             )
-        found = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
+        content = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
         seconds = sum(row["seconds"] for row in self.history())
         splits = ("test", "untrained", "validation", "measured", "measured_before")
-        values = {split: found[split] for split in splits if split in found}
-        return Result(values, found["epoch"], found["selected_on"], seconds, found.get("test_classes"))
+        values = {split: content[split] for split in splits if split in content}
+        return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"))
 
     def history(self) -> list[dict[str, float]]:
         """One dict an epoch."""
@@ -181,12 +181,12 @@ class Comparison:
         Raises:
             UserError: If a directory holds another run than that of its cell.
         """
-        found: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
+        results: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
         for cell in self.cells():
             result = cell.result()
             if result is not None:
-                found[cell.entry][cell.seed] = result
-        return found
+                results[cell.entry][cell.seed] = result
+        return results
 
     def failed(self) -> list[Cell]:
         """The cells whose last training failed."""

@@ -47,8 +47,8 @@ def draw_points(comparison: Comparison) -> None:
 
 def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mapping[int, Result]], metric: str) -> None:
     for place, entry in enumerate(entries):
-        found = mean(results[entry], metric)
-        if found is None:
+        estimate = mean(results[entry], metric)
+        if estimate is None:
             where = axes.get_yaxis_transform()
             axes.text(0.02, place, "not measured", transform=where, va="center", fontsize=7, color="#888888")
             continue
@@ -59,9 +59,9 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
         axes.plot(
             values, [place + 0.25] * len(values), ".", color="#4477aa", alpha=0.4, markersize=6, markeredgewidth=0
         )
-        width = 100 * (found.half_width or 0.0)
+        width = 100 * (estimate.half_width or 0.0)
         axes.errorbar(
-            100 * found.mean, place, xerr=width, fmt="o", color="#224466", markersize=4, capsize=2.5, linewidth=1.2
+            100 * estimate.mean, place, xerr=width, fmt="o", color="#224466", markersize=4, capsize=2.5, linewidth=1.2
         )
     axes.set_ylim(len(entries) - 0.4, -0.6)  # the first on top, as in the table
     axes.set_yticks(range(len(entries)), [""] * len(entries))
@@ -117,12 +117,12 @@ def _curve(axes: Axes, comparison: Comparison, entry: Entry, place: int) -> None
     if not values:
         return
     epochs = sorted(values)
-    found = [t_interval(values[epoch]) for epoch in epochs]
+    estimates = [t_interval(values[epoch]) for epoch in epochs]
     colour, dash = colormaps["tab10"](place % 10), DASHES[place // 10 % len(DASHES)]
     label = f"{entry.label}{MARKS[entry.selected_on]}"
     marker = "." if len(epochs) == 1 else None
-    axes.plot(epochs, [each.mean for each in found], dash, color=colour, linewidth=1.3, marker=marker, label=label)
-    low, high = ([each.mean + sign * (each.half_width or 0.0) for each in found] for sign in (-1, 1))
+    axes.plot(epochs, [each.mean for each in estimates], dash, color=colour, linewidth=1.3, marker=marker, label=label)
+    low, high = ([each.mean + sign * (each.half_width or 0.0) for each in estimates] for sign in (-1, 1))
     axes.fill_between(epochs, low, high, color=colour, alpha=0.13, linewidth=0)
 
 

@@ -26,7 +26,7 @@ __all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_a
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
     """Raise `UserError` unless all runs are judged on the same classes, images and roles."""
     for run in runs[1:]:
-        if _judged_on(run) != _judged_on(runs[0]):
+        if _evaluated_on(run) != _evaluated_on(runs[0]):
             raise UserError(
                 f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
                 "differ), so their values cannot be compared: give runs of the same data and split."
@@ -41,7 +41,7 @@ def check_metric(runs: Sequence[FinishedRun], metric: str) -> None:
             raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(computed)}.")
 
 
-def _judged_on(run: FinishedRun) -> tuple[object, ...]:
+def _evaluated_on(run: FinishedRun) -> tuple[object, ...]:
     test = run.test
     parts = (test.labels, test.is_query, test.is_gallery)
     return test.class_names, *(None if part is None else part.tolist() for part in parts)
@@ -73,7 +73,7 @@ def measure_corrupted(
         for corruption in (None, *corruptions):
             for group in alike.values():
                 for run, embeddings in zip(group, _embed(group, corruption), strict=True):
-                    values[run.path].append(_judge(run, embeddings, metric))
+                    values[run.path].append(_evaluate(run, embeddings, metric))
                 bar.update()
     return values
 
@@ -100,12 +100,11 @@ def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Seque
     return embeddings.split([run.recipe.model.embedding_size for run in group], dim=1)
 
 
-def _judge(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
+def _evaluate(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
     evaluation = run.recipe.evaluation
     if metric not in ("nmi", "nmi_geometric", "ami"):
         evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
-    found = evaluate_embeddings(embeddings, run.test, evaluation)
-    return found[metric]
+    return evaluate_embeddings(embeddings, run.test, evaluation)[metric]
 
 
 def robustness_against_paper(
@@ -123,8 +122,8 @@ def robustness_against_paper(
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
         def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
             name = figure.settings.removeprefix("corruption=")
-            found = values[title].get(name) if figure.metric == metric else None
-            return f"{figure.metric} {name}", format_estimate(t_interval(found)) if found else MISSING
+            measured = values[title].get(name) if figure.metric == metric else None
+            return f"{figure.metric} {name}", format_estimate(t_interval(measured)) if measured else MISSING
 
         runs = len(next(iter(values[title].values())))
         return tables_beside(rows, ours, lambda _: (recipes[title], runs))
