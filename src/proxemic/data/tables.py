@@ -29,12 +29,12 @@ class Row:
         path: Its file.
         label: Its class.
         split: Where it belongs.
-        is_query: Whether it asks.
-        is_gallery: Whether it answers.
+        is_query: Whether it is a query.
+        is_gallery: Whether it is in the gallery.
         sequence: The burst or video that it is of.
         category: A group of classes that its own belongs to.
         box: x_1, y_1, x_2 and y_2 of what is cut out of the upright image, in pixels from its upper left corner.
-        place: Of the row, for messages.
+        place: Where the row stands in the table, for messages.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""What is known of the rows of embeddings: classes, names, which ask and which answer."""
+"""What is known of the rows of embeddings: classes, names, queries and gallery."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,8 +23,8 @@ class RowLabels:
         labels: Class of each row, from 0.
         class_names: Name of each class.
         paths: Name of each row, its image's path as a rule.
-        is_query: Rows that ask; where None, every row both asks and answers.
-        is_gallery: Rows that answer; likewise.
+        is_query: Rows that are queries; where None, every row is both a query and in the gallery.
+        is_gallery: Rows that are in the gallery; likewise.
         sequences: The burst or video that each row is of: those of one are no hits of each other.
         categories: The group of classes that each row's class belongs to.
 
