@@ -33,8 +33,8 @@ class EmbeddingModel(nn.Module):
         backbone: Gives a feature map of `backbone.num_features` channels.
 
     Raises:
-        ValueError: If there is no head and embedding_size is not the backbone's number of features; in `forward`, if the
-            images have another number of channels.
+        ValueError: If there is no head and embedding_size is not the backbone's number of features; in `forward`, if
+            the images have another number of channels.
 
     >>> import torch
     >>> model = build_model(ModelConfig(in_channels=1, embedding_size=16))
