@@ -27,7 +27,7 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
 
     Args:
         query: A folder of class folders or a table, as `OwnImages` reads.
-        gallery: likewise. What either says of splits, queries and galleries is not looked at.
+        gallery: Likewise. What either says of splits, queries and galleries is not looked at.
         strict: Refuse unreadable images.
 
     Raises:
