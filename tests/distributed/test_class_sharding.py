@@ -107,16 +107,11 @@ def test_a_regularizer_of_ones_own_is_taken_of_replicated_proxies() -> None:
 
 @pytest.mark.parametrize(("rank", "rows"), [(0, 2), (1, 2), (2, 1), (3, 0)])
 def test_a_shard_is_a_state_of_its_own_classes(monkeypatch: pytest.MonkeyPatch, rank: int, rows: int) -> None:
-    class Group:  # one process, which believes to be one of four
-        def rank(self) -> int:
-            return rank
-
-        def size(self) -> int:
-            return 4
-
     loss = NormalizedSoftmaxLoss(5, 3, proxies_per_class=2)
     whole = loss.proxies.detach().clone()
-    sharding = ClassSharding(Group(), 5, sharded=True)  # type: ignore[arg-type]
+    sharding = ClassSharding(
+        dist.ProcessGroup(rank, 4), 5, sharded=True
+    )  # one process, which believes to be one of four
     monkeypatch.setattr("proxemic.losses.proxy_loss.make_class_sharding", lambda *_: sharding)
     loss.distribute(sharded=True)
     state = loss.state_dict()

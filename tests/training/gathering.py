@@ -194,7 +194,7 @@ def judged_where_one_diverges(rank: int) -> list[str]:
     strategy = SimpleNamespace(reduce_boolean_decision=all_of)
     trainer: Any = SimpleNamespace(global_rank=rank, world_size=2, current_epoch=0, strategy=strategy)
     try:
-        judge._judge(trainer, module)  # type: ignore[arg-type]
+        judge._evaluate(trainer, module)  # type: ignore[arg-type]
     except TrainingDiverged as error:
         return [str(error)]
     return []

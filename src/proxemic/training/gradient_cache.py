@@ -13,7 +13,7 @@ __all__ = ["embed_in_micro_batches"]
 
 
 def embed_in_micro_batches(
-    network: nn.Module, images: Float[Tensor, "batch channels height width"], count: int
+    network: nn.Module, images: Float[Tensor, "batch ..."], count: int
 ) -> Float[Tensor, "batch dim"]:
     """Embed a batch of which the network holds one micro-batch at a time.
 

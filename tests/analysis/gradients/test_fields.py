@@ -103,7 +103,7 @@ def test_the_loss_is_left_as_it_is() -> None:
     assert all(value.grad is None for value in loss.parameters())
 
 
-def test_pictures() -> None:
+def test_plots() -> None:
     loss = ProxyAnchorLoss(4, 2)
     circle = plot_gradient_field(loss, 2, radius=3.0)
     assert [text.get_text() for text in circle.texts] == ["0", "1", "2", "3"]

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 _HEADER = "image_name item_id evaluation_status"
 _STATUSES = ("train", "query", "gallery")

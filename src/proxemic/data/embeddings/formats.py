@@ -1,7 +1,6 @@
 """How embeddings lie in .safetensors and Parquet files."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,11 @@ def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows:
         part = parts.get(name)
         if part is not None:
             # Copies: safetensors refuses tensors that share memory, as flags from one table do.
-            tensors[name] = part.cpu().clone().contiguous() if isinstance(part, Tensor) else _to_bytes(part)
+            tensors[name] = (
+                part.cpu().clone().contiguous()
+                if isinstance(part, Tensor)
+                else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
+            )
     try:
         safetensors.torch.save_file(tensors, path)
     except SafetensorError as error:
@@ -84,10 +87,6 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         return embeddings, RowLabels(**parts)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _to_bytes(content: Sequence[str]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(content), "ascii"), dtype=torch.uint8)
 
 
 def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
