@@ -128,7 +128,7 @@ def percent(value: float | None) -> str:
     >>> percent(0.92614), percent(None), percent(math.nan)
     ('92.61', '–', '–')
     """
-    return MISSING if _is_missing(value) else f"{100 * value:.2f}"  # pyright: ignore[reportOptionalOperand]
+    return MISSING if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 def without_nan(content: Any) -> Any:

@@ -14,14 +14,12 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from proxemic.protocols.runs.verify import Verification
 
 from command_line import Here, assert_refused, warm_proxemic
 from data.record_writer import draw_people, encode, header, write_faces, write_pack, write_records
 from proxemic.data import Preprocessing
 from proxemic.data.faces import read_face_pack
 from proxemic.errors import UserError
-from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
 from proxemic.models import load_model
 from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.published import published_figures
@@ -170,36 +168,6 @@ def test_beside_the_papers_table(run: Path, here: Here) -> None:
     assert "backbone: ours convnet, theirs ResNet-100" in result.stdout
 
 
-def test_each_column_shows_what_its_head_says() -> None:
-    sets: dict[str, VerificationMetrics] = {}
-    for name, up in (("lfw", 0.0), ("cfp_fp", 0.125)):
-        points = OperatingPoints({1e-3: OperatingPoint(threshold=1.7, tar=0.25 + up, far=0.0009)})
-        accuracy = VerificationAccuracy(0.75 + up, 0.03, (0.78 + up, 0.72 + up), (1.0, 1.5))
-        sets[name] = VerificationMetrics(accuracy, 0.5 + up, 0.41, 1.6, points, pairs=1234, same=600)
-    verification = Verification("run", "data", "euclidean", flip=True, sets=sets)
-    assert verification.text("csv").splitlines() == [
-        "set,pairs,accuracy,std,threshold,auc,tar@far=0.001",
-        "lfw,1234,0.75,0.03,1.25,0.5,0.25",
-        "cfp_fp,1234,0.875,0.03,1.25,0.625,0.375",
-        "mean,,0.8125,,,0.5625,0.3125",
-    ]
-    *_, lfw, cfp_fp, mean = verification.text("markdown").splitlines()
-    assert lfw == "| LFW | 1,234 | 75.00 ± 3.00 | 1.2500 | 50.00 | 25.00 |"
-    assert cfp_fp == "| CFP-FP | 1,234 | 87.50 ± 3.00 | 1.2500 | 62.50 | 37.50 |"
-    assert mean == "| mean |  | 81.25 |  | 56.25 | 31.25 |"
-    assert json.loads(verification.text("json"))["sets"]["lfw"] == {
-        "pairs": 1234,
-        "same": 600,
-        "accuracy": 0.75,
-        "std": 0.03,
-        "accuracies": [0.78, 0.72],
-        "thresholds": [1.0, 1.5],
-        "auc": 0.5,
-        "eer": 0.41,
-        "tar@far=0.001": 0.25,
-    }
-
-
 def test_a_model_alone(run: Path, faces: Path, here: Here, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
         shutil.copy(run / name, tmp_path)
@@ -220,7 +188,7 @@ def test_an_hostile_pack_is_refused_and_not_run(run: Path, here: Here, tmp_path:
 
     (tmp_path / "lfw.bin").write_bytes(pickle.dumps(([b"a", Evil()], [True])))
     result = here("verify", run, "--data", tmp_path, "--sets", "lfw")
-    assert_refused(result, ["lfw.bin is refused", "pickle instruction"])
+    assert_refused(result, ["lfw.bin is refused", "mkdir"])
     assert not (tmp_path / "marker").exists()
 
 

@@ -16,7 +16,7 @@ from proxemic.data.image_cache import cache_splits
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
 from proxemic.data.tables import IMAGE_COLUMNS
-from proxemic.training.run_directory import fingerprint
+from proxemic.training.run_directory import split_fingerprint
 
 CORNERS = ("x_1", "y_1", "x_2", "y_2")
 
@@ -127,8 +127,8 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
         load(write(table, columns, *alone))
     bare = [row[:2] for row in rows]
     write(table, columns[:2], *bare)
-    without = fingerprint(source.load())
-    assert without != fingerprint(splits)
+    without = split_fingerprint(source.load())
+    assert without != split_fingerprint(splits)
     flagged = write(tmp_path / "g.csv", ("is_query", "is_gallery", *columns), *((1, 0, *row) for row in rows[::2]))
     joined, notes = load_query_gallery(table, flagged)
     assert notes == (f"{flagged} has columns that are not used: is_query, is_gallery, category_int, note.",)

@@ -60,17 +60,19 @@ def labelled_points(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return torch.tensor(points, dtype=torch.float32), torch.tensor([0, 0, *labels])
 
 
+@settings(max_examples=40)
 @given(labelled_points())
 def test_equals_the_oracle_within_one_set(data: tuple[Tensor, Tensor]) -> None:
     assert judge(*data) == pytest.approx(oracle(*data, *data, own=True), abs=1e-12)
 
 
+@settings(max_examples=40)
 @given(labelled_points(), labelled_points())
 def test_equals_the_oracle_between_sets(queries: tuple[Tensor, Tensor], gallery: tuple[Tensor, Tensor]) -> None:
     assert judge(*queries, *gallery) == pytest.approx(oracle(*queries, *gallery, own=False), abs=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     labelled_points(), st.integers(1, 12), st.randoms(use_true_random=False), st.sampled_from(["cosine", "euclidean"])
 )
@@ -90,7 +92,7 @@ def test_duplicated_rows_in_any_order_give_the_same_values(distance: Distance, d
     points = torch.randn(40, dim, generator=generator).repeat(5, 1)
     labels = torch.randint(0, 12, (200,), generator=generator)
     before = judge(points, labels, distance=distance)
-    for chunk_size in (1, 7, 64):
+    for chunk_size in (7, 64):
         order = torch.randperm(200, generator=generator)
         assert judge(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
 
@@ -151,7 +153,7 @@ def test_refuses() -> None:
         r"gallery has NaN or infinite values in 1 of 4 rows": (points, labels, broken, labels),
         r"queries has shape \(0, 4\)": (points[:0], labels[:0]),
         r"gallery has shape \(0, 4\)": (points, labels, points[:0], labels[:0]),
-        r"gallery has 3 dimensions a row but queries 4": (points, labels, points[:, :3], labels),
+        r"gallery has 3 dimensions per row but queries 4": (points, labels, points[:, :3], labels),
         r"without gallery_labels": (points, labels, points),
         r"without a gallery": (points, labels, None, labels),
     }

@@ -90,9 +90,9 @@ def test_rounding_is_within_its_bound(kind: str, distance: Distance) -> None:
 
 
 def test_the_search_does_not_care_for_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = sample(500, 16)
+    points = sample(200, 16)
     expected = nearest_neighbours(points, points, k=30)
-    monkeypatch.setattr("proxemic.metrics.shortlist._TILE", 2000)
+    monkeypatch.setattr("proxemic.metrics.shortlist._TILE", 1000)
     monkeypatch.setattr("proxemic.metrics.neighbours.EXACT_COLUMNS", 70)
     for chunk_size in (None, 1, 37):
         found = nearest_neighbours(points, points, k=30, chunk_size=chunk_size)

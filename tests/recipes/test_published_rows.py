@@ -10,7 +10,7 @@ import yaml
 from proxemic.errors import UserError
 from proxemic.protocols.beside_paper import SHOWN_BY, PaperRow, paper_rows, shown_by
 from proxemic.protocols.runs.same_recipe import same_recipe
-from proxemic.protocols.tuning.stages import fingerprint
+from proxemic.protocols.tuning.stages import recipe_fingerprint
 from proxemic.published import PublishedFigure, published_figures
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import _content, read_recipe
@@ -125,4 +125,4 @@ def test_what_stands_beside_the_results_does_not_make_another_run() -> None:
     content = yaml.safe_load(named)
     older = {key: value for key, value in content.items() if key != "published"}
     assert same_recipe(yaml.safe_dump(older), named)
-    assert fingerprint(older) == fingerprint(content)
+    assert recipe_fingerprint(older) == recipe_fingerprint(content)

@@ -15,7 +15,7 @@ from proxemic.losses import CosFaceLoss, HISTLoss, PairwiseLoss
 from proxemic.models import EmbeddingModel, build_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import RunDirectory, train
-from proxemic.training.run_directory import fingerprint
+from proxemic.training.run_directory import split_fingerprint
 from proxemic.training.warm_start import start_from
 
 
@@ -115,7 +115,7 @@ def test_without_the_names_of_classes_other_images_are_refused(earlier: Path, tm
         with pytest.raises(UserError, match=words):
             start_from(RunDirectory(run), model, loss, other)
         assert "its network and its loss" in start_from(RunDirectory(run), model, loss, splits)
-    assert json.loads((run / "environment.json").read_text())["images"] == fingerprint(splits)
+    assert json.loads((run / "environment.json").read_text())["images"] == split_fingerprint(splits)
 
 
 def test_a_network_that_does_not_fit_is_refused(earlier: Path) -> None:

@@ -32,8 +32,8 @@ class LocalCenters:
     """What the nearest proxy of the own class tells about a property.
 
     Args:
-        information: Bits.
-        chance: Mean of the same over shuffled properties, bits.
+        information: Information in bits.
+        chance: Mean of the same over shuffled properties, in bits.
         chance_range: The 2.5 and 97.5 per cent quantiles of these.
         most: What a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
     """
@@ -49,11 +49,6 @@ def nearest_own_proxy(
     loss: ProxyLoss, embeddings: Float[Tensor, "batch dim"], labels: Int64[Tensor, " batch"]
 ) -> Int64[Tensor, " batch"]:
     """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity.
-
-    Args:
-        loss: With K proxies per class.
-        embeddings: Of images of training classes.
-        labels: Their classes.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -74,10 +69,6 @@ def nearest_own_proxy(
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
     """How many proxies of its class are the nearest of some image, the mean over classes; of K, from 1.
 
-    Args:
-        classes: Of each row.
-        proxies: Number of the nearest proxy, of each row.
-
     >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
     1.5
     """
@@ -87,9 +78,6 @@ def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"
 @torch.no_grad()
 def proxy_cosine(loss: ProxyLoss) -> float:
     """The mean cosine between two proxies of a class; where it is 1 they have merged, and K is 1 in effect.
-
-    Args:
-        loss: With K ≥ 2 proxies per class.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -129,13 +117,13 @@ def shuffled_information(
     """The information beside that of properties shuffled within each class.
 
     Args:
-        classes: Of each row.
-        values: The property, of each row.
-        proxies: Number of the nearest proxy, of each row.
+        classes: Class of each row.
+        values: Property of each row.
+        proxies: Number of the nearest proxy of each row.
         units: What is shuffled as a whole, such as all draws of one image; they have one value each within a class.
             None shuffles row by row.
-        shuffles: How many, at least 1.
-        seed: Of the shuffles.
+        shuffles: Number of shuffles, at least 1.
+        seed: Seed of the shuffles.
 
     Raises:
         ValueError: If a unit has two values within a class, or there are no shuffles.

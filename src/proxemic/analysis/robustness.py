@@ -24,7 +24,7 @@ class Robustness:
     """A metric of the runs of one recipe, without and with corruptions.
 
     Args:
-        clean: Of each run on the images as they are, in [0, 1].
+        clean: Value of each run on the images as they are, in [0, 1].
         values: The same on the corrupted images.
 
     Raises:
@@ -82,10 +82,11 @@ def plot_robustness(
     """Draw a metric against the severity: one panel per corruption, one line per group of runs, and its interval.
 
     Args:
-        means: Of each group, in [0, 1]; the points are severity 0, which is no corruption, and ``severities``.
-        half_widths: Of the intervals of the same means; groups that have none, such as single runs, are left out.
-        corruptions: Their names, at least one.
-        severities: In ascending order.
+        means: Means of each group, in [0, 1]; the points are severity 0, which is no corruption, and ``severities``.
+        half_widths: Half-widths of the intervals of these means; groups that have none, such as single runs, are left
+            out.
+        corruptions: Names of the corruptions, at least one.
+        severities: Severities in ascending order.
         metric: What the values are.
 
     Raises:

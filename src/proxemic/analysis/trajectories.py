@@ -16,9 +16,9 @@ class Trajectory:
     """A measure over the epochs of a group of runs.
 
     Args:
-        epochs: From 1; ascending.
-        mean: Over the runs, at each.
-        half_width: Of its interval; 0 for a single run.
+        epochs: Epochs in ascending order, from 1.
+        mean: Mean over the runs at each epoch.
+        half_width: Half the width of its interval; 0 for a single run.
         state: ``finished``; ``unstable`` or ``unfinished`` where it ended before its time.
         expected: Where it is said to end, such as a warp's α, or None.
     """
@@ -36,8 +36,8 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     Dotted lines in a group's colour say where it is expected to end.
 
     Args:
-        trajectories: By the names of the legend.
-        label: Of the measure.
+        trajectories: Trajectories by their names in the legend.
+        label: Name of the measure.
         logarithmic: Its axis; for measures above 0 that run away.
 
     Source: Figure 9 of the warping paper.

@@ -23,11 +23,11 @@ CHANGES = {
     "other_embeddings": "beyond",
 }
 LEGEND = """
-The largest change of a gradient, relative to its size. batch: of a sample's, as
-other samples change; shift: of any, as all scores fall; P-P: of a positive's, as
-positives of its class (in) or of others (out) fall; N-N: of a negative's, as others
-fall; P-N: of one sign's, as the other falls; beyond: of an embedding's, as others
-change.
+The largest change of a gradient, relative to its size. batch: of a sample's,
+as other samples change; shift: of any, as all scores fall; P-P: of a
+positive's, as positives of its class (in) or of others (out) fall; N-N: of a
+negative's, as others fall; P-N: of one sign's, as the other falls; beyond: of
+an embedding's, as others change.
 """
 
 
@@ -50,7 +50,7 @@ def characteristics(
 
     Args:
         proxies_per_class: K of all losses; None takes each loss's default.
-        seed: Of the random scores.
+        seed: Seed of the random scores.
         numbers: Show also how much gradients changed.
         csv: A file for answers and measurements as a table.
         json: A file for the same as JSON.
@@ -87,10 +87,11 @@ def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:
     """Without frames, to fit into a terminal of 80 columns."""
     lines = [["loss", *columns], *([name, *cells] for name, cells in rows.items())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    gap = 2 if sum(widths) + 2 * len(widths) <= 80 else 1
     header, *body = (
-        " ".join(f"{cell:{width}} " for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        (" " * gap).join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
-    return "\n".join([header, "─" * (sum(widths) + 2 * len(widths) - 1), *body])
+    return "\n".join([header, "─" * (sum(widths) + gap * len(widths) - 1), *body])
 
 
 def _number(value: float) -> str:

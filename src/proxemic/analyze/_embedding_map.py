@@ -69,7 +69,7 @@ def embedding_map(
         classes: How many to draw, chosen at random.
         thumbnails: Draw images where there is room.
         proxies: Draw the proxies.
-        seed: Of the choice of classes, and of the pairs of many images.
+        seed: Seed of the choice of classes, and of the pairs of many images.
         out: How the names of the files begin: ``RUN/map``.
 
     Raises:
@@ -122,9 +122,9 @@ class _Content:
 
     Args:
         title: The run and the split.
-        distance: That the run is evaluated by.
-        images: Of the split.
-        embeddings: Of these.
+        distance: Distance that the run is evaluated by.
+        images: Images of the split.
+        embeddings: Embeddings of the images.
         drawn: The images of the classes that are drawn.
         points: Their embeddings.
         proxies: Those that are drawn: of the same classes, or of as many training classes.

@@ -13,10 +13,10 @@ from proxemic.errors import UserError
 from proxemic.losses.own import Loss
 from proxemic.losses.scores.similarity import unit
 from proxemic.plots import write_figure
+from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
 if TYPE_CHECKING:
-    from proxemic.protocols.comparison.statistics import Estimate
     from proxemic.protocols.runs.finished import FinishedRun
 
 __all__ = ["GapResult", "gap"]
@@ -46,12 +46,12 @@ class GapResult(Analysis):
     Args:
         measures: The keys of `MEASURES`, as means over the seeds of a group, by the group's name and ``trained`` or
             ``untrained``.
-        differences: Of each group of runs from the first, paired by seed, by what they are of.
+        differences: Differences of each group of runs from the first, paired by seed, by what they are of.
         minimum: Without runs, the angle in radians where the loss of the first of the three proxies is least.
     """
 
-    measures: "Mapping[tuple[str, str], Mapping[str, Estimate]]"
-    differences: "Mapping[str, Mapping[str, Estimate]]"
+    measures: Mapping[tuple[str, str], Mapping[str, Estimate]]
+    differences: Mapping[str, Mapping[str, Estimate]]
     minimum: float = math.nan
 
 
@@ -89,7 +89,6 @@ def _of_three_proxies(epsilon: float, stem: Path) -> GapResult:
 
 
 def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> GapResult:
-    from proxemic.protocols.comparison.statistics import t_interval
     from proxemic.protocols.runs.finished import find_runs
     from proxemic.protocols.runs.groups import differences_from_first, repetitions
 
@@ -149,7 +148,7 @@ def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, flo
     return values, {key: per_class.tolist() for key, per_class in classes.items()}
 
 
-def _table(title: str, columns: "Mapping[str, Mapping[str, Estimate]]") -> Table:
+def _table(title: str, columns: Mapping[str, Mapping[str, Estimate]]) -> Table:
     first = next(iter(columns.values()))
     rows = [
         [label, *(format_mean(estimates.get(key), width=".2g") for estimates in columns.values())]

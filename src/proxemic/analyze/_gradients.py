@@ -44,7 +44,7 @@ def gradients(
 
     Args:
         losses: Proxy losses, by class name.
-        seed: Of the random scores.
+        seed: Seed of the random scores.
         out: How the names of the files begin.
 
     Raises:

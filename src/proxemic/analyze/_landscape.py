@@ -73,7 +73,7 @@ def landscape(
         k2: Slope of the warp from alpha on; 1.5 by default.
         temperature: Factor of the distances; 1 by default.
         classes: Proxies, corners of a polygon; 2 by default.
-        distance: Between neighbouring proxies; 4 by default.
+        distance: Distance between neighbouring proxies; 4 by default.
         out: How the names of the files begin: ``RUN/landscape``, or ``landscape``.
 
     Raises:

@@ -20,8 +20,8 @@ from proxemic.errors import UserError
 from proxemic.files import write_json
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
-from proxemic.protocols.comparison.statistics import t_interval
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
+from proxemic.protocols.statistics import t_interval
 from proxemic.tables import Table
 
 __all__ = ["LocalCentersResult", "local_centers"]
@@ -32,8 +32,8 @@ class LocalCentersResult(Analysis):
     """What was found in each run.
 
     Args:
-        centers: By run and property, such as ``family`` for glyphs.
-        proxies: By run: how many proxies of a class are ``used``, ``per_class`` K, and their mean ``cosine``.
+        centers: Information by run and property, such as ``family`` for glyphs.
+        proxies: For each run how many proxies of a class are ``used``, ``per_class`` K, and their mean ``cosine``.
     """
 
     centers: Mapping[Path, Mapping[str, LocalCenters]]
@@ -47,9 +47,9 @@ def local_centers(
 
     Args:
         runs: Finished runs with several proxies per class, of images with groups within their classes.
-        draws: Augmented versions of each image.
-        shuffles: For the range of chance.
-        seed: Of augmentation and shuffles.
+        draws: Number of augmented versions of each image.
+        shuffles: Number of shuffles, for the range of chance.
+        seed: Seed of augmentation and shuffles.
         json: A file for the figures.
 
     Raises:

@@ -13,7 +13,6 @@ from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
 from proxemic.data.corruptions import CORRUPTIONS, Corruption
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.comparison.statistics import Estimate, t_interval
 from proxemic.protocols.runs.corrupted import (
     check_metric,
     check_same_test,
@@ -22,6 +21,7 @@ from proxemic.protocols.runs.corrupted import (
 )
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
 from proxemic.protocols.runs.groups import differences_from_first, repetitions
+from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
 __all__ = ["RobustnessResult", "robustness"]
@@ -35,8 +35,8 @@ class RobustnessResult(Analysis):
     """A metric of groups of runs under corruptions.
 
     Args:
-        groups: By name; runs that differ in their seed alone are a group.
-        differences: Of each group from the first, paired by seed, by what they are of.
+        groups: Values by name of the group; runs that differ in their seed alone are a group.
+        differences: Differences of each group from the first, paired by seed, by what they are of.
     """
 
     groups: Mapping[str, Robustness]
@@ -58,9 +58,9 @@ def robustness(
     Args:
         runs: Finished runs, evaluated on the same test images.
         corruptions: Names of `proxemic.data.CORRUPTIONS`; None takes all.
-        severities: Of 1 (mild) to 5 (strong); the paper used about 3.
-        metric: That the evaluation of all runs computes.
-        seed: Of the corruptions.
+        severities: Levels from 1 (mild) to 5 (strong); the paper used about 3.
+        metric: A metric that the evaluation of all runs computes.
+        seed: Seed of the corruptions.
         against_paper: Show also what the paper prints, and what differs in protocol.
         out: How the names of the files begin: ``RUN/robustness``.
 

@@ -9,6 +9,7 @@ from proxemic.plots import write_figure
 from proxemic.protocols.comparison.directory import Result
 from proxemic.protocols.comparison.statistics import mean
 from proxemic.protocols.comparison.sweep import Sweep, plan_sweep, plot_sweep, read_sweeps, run_sweep
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.tables import Table
 
 __all__ = ["SweepResult", "sweep"]
@@ -29,7 +30,7 @@ def sweep(
     grid: bool = False,
     seeds: Sequence[int] | None = None,
     metric: str = "recall@1",
-    flags: Sequence[str] = (),
+    overrides: Mapping[str, object] | None = None,
     workers: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> SweepResult:
@@ -42,16 +43,18 @@ def sweep(
         vary: What to vary, and its values, as ``loss.alpha=8,16,32``; keys with commas between them are set alike.
         out: The directory for runs, plots and tables.
         grid: Combine every value of the first of two with every value of the second.
-        seeds: Of each point; None is 0 to 4, or those that ``out`` has.
-        metric: Of the test.
-        flags: What overrides the recipe besides, as on the command line: ``["--training.epochs", "5"]``.
-        workers: Runs at a time.
+        seeds: Seeds of each point; None takes 0 to 4, or those that ``out`` has.
+        metric: Metric of the test.
+        overrides: Other values of the recipe by dotted key, such as ``{"training.epochs": 5}``.
+        workers: Number of runs at a time.
         report: Is given lines on the way; by default they are logged.
 
     Raises:
         UserError: If an argument is refused, before anything is written, or a run failed.
     """
-    comparison, files = plan_sweep(recipe, read_sweeps(vary, grid=grid), seeds, Path(out), flags, metric)
+    comparison, files = plan_sweep(
+        recipe, read_sweeps(vary, grid=grid), seeds, Path(out), as_flags(overrides or {}), metric
+    )
     results = run_sweep(comparison, files, workers=workers, report=report)
     tables, written = [], []
     for swept, points in results.items():

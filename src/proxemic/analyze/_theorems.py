@@ -34,8 +34,8 @@ def theorems(
     Args:
         runs: Finished runs of losses of cosines, for Propositions 1 and 2 of their training images; none takes random
             cases of all statements, and draws figures 11 and 12 of the warping paper.
-        draws: Random cases.
-        seed: Of the cases.
+        draws: Number of random cases.
+        seed: Seed of the cases.
         out: How the names of the files begin: ``RUN/theorems``, or ``theorems``.
 
     Raises:

@@ -13,9 +13,9 @@ from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean,
 from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.comparison.statistics import Estimate, t_interval
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
 from proxemic.protocols.runs.groups import differences_from_first, distinct_names, repetitions
+from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 from proxemic.training.epoch_metrics import as_compared
 
@@ -27,7 +27,7 @@ class ToyResult(Analysis):
     """How compact classes are and how far apart.
 
     Args:
-        separations: By run, what `proxemic.analysis.toy.separation` measures.
+        separations: For each run what `proxemic.analysis.toy.separation` measures.
         means: The same over the seeds of each group of several, and differences paired by seed, by what they are of.
     """
 

@@ -9,9 +9,9 @@ from proxemic.analysis.trajectories import Trajectory, plot_trajectories
 from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
-from proxemic.protocols.comparison.statistics import t_interval
 from proxemic.protocols.runs.finished import Run, named_runs
 from proxemic.protocols.runs.groups import repetitions
+from proxemic.protocols.statistics import t_interval
 from proxemic.tables import Table
 
 __all__ = ["TrajectoriesResult", "trajectories"]

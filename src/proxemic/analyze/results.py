@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from proxemic.files import check_stem
+from proxemic.protocols.statistics import Estimate
 from proxemic.tables import Table
-
-if TYPE_CHECKING:
-    from proxemic.protocols.comparison.statistics import Estimate
 
 __all__ = ["Analysis", "PathLike", "file_stem", "format_mean", "suffixed"]
 
@@ -50,16 +47,15 @@ def suffixed(stem: Path, name: str) -> Path:
     return stem.with_name(f"{stem.name}-{name}")
 
 
-def format_mean(estimate: "Estimate | None", form: str = ".4g", *, width: str = "", factor: float = 1) -> str:
+def format_mean(estimate: Estimate | None, form: str = ".4g", *, width: str = "", factor: float = 1) -> str:
     """A mean with half the width of its interval, if it has one.
 
     Args:
         estimate: None is shown as nothing.
         form: Format of the mean.
         width: Format of the half-width; by default that of the mean.
-        factor: Of both, 100 for percent.
+        factor: Factor of both, 100 for percent.
 
-    >>> from proxemic.protocols.comparison.statistics import Estimate
     >>> format_mean(Estimate(0.9261, 0.0112, 5), ".1f", factor=100), format_mean(Estimate(0.5, None, 1))
     ('92.6 ± 1.1', '0.5')
     """

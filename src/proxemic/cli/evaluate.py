@@ -88,29 +88,15 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError("--worst is for one model: leave it out, or judge the two one by one.")
     if arguments.worst and arguments.format != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
-    overrides: dict[str, object] = {}
+    overrides = None
     if flags:
         from proxemic.recipes.flags import read_flags  # imports torch
 
-        overrides.update(read_flags(flags))
-    evaluation = evaluate(
-        targets,
-        split=arguments.split,
-        by=arguments.by,
-        query=arguments.query,
-        gallery=arguments.gallery,
-        labels=arguments.labels,
-        gallery_labels=arguments.gallery_labels,
-        strict=arguments.strict,
-        level=arguments.level,
-        resamples=arguments.resamples,
-        overrides=overrides,
-        out=arguments.out,
-        per_class=arguments.per_class,
-        per_query=arguments.per_query,
-        save_embeddings=arguments.save_embeddings,
-        report=partial(print, file=sys.stderr),
-    )
+        overrides = read_flags(flags)
+    names = ("split", "by", "query", "gallery", "labels", "gallery_labels", "strict", "level", "resamples", "out")
+    names += ("per_class", "per_query", "save_embeddings")
+    options = {name: getattr(arguments, name) for name in names}
+    evaluation = evaluate(targets, **options, overrides=overrides, report=partial(print, file=sys.stderr))
     print(evaluation.text(arguments.format))
     for table in evaluation.worst(arguments.worst) if arguments.worst else ():
         print(table.text())

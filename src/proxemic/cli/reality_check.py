@@ -1,6 +1,7 @@
 """``proxemic reality-check``."""
 
 import argparse
+import functools
 from pathlib import Path
 
 __all__ = ["add_parser", "run"]
@@ -64,16 +65,16 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     names = ("recipes", "trials", "repeats", "folds", "embedding_size", "metric", "seed", "spaces")
     given = {name: value for name in names if (value := getattr(arguments, name)) not in (None, [])}
-    if arguments.resume is not None and (flags or arguments.out or given):
+    if arguments.resume is not None and given:
         raise UserError("--resume takes everything but --workers and --against from the check that it goes on with.")
     result = reality_check(
         **given,
-        out=arguments.resume or arguments.out,
-        overrides=dict(read_flags(flags)),
+        out=arguments.out,
+        overrides=read_flags(flags),
         workers=arguments.workers,
-        resume=arguments.resume is not None,
-        against_paper=arguments.against is not None,
-        report=print,
+        resume=arguments.resume,
+        against=arguments.against,
+        report=functools.partial(print, flush=True),
     )
     print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
     print(result.table)

@@ -16,8 +16,8 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     """
     if "phases" in result:
         ends = {"plateau": "to a plateau", "epochs": "all that there may be"}
-        told = [f"{phase['epochs']} epochs, {ends[phase['reason']]}" for phase in result["phases"]]
-        print(f"Trained for {'; then, in the second phase, '.join(told)}.")
+        phases = [f"{phase['epochs']} epochs, {ends[phase['reason']]}" for phase in result["phases"]]
+        print(f"Trained for {'; then, in the second phase, '.join(phases)}.")
     if result.get("split") == "nothing held out":
         print(f"Trained on all {result['train_classes']:,} classes, {result['train_images']:,} images.")
     if "test" not in result:

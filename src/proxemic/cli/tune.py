@@ -51,12 +51,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         for name in ("recipe", "metric", "space", "trials", "sampler", "pruner", "study", "seed")
         if (value := getattr(arguments, name)) is not None
     }
-    if arguments.resume is not None:
-        if flags or given or arguments.out:
-            raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
-    elif arguments.recipe is None:
-        raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    else:
+    if arguments.resume is not None and given:
+        raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+    if arguments.recipe is not None:
         find_recipe(arguments.recipe)  # before what takes seconds to import
 
     from proxemic.protocols.tuning import tune
@@ -64,11 +61,11 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
     result = tune(
         **given,
-        out=arguments.resume or arguments.out,
-        overrides=dict(read_flags(flags)),
+        out=arguments.out,
+        overrides=read_flags(flags),
         storage=arguments.storage,
         workers=arguments.workers,
-        resume=arguments.resume is not None,
+        resume=arguments.resume,
         report=functools.partial(print, flush=True),
     )
     print(

@@ -16,7 +16,13 @@ with optional_dependency("train"):
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.pixels import ArrayPixels, FilePixels, read_image
     from proxemic.data.row_groups import RowGroups
-    from proxemic.data.samplers import Batches, CategoryBalancedBatches, ClassBalancedBatches, RandomBatches
+    from proxemic.data.samplers import (
+        Batches,
+        CategoryBalancedBatches,
+        ClassBalancedBatches,
+        RandomBatches,
+        derive_seed,
+    )
     from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
@@ -48,6 +54,7 @@ __all__ = [
     "RowGroups",
     "Splits",
     "StanfordOnlineProducts",
+    "derive_seed",
     "read_image",
     "split_classes",
 ]

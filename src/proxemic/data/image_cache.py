@@ -84,8 +84,7 @@ def cache_images(
     fast while the file fits into free memory, and bound by the disk otherwise.
 
     Boxes are cut out before. The cache is found again by the paths, sizes and times of change of the files, by the
-    boxes and by `shorter_side`: after a change
-    a new one is written, and the old one stays until somebody deletes it.
+    boxes and by `shorter_side`: after a change a new one is written, and the old one stays until somebody deletes it.
 
     Args:
         images: The images; those that are not in files are left as they are.
@@ -142,7 +141,9 @@ def _cache(
     if workers is not None and workers < 1:
         raise ValueError(f"workers is {workers}, but it must be at least 1, or None for one per processor.")
     # Sorted, so that the parts share one cache however the classes are split.
-    cuts = sorted({cut for part in parts if part is not None for cut in _uncached(part)}, key=_order)
+    cuts = sorted(
+        {cut for part in parts if part is not None for cut in _uncached(part)}, key=lambda cut: (cut[0], cut[1] or ())
+    )
     if not cuts:
         return list(parts), ()
     path = Path(folder) / f"images-{shorter_side}-{_fingerprint(cuts, shorter_side)}.pixels"
@@ -174,11 +175,6 @@ def _uncached(images: ImageSet) -> tuple[Cut, ...]:
     if not isinstance(pixels, FilePixels) or isinstance(pixels, CachedPixels):
         return ()
     return tuple(zip(pixels.paths, pixels.boxes, strict=True))
-
-
-def _order(cut: Cut) -> tuple[Path, tuple[int, ...]]:
-    path, box = cut
-    return path, box or ()
 
 
 def _fingerprint(cuts: Sequence[Cut], shorter_side: int) -> str:

@@ -136,8 +136,8 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
     with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
         # Rows that differ by rounding alone may become equal once centred; then there are fewer clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
-    return torch.from_numpy(found).long()[place].to(embeddings.device)
+        clusters = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
+    return torch.from_numpy(clusters).long()[place].to(embeddings.device)
 
 
 def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows dim"]:

@@ -214,8 +214,8 @@ def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: 
     >>> average_precision(torch.tensor([[1.0, 4.0], [5.0, torch.inf]]).double(), torch.tensor([2, 1]))
     tensor([0.7500, 0.2000], dtype=torch.float64)
     """
-    found = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
-    return _whole_steps(found / ranks, num_relevant[:, None]).sum(1) / num_relevant
+    number = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
+    return _whole_steps(number / ranks, num_relevant[:, None]).sum(1) / num_relevant
 
 
 def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]) -> Values:

@@ -41,12 +41,12 @@ def relevant_ranks(
     """
     distances = torch.empty(len(rows), len(gallery_labels), device=search.device)
     bounds = torch.full((len(rows), most), torch.inf, device=search.device)
-    found = torch.zeros_like(rows)
+    listed = torch.zeros_like(rows)
     for part, tile in search.exact_tiles(rows):
         relevant = (query_labels[rows, None] == gallery_labels[part]) & tile.isfinite()
         query, column = relevant.nonzero(as_tuple=True)
-        bounds[query, found[query] + relevant.cumsum(1)[query, column] - 1] = tile[query, column]
-        found += relevant.sum(1)
+        bounds[query, listed[query] + relevant.cumsum(1)[query, column] - 1] = tile[query, column]
+        listed += relevant.sum(1)
         distances[:, part] = tile.masked_fill_(relevant, torch.inf)
     bounds = bounds.sort(1).values
     # An irrelevant item lies before all relevant ones that are as far away or farther: counted at the first of them.

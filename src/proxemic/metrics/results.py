@@ -115,18 +115,18 @@ class RetrievalMetrics(dict[str, float]):
         See `bootstrap_intervals`, also for why they are NaN with few classes; for NMI and AMI `bootstrap_statistic`,
         with the same clusters. AMI is slow and has a tenth of the resamples.
         """
-        found = bootstrap_intervals(
+        intervals = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
         )
         if self.clustering is None:
-            return found
+            return intervals
         table = self.clustering.table
         statistics = {
             "nmi": (partial(weighted_nmi, table), resamples),
             "nmi_geometric": (partial(weighted_nmi, table, average="geometric"), resamples),
             "ami": (partial(weighted_ami, table), -(-resamples // 10)),
         }
-        return found | {
+        return intervals | {
             name: bootstrap_statistic(statistic, len(table), level=level, resamples=times, seed=seed)
             for name, (statistic, times) in statistics.items()
         }

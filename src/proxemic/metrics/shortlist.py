@@ -96,8 +96,8 @@ class ShortlistSearch:
                 if sequences is not None:
                     tile.masked_fill_(sequences[0][:, None] == sequences[1][part], -torch.inf)
                 # What is no better than a full list need not be looked for.
-                found, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
-                scores, indices = torch.cat([scores, found], 1), torch.cat([indices, places + start], 1)
+                best, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
+                scores, indices = torch.cat([scores, best], 1), torch.cat([indices, places + start], 1)
                 if scores.shape[1] > k:
                     scores, chosen = scores.topk(k, sorted=False)
                     indices = indices.gather(1, chosen)
@@ -179,8 +179,8 @@ def largest(
     places = (maxima.topk(groups, sorted=False).indices[:, None] + members).flatten(1)
     rest = torch.arange(size * count, width, device=values.device)
     places = torch.cat([places, rest.expand(len(values), -1)], 1)
-    found, chosen = values.gather(1, places).topk(min(k, places.shape[1]), sorted=False)
-    return found, places.gather(1, chosen)
+    best, chosen = values.gather(1, places).topk(min(k, places.shape[1]), sorted=False)
+    return best, places.gather(1, chosen)
 
 
 def _remove(tile: Float32[Tensor, "queries columns"], itself: Int64[Tensor, "queries"]) -> None:

@@ -111,7 +111,7 @@ def pair_distances(
         )
     left, right = ExactRows(first, "first"), ExactRows(second, "second")
     rows = torch.arange(len(first), device=left.rows.device)
-    return exact.pair_distances(left, right, rows, rows, distance)
+    return exact.row_distances(left, right, rows, rows, distance)
 
 
 @take_arrays("distances", "same", "folds")
@@ -318,7 +318,7 @@ def _fold_numbers(folds: int | Tensor, pairs: int) -> Int64[Tensor, " pairs"]:
     if isinstance(folds, Tensor):
         if folds.shape != (pairs,) or folds.dtype == torch.bool or folds.is_floating_point() or folds.is_complex():
             raise ValueError(
-                f"folds is {folds.dtype} {tuple(folds.shape)} but must be [{pairs}] integers, one per pair"
+                f"folds is {folds.dtype} {tuple(folds.shape)} but must be integers [{pairs}], one per pair"
             )
         numbers = folds.detach().cpu().long()
         if len(numbers.unique()) < 2:

@@ -21,7 +21,7 @@ from proxemic.files import read_json, write_csv, write_json, write_text
 from proxemic.locks import LOCK
 from proxemic.training.run_classes import RunClasses
 
-__all__ = ["RunDirectory", "fingerprint"]
+__all__ = ["RunDirectory", "split_fingerprint"]
 
 
 @dataclass(frozen=True)
@@ -118,17 +118,17 @@ class RunDirectory:
                 "search, or train its recipe.yaml into a new --out."
             )
 
-    def check_images(self, fingerprint: str) -> None:
+    def check_images(self, split_fingerprint: str) -> None:
         """Raise `UserError` unless the images have the classes and labels that the run was begun with."""
-        if not self.has_images(fingerprint):
+        if not self.has_images(split_fingerprint):
             raise UserError(
                 f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
                 "of them is lost: put them back, begin a new run, or judge other images with --data.root."
             )
 
-    def has_images(self, fingerprint: str) -> bool:
+    def has_images(self, split_fingerprint: str) -> bool:
         """Whether images have the classes and labels that the run was begun with."""
-        return self.read_environment().get("images") == fingerprint
+        return self.read_environment().get("images") == split_fingerprint
 
     def create(
         self,
@@ -150,7 +150,7 @@ class RunDirectory:
             test: The run is to be evaluated on the test classes.
             processes: How many train it.
         """
-        images = {"processes": processes, "images": fingerprint(splits), "test": test}
+        images = {"processes": processes, "images": split_fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)
         write_json(self.classes, asdict(RunClasses.of(source, splits, earlier)))
         write_text(self.recipe, recipe_yaml)
@@ -192,7 +192,7 @@ class RunDirectory:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
-def fingerprint(splits: Splits) -> str:
+def split_fingerprint(splits: Splits) -> str:
     """Of the classes and labels, and of boxes and sequences: what a resumed run must find again."""
     parts = (splits.train, splits.validation, splits.test)
     text = [None if part is None else (part.class_names, part.labels.tolist(), *_more(part)) for part in parts]

@@ -22,7 +22,7 @@ from proxemic.training.fit import Display, fit
 from proxemic.training.multiprocess.processes import Processes, join_processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.results import write_results
-from proxemic.training.run_directory import RunDirectory, fingerprint
+from proxemic.training.run_directory import RunDirectory, split_fingerprint
 from proxemic.training.threads import cpu_threads
 from proxemic.training.times import Times
 from proxemic.training.warm_start import start_from, trained_before
@@ -142,7 +142,7 @@ def train(
     held_out = held_out_images(recipe, splits)
     _introduce(recipe, splits, report)
     if resume:
-        run.check_images(fingerprint(splits))
+        run.check_images(split_fingerprint(splits))
     else:
         _check_shared(run, processes)
     if epochs is not None:

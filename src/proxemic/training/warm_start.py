@@ -13,7 +13,7 @@ from proxemic.errors import UserError
 from proxemic.losses.margins import MARGINS
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, fingerprint
+from proxemic.training.run_directory import RunDirectory, split_fingerprint
 
 __all__ = ["load_loss", "start_from", "trained_before"]
 
@@ -42,7 +42,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
         )
     learned = _learned(_read_loss(run))
-    same = run.has_images(fingerprint(splits))
+    same = run.has_images(split_fingerprint(splits))
     names = splits.train.class_names if same else _trained_classes(run)
     try:
         model.load_state_dict(load_model(run.path, model.config.custom_backbone)[0].state_dict())

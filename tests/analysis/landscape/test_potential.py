@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from inspect import unwrap
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from torch import Tensor
 
 from proxemic.analysis import Landscape, WarpPotential, find_minimum, landscape_of, plot_landscape
 from proxemic.analysis.landscape.examples import named_functions, paper_landscapes, polygon
-from proxemic.analysis.landscape.plots import draw_landscapes, landscape_grid
 from proxemic.analysis.landscape.potential import Function, pushes_off_proxies
 from proxemic.losses import EuclideanSoftmaxLoss, Power, ProxyAnchorLoss, WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
-from proxemic.plots import write_figure
 
 DISTANCES = st.floats(0.2, 10.0)
 TURNS = st.floats(0.0, 2 * math.pi)
@@ -333,25 +330,6 @@ def test_polygons_and_names() -> None:
     }.items():
         _, f1, f2 = named_functions(name)
         torch.testing.assert_close((f1(t), f2(t)), expected)
-
-
-def test_pictures(tmp_path: Path) -> None:
-    landscape = Landscape(*pair((1.0, -1.0), 4.0, 0.0), WARP)
-    x, y, values = landscape_grid(landscape, 6.0, points=5)
-    assert (x[0], x[-1], y[0], y[-1]) == (-5, 7, -7, 5)
-    assert values[1, 3] == landscape(torch.tensor([[4.0, -4.0]]))[0]
-    found = find_minimum(landscape)
-    axes = plot_landscape(landscape, 6.0, minimum=found, title="$")
-    assert axes.get_legend_handles_labels()[1] == ["distance α", "own proxy", "other proxy", "minimum"]
-    constant = Landscape(*pair((0.0, 0.0), 4.0, 0.0), torch.zeros_like, torch.zeros_like)
-    assert plot_landscape(constant, 6.0).get_xlim() == (-6, 6)
-    away = {"away": paper_landscapes()["functions"]["f = t²"]}
-    minima = {title: find_minimum(each) for title, each in away.items()}
-    written = [
-        write_figure(draw_landscapes(away, minima, 6.0), tmp_path / name, [], []) for name in ("first", "second")
-    ]
-    assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]
-    assert b"minimum at infinity" in written[0][1].read_bytes()
 
 
 def test_what_is_refused() -> None:

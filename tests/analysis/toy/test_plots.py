@@ -1,15 +1,12 @@
 """Toy pictures: what is measured of them, and that figure and film show what they are given."""
 
-import math
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from proxemic.analysis.toy import Scene, animate_scenes, plot_scenes, separation
+from proxemic.analysis.toy import Scene, animate_scenes, plot_scenes
 
 
 def scene(seed: int = 0, dim: int = 2, classes: int = 3) -> Scene:
@@ -20,20 +17,6 @@ def scene(seed: int = 0, dim: int = 2, classes: int = 3) -> Scene:
         labels,
         torch.randn(classes, 2, dim, generator=generator, dtype=torch.float64),
     )
-
-
-@given(st.integers(0, 1000), st.integers(1, 5), st.integers(2, 6))
-def test_separation_is_that_of_plain_loops(seed: int, dim: int, classes: int) -> None:
-    given = scene(seed, dim, classes)
-    rows = {c: [x for x, y in zip(given.embeddings, given.labels, strict=True) if y == c] for c in range(classes)}
-    means = {c: sum(rows[c], torch.zeros(dim).double()) / len(rows[c]) for c in rows}
-    within = sum(sum(float((x - means[c]).norm()) for x in rows[c]) / len(rows[c]) for c in rows) / classes
-    apart = {c: [float((means[c] - means[d]).norm()) for d in rows if d != c] for c in rows}
-    found = separation(given)
-    assert found["within"] == pytest.approx(within, abs=1e-12)
-    assert found["between"] == pytest.approx(sum(map(sum, apart.values())) / (classes * (classes - 1)))
-    assert found["nearest"] == pytest.approx(sum(map(min, apart.values())) / classes)
-    assert found["ratio"] == pytest.approx(found["nearest"] / within if within else math.inf)
 
 
 @pytest.mark.parametrize("dim", [2, 3])

@@ -1,27 +1,11 @@
 """The directory of a comparison: written, read, and the states of its cells."""
 
-from pathlib import Path
-
 import pytest
 
-from comparisons import comparison, entry, finish
+from comparisons import finish
 from proxemic.errors import UserError
 from proxemic.protocols.comparison.directory import Comparison
 from proxemic.protocols.comparison.tables import write_tables
-
-A, B, C = [0.50, 0.52, 0.57], [0.60, 0.61, 0.68], [0.70, 0.40]
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Comparison:
-    """The third recipe has no third seed, and was chosen on the test classes."""
-    entries = [entry("small/a"), entry("small/b", "BLoss"), entry("small/c", evaluation={"select_on": "test"})]
-    made = comparison(tmp_path / "made", entries)
-    for each, values in zip(entries, (A, B, C), strict=True):
-        for seed, value in enumerate(values):
-            finish(made.cell(each, seed), {"recall@1": value, "map@r": value / 2, "ndcg@8": value / 4})
-    made.write()
-    return made
 
 
 def test_a_directory_is_read_as_it_was_written(three: Comparison) -> None:

@@ -21,8 +21,9 @@ def test_the_interval_of_a_ratio_is_that_of_its_logarithm() -> None:
     found = seed_variation(results, "map@r", "recall@1")
     assert found is not None
     assert found.ratio is not None
+    # 4.303: Student's t, 0.975, of two degrees of freedom.
     logarithms = np.log([2, 4, 1])
-    half = T[2] * np.std(logarithms, ddof=1) / 3**0.5
+    half = 4.303 * np.std(logarithms, ddof=1) / 3**0.5
     expected = np.exp([logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half])
     assert found.ratio == pytest.approx(expected, rel=1e-3)
     assert found.separability == pytest.approx(np.std([0.15, 0.2, 0.15], ddof=1) / math.sqrt(0.03 / 3))

@@ -34,7 +34,7 @@ def spaces_of(base: dict[str, Any], flags: tuple[str, ...] = (), space: str | No
 
 def after(recipe: Path, space: PhaseSpace) -> dict[str, Any]:
     """The recipe with its own values, as the first search may find them; of rates that it does not set, others."""
-    own = {key: value for key, value in space.own.items() if value is not None}
+    own = {key: value for key, value in space.initial.items() if value is not None}
     return read(recipe, space.flags({**space.middle(), **own}))
 
 
@@ -44,12 +44,14 @@ def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() 
         recipe = find_recipe(name)
         base = read(recipe)
         spaces = spaces_of(base)
-        assert read(recipe, spaces.first.flags(spaces.first.own)) == base, name
+        assert read(recipe, spaces.first.flags(spaces.first.initial)) == base, name
         found = after(recipe, spaces.first)
         second = spaces.second(found)
         rates = {key: each for key, each in second.dimensions.items() if key.startswith("second_phase.optim.")}
-        assert all(second.own[key] in each for key, each in rates.items() if not key.endswith("graph_lr")), name
-        assert read(recipe, second.flags({key: second.own[key] for key in rates if "graph" not in key})) == base, name
+        assert all(second.initial[key] in each for key, each in rates.items() if not key.endswith("graph_lr")), name
+        assert read(recipe, second.flags({key: second.initial[key] for key in rates if "graph" not in key})) == base, (
+            name
+        )
         assert second.dimensions
         for key, each in second.dimensions.items():
             wider = spaces.first.dimensions[key.removeprefix("second_phase.")]
@@ -64,7 +66,7 @@ def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() 
 def test_what_the_first_search_found_is_where_the_second_begins() -> None:
     recipe = find_recipe("cub/reality-check/warped-softmax")
     spaces = spaces_of(read(recipe))
-    values = {**spaces.first.own, "loss.alpha": 14.2, "loss.temperature": 9.0, "optim.lr": 3e-6}
+    values = {**spaces.first.initial, "loss.alpha": 14.2, "loss.temperature": 9.0, "optim.lr": 3e-6}
     second = spaces.second(read(recipe, spaces.first.flags(values)))
     ranges = {key: (each.low, each.high) for key, each in second.dimensions.items() if isinstance(each, Range)}
     assert ranges["second_phase.loss.alpha"] == pytest.approx((1.42, 14.2))  # lower than in the first

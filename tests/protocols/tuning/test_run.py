@@ -9,12 +9,12 @@ from proxemic.protocols.tuning import tune
 
 
 def test_a_search_needs_a_recipe_or_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no recipe"):
+    with pytest.raises(UserError, match="--recipe is missing"):
         tune(out=tmp_path / "out")
-    with pytest.raises(ValueError, match="resume needs out"):
-        tune("glyphs", resume=True)
+    with pytest.raises(UserError, match="--resume takes everything"):
+        tune("glyphs", resume=tmp_path / "out")
     with pytest.raises(UserError, match="holds no search"):
-        tune(out=tmp_path / "out", resume=True)
+        tune(resume=tmp_path / "out")
 
 
 def test_overrides_are_values_of_the_recipe(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.protocols.tuning import study as study_module
 from proxemic.protocols.tuning.search import search
 from proxemic.protocols.tuning.spaces import Choices, Range
-from proxemic.protocols.tuning.study import BEATS, PROCESS, JournalWithHeartbeats, open_study
+from proxemic.protocols.tuning.study import BEATS, PROCESS, JournalWithHeartbeats, is_dead, open_study, process_mark
 from proxemic.protocols.tuning.trials import SLOT, FinishedTrial, Trial, TrialFailed, finished_trials
 
 DIMENSIONS = {"x": Range(0.01, 1, log=True), "kind": Choices(("flat", "steep")), "n": Range(1, 4, integer=True)}
@@ -187,6 +187,46 @@ def test_a_trial_that_two_processes_enqueue_is_made_once(tmp_path: Path) -> None
     study.enqueue_trial({})  # as Optuna has it for a process whose trial another one took from the queue
     assert [each.number for each in run(tmp_path, trials=2)] == [0, 1]
     assert [each.state.name for each in all_trials(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL"]
+
+
+def test_a_study_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """Its trials have their numbers as ours have them, but those that were retried are not Optuna's retries."""
+    begun = run(tmp_path, "begun", trials=2)
+    copies = {trial.number: trial for trial in all_trials(tmp_path, "begun")}
+    study = open_study(url(tmp_path), "s")
+    study.add_trial(copies[0])
+    study.add_trial(_changed(copies[1], "FAIL", slot=1))
+    study.add_trial(_changed(copies[1], "FAIL", surplus=True))
+    study.add_trial(_changed(copies[1], "WAITING", slot=1, continues=1))
+    made: list[int] = []
+
+    def noted(trial: Trial) -> float:
+        made.append(trial.number)
+        return height(trial)
+
+    trials = run(tmp_path, objective=noted, trials=4)
+    assert made == [1, 2, 3]
+    assert [each.number for each in trials] == [0, 1, 2, 3]
+    assert [each.parameters for each in trials[:2]] == [each.parameters for each in begun]
+
+
+def _changed(trial: optuna.trial.FrozenTrial, state: str, **attributes: Any) -> optuna.trial.FrozenTrial:
+    return optuna.trial.create_trial(
+        state=optuna.trial.TrialState[state],
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs=attributes,
+    )
+
+
+def test_where_the_system_does_not_say_when_a_process_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    host, pid, began = process_mark()
+    assert began == ""
+    trial = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={PROCESS: [host, pid, began]})
+    assert not is_dead(trial)
+    trial.set_user_attr(PROCESS, [host, 2**22 + 1, began])  # beyond the largest number of a process
+    assert is_dead(trial)
 
 
 PROGRAM = """

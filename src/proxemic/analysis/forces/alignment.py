@@ -40,8 +40,8 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
     """The forces of a loss at given places of embeddings and proxies.
 
     Args:
-        loss: With one proxy per class; its own proxies do not count.
-        scene: With proxies.
+        loss: A loss with one proxy per class; its own proxies do not count.
+        scene: A scene with proxies.
 
     Raises:
         ValueError: If there are several proxies per class, or none.
@@ -73,7 +73,7 @@ def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int,
     """Let embeddings and proxies follow their forces, with nothing between them: gradient descent without a network.
 
     Args:
-        loss: As in `training_forces`.
+        loss: A loss as in `training_forces`.
         scene: Where they start.
         steps: At least 1.
         rate: > 0; of the sum of the losses.

@@ -28,7 +28,7 @@ def plot_force_alignment(films: Mapping[str, Film], *, unit: str = "epoch") -> A
     More than three dimensions are drawn on the three principal components of the last scene.
 
     Args:
-        films: By name, the scenes and their forces by epoch.
+        films: For each name the scenes and their forces by epoch.
         unit: What the epochs are called.
 
     Source: Figure 4 of the warping paper, by its caption.

@@ -36,14 +36,14 @@ def plot_forces(
     proxies of a `WarpPotential` a circle has the radius α, and a diamond is where the minimum lies.
 
     Args:
-        embeddings: Their places.
-        labels: 0 or 1.
-        proxies: Of the classes 0 and 1.
+        embeddings: Places of the embeddings.
+        labels: Class of each, 0 or 1.
+        proxies: Proxies of the classes 0 and 1.
         f1: As in `two_class_forces`.
         f2: As in `two_class_forces`.
         temperature: As in `two_class_forces`.
-        title: Above the plot.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Raises:
         ValueError: As `two_class_forces`.
@@ -100,12 +100,6 @@ def draw_forces(
     warp: WarpPotential,
 ) -> Any:
     """A figure of `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
-
-    Args:
-        embeddings: As in `plot_forces`.
-        labels: As in `plot_forces`.
-        proxies: As in `plot_forces`.
-        warp: Of the panel to the right.
 
     >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
     >>> figure = draw_forces(proxies - 1, torch.tensor([0, 1]), proxies, WarpPotential(3.0, 0.65, 1.5))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, new_figure
 from proxemic.analysis.gap.bounds import class_minimizers
-from proxemic.analysis.gradients.fields import OWN, WRONG
+from proxemic.analysis.gradients.fields import TARGET, WRONG
 
 __all__ = ["plot_gaps", "plot_three_proxies", "three_proxies"]
 
@@ -56,7 +56,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
     figure = new_figure(9, 4)
     circle, curve = figure.subplots(1, 2, width_ratios=(1, 1.25))
     circle.plot(*places.T, color=GREY, linewidth=1, zorder=0)
-    named = [(proxies[0], OWN, "$w_1$"), (proxies[1], WRONG, "$w_2$"), (proxies[2], WRONG, "$w_3$")]
+    named = [(proxies[0], TARGET, "$w_1$"), (proxies[1], WRONG, "$w_2$"), (proxies[2], WRONG, "$w_3$")]
     for place, colour, name in [*named, (least, MINIMUM, "$x_1$")]:
         circle.plot(*place, "o", color=colour, markersize=9)
         circle.annotate(name, (1.16 * place).tolist(), color=colour, ha="center", va="center", fontsize=11)
@@ -65,7 +65,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
         f"Three proxies, and where the loss of class 1 is least (ε = {epsilon:g}, σ = {scale:g})", fontsize=10
     )
     curve.plot(turn, losses, color="#333333")
-    for place, colour, name in ((0.0, OWN, "$w_1$"), (epsilon, WRONG, "$w_2$"), (-math.pi / 2, WRONG, "$w_3$")):
+    for place, colour, name in ((0.0, TARGET, "$w_1$"), (epsilon, WRONG, "$w_2$"), (-math.pi / 2, WRONG, "$w_3$")):
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
     curve.axvline(angle, color=MINIMUM, linewidth=1.5, label=f"minimum: {angle:.4f}")
     curve.set(xlabel="angle of the embedding, radians", ylabel="softmax loss of class 1")
@@ -82,7 +82,7 @@ def plot_gaps(
     Args:
         gaps: ``‖x_c − ŵ_c‖²`` of the classes at the loss's own scale, by what they are of.
         bounds: For each of the same, numbers by the names ``gap`` and those of `GapBounds`.
-        title: Of the figure.
+        title: Title of the figure.
 
     >>> names = ("gap", "lower", "lower_sharp", "lower_printed", "upper", "upper_printed")
     >>> figure = plot_gaps({"a run": [0.1, 0.3]}, {"a run": dict.fromkeys(names, 0.1)})

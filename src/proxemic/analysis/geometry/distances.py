@@ -18,13 +18,13 @@ class ClassDistances:
     """Distances of pairs of rows of one class, and of two.
 
     Args:
-        edges: Of the bins, evenly from the smallest distance to the largest.
+        edges: Edges of the bins, evenly spaced from the smallest distance to the largest.
         within: Ordered pairs of one class in each bin.
         between: Ordered pairs of two classes in each bin.
-        within_mean: Of the distances themselves, not of the bins, as the next three.
+        within_mean: Mean of the distances themselves, not of the bins, like the next three.
         within_std: Standard deviation over the pairs.
-        between_mean: As `within_mean`.
-        between_std: As `within_std`.
+        between_mean: Mean like `within_mean`.
+        between_std: Standard deviation like `within_std`.
         anchors: Rows that were compared with all: all of them, or a sample (`Pairs`).
     """
 
@@ -57,7 +57,7 @@ class ClassDistances:
         """The same with fewer bins, for a plot.
 
         Args:
-            bins: How many, a divisor of those there are.
+            bins: Number of bins, a divisor of those there are.
 
         Raises:
             ValueError: If it does not divide them.
@@ -85,12 +85,12 @@ def class_distances(
     The pairs are walked over twice, for mean and range and then for the histograms and the deviation from the mean.
 
     Args:
-        embeddings: Finite.
-        labels: Class of each row, integers; some class has two rows, and there are two classes.
-        distance: Between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
-        bins: Of the histograms, at least 1.
-        max_pairs: As in `Pairs`.
-        seed: As in `Pairs`.
+        embeddings: Finite embeddings.
+        labels: Class of each row, as integers; some class has two rows, and there are two classes.
+        distance: Distance between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
+        bins: Number of bins of the histograms, at least 1.
+        max_pairs: Largest number of pairs, see `Pairs`.
+        seed: Seed of the sample, see `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range, or there are no pairs of one class, or of two.

@@ -22,7 +22,7 @@ class Hubness:
 
     Args:
         occurrences: N_k, of how many other rows it is among the k nearest; k in the mean.
-        k: Neighbours of each row.
+        k: Number of neighbours of each row.
     """
 
     occurrences: Int64[Tensor, "rows"]
@@ -54,9 +54,9 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     are anti-hubs.
 
     Args:
-        embeddings: Finite.
-        k: Neighbours of each row, from 1 to rows - 1.
-        distance: Between rows.
+        embeddings: Finite embeddings.
+        k: Number of neighbours of each row, from 1 to rows - 1.
+        distance: Distance between rows.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -89,11 +89,11 @@ def alignment(
     over all pairs; of more than 11,585 rows over those of a sample (`Pairs`).
 
     Args:
-        embeddings: Finite; only directions count, and a zero vector is orthogonal to all.
-        labels: Class of each row, integers; some class has two rows.
-        alpha: Exponent, above 0; 2 gives values in [0, 4].
-        max_pairs: As in `Pairs`.
-        seed: As in `Pairs`.
+        embeddings: Finite embeddings; only directions count, and a zero vector is orthogonal to all.
+        labels: Class of each row, as integers; some class has two rows.
+        alpha: Exponent above 0; 2 gives values in [0, 4].
+        max_pairs: Largest number of pairs, see `Pairs`.
+        seed: Seed of the sample, see `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range, or no class has two rows.
@@ -126,10 +126,10 @@ def uniformity(
     in many dimensions have about -2t.
 
     Args:
-        embeddings: Finite, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
-        t: Above 0.
-        max_pairs: As in `Pairs`.
-        seed: As in `Pairs`.
+        embeddings: Finite embeddings, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
+        t: Factor of the squared distance, above 0.
+        max_pairs: Largest number of pairs, see `Pairs`.
+        seed: Seed of the sample, see `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range.

@@ -27,11 +27,11 @@ class Pairs:
     compared with all rows: an anchor meets every row of its class, as it would not in a sample of both sides.
 
     Args:
-        embeddings: Finite, at least 2 rows.
-        labels: Class of each row, integers.
-        distance: Between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
-        max_pairs: At least the number of rows.
-        seed: Of the sample.
+        embeddings: Finite embeddings, at least 2 rows.
+        labels: Class of each row, as integers.
+        distance: Distance between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
+        max_pairs: Largest number of pairs, at least the number of rows.
+        seed: Seed of the sample.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.

@@ -19,12 +19,6 @@ WITHIN, BETWEEN, CHANCE = "#0072b2", "#d55e00", "#444444"
 def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins: int = 64, title: str = "") -> Any:
     """Draw both histograms, each as shares of its own pairs, with the means.
 
-    Args:
-        distances: What `class_distances` returns.
-        distance: What was measured.
-        bins: To draw, see `ClassDistances.coarser`.
-        title: Above.
-
     Raises:
         ValueError: If the bins do not divide those there are.
 
@@ -55,10 +49,6 @@ def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins:
 
 def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
     """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance.
-
-    Args:
-        hubness: What `hubness` returns.
-        title: Above.
 
     >>> from proxemic.analysis.geometry.neighbourhoods import hubness
     >>> plot_occurrences(hubness(torch.eye(4), k=2)).axes[0].get_yscale()

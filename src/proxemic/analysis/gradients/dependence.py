@@ -27,8 +27,8 @@ def score_dependence(
     Args:
         loss: Any proxy loss; it is left as it is. What it computes from embeddings beside the scores stays the same.
         labels: Class of each embedding, from 0; the classes are those up to the largest, at least two.
-        draws: Of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
-        seed: Of the draws.
+        draws: Number of draws of random scores, at least 1; below a few dozen a sharp loss may hide a dependence.
+        seed: Seed of the draws.
 
     Raises:
         ValueError: If an argument is not allowed.

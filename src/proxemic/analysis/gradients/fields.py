@@ -16,7 +16,7 @@ __all__ = ["gradient_field", "loss_values", "plot_gradient_field"]
 
 Rest = tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]]
 
-OWN, WRONG = "#0072b2", "#d55e00"
+TARGET, WRONG = "#0072b2", "#d55e00"
 
 
 def gradient_field(
@@ -78,8 +78,8 @@ def plot_gradient_field(
         label: Class of the embedding.
         radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace mind it.
         half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
-        rest: As in `gradient_field`.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        rest: Rest of the batch, as in `gradient_field`.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Returns:
         The axes; ``axes.figure.savefig(path)`` writes the plot.
@@ -178,7 +178,7 @@ def _draw_points(axes: Any, loss: ProxyLoss | PairwiseLoss, label: int, rest: Re
     for point, number, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
         place = (unit(point) if directions else point).tolist()
         away = (-17 * place[0], -17 * place[1]) if directions else (0, -15)
-        colour = OWN if number == label else WRONG
+        colour = TARGET if number == label else WRONG
         axes.plot(*place, marker=marker, color=colour, markersize=15 if marker == "*" else 10, markeredgecolor="white")
         axes.annotate(
             str(number), place, away, textcoords="offset points", color=colour, fontsize=9, weight="bold",

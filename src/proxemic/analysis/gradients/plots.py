@@ -35,13 +35,13 @@ def plot_gradients(
     broad yellow band.
 
     Args:
-        dependence: Of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
+        dependence: Dependence of ``S_(embedding, label)`` on all scores, one of `score_dependence`.
         labels: Class of each embedding.
         embedding: i of the score in question.
         label: c of the score in question.
         proxies_per_class: Several are drawn as three.
-        title: Above the plot.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     >>> labels = torch.tensor([0, 0, 1, 1])
     >>> plot_gradients(torch.ones(4, 2), labels, 0, 1, title="all").get_title()
@@ -78,7 +78,7 @@ def draw_gradients(
     """A figure of `plot_gradients`: a column a loss, above a positive score of embedding 0, below a negative.
 
     Args:
-        losses: By title, K and the `score_dependence` of a loss.
+        losses: For each title K and the `score_dependence` of a loss.
         labels: Class of each embedding, the first of them 0.
 
     >>> from proxemic.analysis import score_dependence

@@ -123,7 +123,7 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
         loss: Any proxy loss, with the arguments that are in question; it is left as it is.
         samples: Samples to draw scores for, at least 1, in batches of 24 (fewer for a loss of fewer than 16 classes);
             a few hundred are needed to meet every dependence of a sharp loss or of a distant warp.
-        seed: Of the draws, 0 to 2⁶³ − 1. The answers do not depend on it, the measurements slightly.
+        seed: Seed of the draws, 0 to 2⁶³ − 1. The answers do not depend on it, the measurements slightly.
 
     Raises:
         ValueError: If an argument is not allowed, or a gradient is not finite.
@@ -152,7 +152,7 @@ def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> 
 
     Args:
         proxies_per_class: K ≥ 1 of all; ``None`` takes each loss's default.
-        seed: Of what the losses draw at first, 0 to 2⁶³ − 1.
+        seed: Seed of what the losses draw at first, 0 to 2⁶³ − 1.
 
     Raises:
         ValueError: If an argument is not allowed.

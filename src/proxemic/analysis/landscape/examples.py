@@ -26,8 +26,8 @@ def polygon(corners: int, side: float) -> Float[Tensor, "corners 2"]:
     """Proxies at the corners of a regular polygon, the first at (0, 0) and the others to its right; two are a line.
 
     Args:
-        corners: At least 2.
-        side: Between neighbours.
+        corners: Number of corners, at least 2.
+        side: Distance between neighbours.
 
     >>> polygon(2, 4.0).tolist()
     [[0.0, 0.0], [4.0, 0.0]]

@@ -25,7 +25,7 @@ class Minimum:
     Args:
         place: Its two coordinates.
         value: The loss there.
-        distance: From the own proxy.
+        distance: Distance from the own proxy.
         off_line: Distance from the line through the own proxy and the only other; ``None``: there are several others.
         runs_away: The loss still falls at the border of the largest window: the minimum is at infinity, and the place
             only where the search ended.
@@ -54,9 +54,9 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     less than k2.
 
     Args:
-        landscape: Of places in two dimensions.
-        radius: Of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α where
-            that is larger.
+        landscape: A landscape in two dimensions.
+        radius: Radius of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α
+            where that is larger.
 
     Raises:
         ValueError: If an argument is not allowed.

@@ -25,11 +25,6 @@ def landscape_grid(
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
     """The loss on a square grid around the own proxy: the x, the y, and the values, one row a y.
 
-    Args:
-        landscape: Of places in two dimensions.
-        half_width: Of the square.
-        points: Along a side.
-
     >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
     >>> x.tolist(), values[1, 2]
     ([-2.0, 0.0, 2.0], tensor(0.6931, dtype=torch.float64))
@@ -51,11 +46,11 @@ def plot_landscape(
     shows the way; around the own proxy of a `WarpPotential` a dashed circle has the radius α.
 
     Args:
-        landscape: Of places in two dimensions.
-        half_width: Of the square around the own proxy.
-        minimum: As `find_minimum` found it.
-        title: Above the plot.
-        axes: Matplotlib's axes to draw on; ``None``: of a new figure.
+        landscape: A landscape in two dimensions.
+        half_width: Half the width of the square around the own proxy.
+        minimum: The minimum that `find_minimum` returns.
+        title: Title of the plot.
+        axes: Matplotlib axes to draw on; None makes a new figure.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -96,12 +91,6 @@ def draw_landscapes(
     landscapes: Mapping[str, Landscape], minima: Mapping[str, Minimum], half_width: float, *, columns: int = 2
 ) -> Any:
     """A figure of several landscapes by their titles, beside each other, with one legend.
-
-    Args:
-        landscapes: At least one.
-        minima: Of the same titles.
-        half_width: Of the squares.
-        columns: Panels in a row.
 
     >>> from proxemic.analysis import find_minimum
     >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))

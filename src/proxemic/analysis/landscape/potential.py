@@ -142,7 +142,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     `WarpPotential`.
 
     Args:
-        loss: With one proxy per class; it is left as it is.
+        loss: A loss with one proxy per class; it is left as it is.
         label: The class, in [0, num_classes).
 
     Raises:
@@ -193,7 +193,7 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     is of two classes, whose push is always 1.
 
     Args:
-        loss: With one proxy per class; it is left as it is.
+        loss: A loss with one proxy per class; it is left as it is.
 
     Raises:
         ValueError: If there are several proxies per class.

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend
 from proxemic.analysis.map.thumbnails import draw_thumbnails
 from proxemic.extras import optional_dependency
 
@@ -39,12 +40,12 @@ def plot_map(
     Args:
         points: Places of the embeddings, at least one.
         labels: Class of each point, from 0 to the number of names - 1.
-        class_names: Of the classes; long ones are cut.
+        class_names: Names of the classes; long ones are cut.
         proxies: Places of proxies, drawn as stars of the class's colour with its shape inside.
         proxy_labels: Class of each, or -1 for one of a class that is not drawn, whose star is grey.
-        thumbnails: From the number of a point to its PIL image; drawn where they hide nothing.
-        axis_names: With units; None draws no scale, where places mean nothing.
-        title: Above the map.
+        thumbnails: Function from the number of a point to its PIL image; drawn where they hide nothing.
+        axis_names: Names of the axes, with units; None draws no scale, where places mean nothing.
+        title: Title of the map.
 
     Raises:
         ValueError: If the arguments do not fit together.
@@ -115,12 +116,10 @@ def _draw_legend(axes: Any, labels: Tensor, class_names: Sequence[str], star_lab
                                   markeredgecolor=edge))  # fmt: skip
     title = None if named else f"{len(present)} classes:\ncolours and shapes repeat"
     if handles or title:
-        legend = axes.legend(
-            handles=handles, title=title, title_fontsize=8, fontsize=8, frameon=False, loc="upper left",
-            bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, alignment="left",
+        add_legend(
+            axes, handles=handles, title=title, title_fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0),
+            borderaxespad=0.0, alignment="left",
         )  # fmt: skip
-        for text in legend.get_texts():
-            text.set_parse_math(False)
 
 
 def _style(label: int) -> dict[str, Any]:

@@ -20,10 +20,10 @@ class PrincipalComponents:
     """The directions in which embeddings vary most.
 
     Args:
-        mean: Of the embeddings.
-        directions: Orthonormal, the one of the most variance first; the coordinate of each that is the largest in
-            magnitude is positive.
-        shares: Of the variance, along each direction, in [0, 1]; 0 where all embeddings are the same.
+        mean: Mean of the embeddings.
+        directions: Orthonormal directions, the one of the most variance first; the coordinate of each that is the
+            largest in magnitude is positive.
+        shares: Share of the variance along each direction, in [0, 1]; 0 where all embeddings are the same.
     """
 
     mean: Float64[Tensor, "dim"]
@@ -43,8 +43,8 @@ def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> P
     \text{share}_j = \lambda_j / \textstyle\sum_i \lambda_i$$
 
     Args:
-        embeddings: Finite, at least 2 rows.
-        k: Directions, from 1 to dim.
+        embeddings: Finite embeddings, at least 2 rows.
+        k: Number of directions, from 1 to dim.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -76,8 +76,9 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
     together, embeddings and proxies, is given together. On one core 1,000 rows take ten seconds, 5,000 a minute.
 
     Args:
-        embeddings: Finite, at least 4 rows; unit rows where directions count, as the distances are Euclidean.
-        perplexity: Above 0, about how many neighbours a row has; with few rows at most (rows - 1)/3.
+        embeddings: Finite embeddings, at least 4 rows; unit rows where directions count, as the distances are
+            Euclidean.
+        perplexity: Perplexity above 0, about how many neighbours a row has; with few rows at most (rows - 1)/3.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.

@@ -28,12 +28,12 @@ def place_thumbnails(
     """Squares beside points, greedily: each within the frame, over no point, and over no other square.
 
     Args:
-        points: In the square from (0, 0) to (frame, frame).
+        points: Places in the square from (0, 0) to (frame, frame).
         order: Which points are to have a square, the first first.
-        side: Of a square.
+        side: Side of a square.
         frame: Side of the map.
         avoid: What else is not to be hidden.
-        most: Squares.
+        most: Largest number of squares.
 
     Returns:
         The centre of the square of each point that has one.
@@ -83,14 +83,14 @@ def draw_thumbnails(
     """Draw images beside points, framed and tied to them in their colours; every class's first before any second.
 
     Args:
-        axes: Matplotlib's, square.
+        axes: Square Matplotlib axes.
         points: Places in the units of the axes, as are `avoid` and `corner`.
         labels: Class of each point.
-        colours: Of each point.
-        thumbnails: From the number of a point to its PIL image.
+        colours: Colour of each point.
+        thumbnails: Function from the number of a point to its PIL image.
         avoid: What is not to be hidden besides the points.
         corner: The lower left one of the axes.
-        side: Of the axes, in inches.
+        side: Side of the axes, in inches.
         scale: How long an inch is.
     """
     with optional_dependency("train"):

@@ -34,12 +34,12 @@ class Statement:
     """An inequality over many cases.
 
     Args:
-        name: As the paper calls it.
+        name: The paper's name of the statement.
         claim: What is on its left, ``≤`` or ``≥``, what is on its right.
         observed: Left side of the case that is nearest to breaking it, or breaks it the most.
         bound: Right side of that case.
-        holds: In how many cases.
-        cases: Of how many.
+        holds: Number of cases in which it holds.
+        cases: Number of all cases.
     """
 
     name: str
@@ -63,8 +63,8 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
     """Check the propositions, lemmas and theorems of the mean-proxy and the warping paper on random cases.
 
     Args:
-        draws: Sets of proxies, at least 1.
-        seed: Of the cases.
+        draws: Number of sets of proxies, at least 1.
+        seed: Seed of the cases.
 
     Returns:
         The statements as printed; where one does not hold, or its proof gives more, that follows.
@@ -114,7 +114,7 @@ def pair_bounds(
         embeddings: Only their directions count.
         labels: Classes, rows of the proxies; at least one has two images, and there are two classes.
         proxies: Only their directions count.
-        seed: Of the triplets.
+        seed: Seed of the triplets.
 
     Raises:
         ValueError: If no class has two images, or there is one class alone.

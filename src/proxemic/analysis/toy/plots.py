@@ -19,7 +19,7 @@ def plot_scenes(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> Any:
     """Draw scenes side by side: a dot an embedding, a star per proxy, a colour per class.
 
     Args:
-        scenes: By their titles; each of two or three dimensions.
+        scenes: Scenes by their titles, each of two or three dimensions.
         class_names: For the legend; above ten colours repeat, and there is none.
 
     Source: Figure 10 of the warping paper.
@@ -41,9 +41,9 @@ def animate_scenes(
     """Write an animated GIF of scenes over the epochs, side by side, in frames that do not move.
 
     Args:
-        films: By title, the scene of each epoch; the epochs that all have are shown.
+        films: For each title the scene of each epoch; the epochs that all have are shown.
         class_names: For the legend.
-        path: Of the GIF.
+        path: Path of the GIF.
         frames_per_second: At least 1; the last frame stays for two seconds.
 
     Raises:

@@ -14,9 +14,9 @@ class Scene:
     """Embeddings and proxies, in two or three dimensions.
 
     Args:
-        embeddings: One an image.
+        embeddings: One embedding per image.
         labels: Their classes.
-        proxies: Of the classes; None for losses without.
+        proxies: Proxies of the classes; None for losses without.
     """
 
     embeddings: Float[Tensor, "images dim"]

@@ -19,10 +19,10 @@ def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, netwo
     """Draw images of a few classes, and the embeddings of all before and after the training, a colour per class.
 
     Args:
-        images: Those that were embedded.
-        before: In two or three dimensions.
-        after: The same images.
-        network: Its name, above the arrow from images to embeddings.
+        images: Images that were embedded.
+        before: Scene before the training, in two or three dimensions.
+        after: The same images after it.
+        network: Name of the network, above the arrow from images to embeddings.
 
     Source: Figure 2.1 of the mean-proxy paper, by its caption and section 2.1: embeddings of one class come closer,
         those of different classes go apart.

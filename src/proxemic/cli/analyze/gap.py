@@ -2,10 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from proxemic.analyze import Analysis
+from typing import Any
 
 __all__ = ["add_parser", "analyze"]
 
@@ -33,7 +30,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     return parser
 
 
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
     """Call the function with what the flags say."""
     from proxemic.analyze import gap
 

@@ -3,10 +3,7 @@
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from proxemic.analyze import Analysis
+from typing import Any
 
 __all__ = ["add_parser", "analyze"]
 
@@ -41,10 +38,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     return parser
 
 
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
+def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
     """Call the function with what the flags say."""
     from proxemic.analyze import sweep
     from proxemic.cli.compare import read_seeds
+    from proxemic.recipes.flags import read_flags
 
     return sweep(
         arguments.recipe,
@@ -53,7 +51,7 @@ def analyze(arguments: argparse.Namespace, flags: list[str]) -> "Analysis":
         grid=arguments.grid,
         seeds=None if arguments.seeds is None else read_seeds(arguments.seeds),
         metric=arguments.metric,
-        flags=flags,
+        overrides=read_flags(flags),
         workers=arguments.workers,
         report=partial(print, flush=True),  # hours pass between two lines
     )

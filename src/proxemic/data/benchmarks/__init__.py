@@ -4,7 +4,7 @@ Each is a `Benchmark`. `list_benchmarks`, `prepare` (fetch, verify, unpack and c
 command `proxemic datasets` does.
 """
 
-from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.cars import Cars196
 from proxemic.data.benchmarks.catalogue import (
     BENCHMARKS,
@@ -14,7 +14,6 @@ from proxemic.data.benchmarks.catalogue import (
     list_benchmarks,
 )
 from proxemic.data.benchmarks.cub import CUB200
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import Omniglot

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from torchvision.datasets.utils import check_integrity
 
 from proxemic.data.benchmarks.annotations import Listed, official_sets
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.extras import optional_dependency
 
 _ANNOTATIONS = OriginalFile("cars_annos.mat", md5="b407c6086d669747186bd1d764ff9dbc")
@@ -59,15 +58,11 @@ class Cars196(Benchmark):
 
     def read(self) -> Official:
         images = self.find("car_ims", "devkit", "stanford_cars/car_ims", "stanford_cars/devkit")
-        return self._read_pooled(images.parent) if images.name == "car_ims" else self._read_parts(images.parent)
-
-    def _read_pooled(self, folder: Path) -> Official:
-        listing = folder / "cars_annos.mat"
-        # car_ims/000001.jpg
-        pairs = list(_pairs(listing, "relative_im_path"))
-        return self._official(folder, pairs, listing, listing)
-
-    def _read_parts(self, folder: Path) -> Official:
+        folder = images.parent
+        if images.name == "car_ims":
+            listing = folder / "cars_annos.mat"
+            # car_ims/000001.jpg
+            return self._official(folder, list(_pairs(listing, "relative_im_path")), listing, listing)
         listing = next((place for place in folder.glob(f"*/{_TEST_LABELS.name}")), folder / _TEST_LABELS.name)
         pairs = []
         for part, annotations in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", listing)):

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts
 from proxemic.data.benchmarks.cars import Cars196
 from proxemic.data.benchmarks.cub import CUB200
-from proxemic.data.benchmarks.facts import Facts
 from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import OmniglotFull, OmniglotSmall

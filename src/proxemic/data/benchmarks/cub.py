@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 
 @dataclass(frozen=True)

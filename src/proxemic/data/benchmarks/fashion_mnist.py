@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torchvision.datasets.utils import check_integrity
 
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels.base import ArrayPixels
 from proxemic.data.splits import check_fraction

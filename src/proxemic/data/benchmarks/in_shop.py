@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 _HEADER = "image_name item_id evaluation_status"
 _STATUSES = ("train", "query", "gallery")
@@ -13,9 +12,9 @@ _STATUSES = ("train", "query", "gallery")
 
 @dataclass(frozen=True)
 class InShop(Benchmark):
-    """52,712 photographs of 7,982 items of clothing; test images either ask or answer, as the authors chose.
+    """52,712 photographs of 7,982 items of clothing; test images are either queries or in the gallery.
 
-    Training images have no such role, and neither have those held out of them for validation: all ask and answer.
+    Training images have no such role, and neither have those held out of them for validation: all are both.
 
     Args:
         root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`

@@ -11,9 +11,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from PIL import Image
 
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.downloads import download
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import ArrayPixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe

@@ -6,9 +6,8 @@ from urllib.parse import urlsplit
 from torchvision.datasets.utils import check_integrity
 
 from proxemic.data.benchmarks.archives import unpack
-from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Official, OriginalFile
 from proxemic.data.benchmarks.downloads import download
-from proxemic.data.benchmarks.facts import OriginalFile
 
 
 def prepare(source: Benchmark, url: str | None = None) -> Official:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from proxemic.data.benchmarks.annotations import Listed, check_unique, official_sets, read_fields, whole_number
-from proxemic.data.benchmarks.benchmark import Benchmark, Official
-from proxemic.data.benchmarks.facts import Facts, OriginalFile
+from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 
 _HEADER = "image_id class_id super_class_id path"
 _MOST_STRAYS = 0.01  # an item listed anew may be one class under two numbers; a shuffled file has nearly all astray

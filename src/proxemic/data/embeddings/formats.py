@@ -1,7 +1,6 @@
 """How embeddings lie in .safetensors and Parquet files."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from proxemic.data.embeddings.labels import RowLabels, gather_notes, number_labels
+from proxemic.data.embeddings.labels import RowLabels, number_labels, read_row_table
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.tables import NOTE_COLUMNS, read_notes
+from proxemic.data.tables import NOTE_COLUMNS
 from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
@@ -38,7 +37,11 @@ def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows:
         part = parts.get(name)
         if part is not None:
             # Copies: safetensors refuses tensors that share memory, as flags from one table do.
-            tensors[name] = part.cpu().clone().contiguous() if isinstance(part, Tensor) else _to_bytes(part)
+            tensors[name] = (
+                part.cpu().clone().contiguous()
+                if isinstance(part, Tensor)
+                else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
+            )
     try:
         safetensors.torch.save_file(tensors, path)
     except SafetensorError as error:
@@ -84,10 +87,6 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         return embeddings, RowLabels(**parts)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _to_bytes(content: Sequence[str]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(content), "ascii"), dtype=torch.uint8)
 
 
 def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
@@ -146,7 +145,7 @@ def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is no sound Parquet file ({why}): write it anew.") from error
     numbers = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
-    return numbers, gather_notes(path, read_notes(path))
+    return numbers, read_row_table(path)
 
 
 def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float32[np.ndarray, "rows dim"]:

@@ -92,7 +92,7 @@ def _check(content: bytes) -> None:
             if number == _MAX_INSTRUCTIONS:
                 raise Refused(f"it has more than {_MAX_INSTRUCTIONS:,} instructions")
             # The unpickler makes room for all numbers up to the one that something is kept under.
-            if opcode.name not in _INSTRUCTIONS or (opcode.name == "LONG_BINPUT" and argument > number):
+            if opcode.name not in _INSTRUCTIONS or (opcode.name == "LONG_BINPUT" and (argument or 0) > number):
                 asked = "" if argument is None else f" {str(argument)[:60]!r}"
                 raise Refused(f"at byte {place} it has the pickle instruction {opcode.name}{asked}")
 

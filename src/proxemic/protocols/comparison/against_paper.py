@@ -22,11 +22,11 @@ def against_paper(comparison: Comparison) -> str:
 
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
         entry = entries[title]
-        found = results[entry]
+        by_seed = results[entry]
         yield from tables_beside(
             rows,
-            lambda row, figure: (figure.metric, _ours(found, row, figure)),
-            lambda _: (entry.recipe, len(found)),
+            lambda row, figure: (figure.metric, _ours(by_seed, row, figure)),
+            lambda _: (entry.recipe, len(by_seed)),
         )
         absent = {figure.metric for row in rows for figure in row.figures if not _is_computed(figure, entry)}
         if absent:
@@ -45,8 +45,8 @@ def _ours(results: Mapping[int, Result], row: PaperRow, figure: PublishedFigure)
     is_distance = figure.metric == "average_distance_to_proxy"
     after, before = ("measured", "measured_before") if is_distance else ("test", "untrained")
     split = before if row.named.untrained else after
-    found = mean(results, figure.metric, split) or mean(results, SAME.get(figure.metric, ""), split)
-    return format_estimate(found, 1 if is_distance else 100) + (f" (n = {found.n})" if found else "")
+    estimate = mean(results, figure.metric, split) or mean(results, SAME.get(figure.metric, ""), split)
+    return format_estimate(estimate, 1 if is_distance else 100) + (f" (n = {estimate.n})" if estimate else "")
 
 
 def _is_computed(figure: PublishedFigure, entry: Entry) -> bool:

@@ -101,10 +101,10 @@ def _matches(name: str, pattern: str) -> bool:
 def _names(word: str) -> Iterator[str]:
     names = list_recipes()
     if re.search(r"[*?]", word) and not Path(word).is_file():
-        found = [name for name in names if _matches(name, word)]
-        if not found:
+        matching = [name for name in names if _matches(name, word)]
+        if not matching:
             raise UserError(f"No recipe is called {word!r}: see the names with proxemic recipes list.")
-        yield from found
+        yield from matching
     else:
         path = find_recipe(word)
         yield word if word in names else str(path.resolve())

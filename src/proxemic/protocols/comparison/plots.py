@@ -1,4 +1,4 @@
-"""Pictures of a comparison: every recipe's mean with its interval and seeds, and the training curves."""
+"""Plots of a comparison: every recipe's mean with its interval and seeds, and the training curves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def draw_points(comparison: Comparison) -> None:
-    """Write ``points.png`` and ``.svg``: a row a data set, a column a metric, in each a line a recipe.
+    """Write ``points.png`` and ``.svg``: one row per data set, one column per metric, one line per recipe.
 
     The point is the mean, the bar its 95% interval, the faint dots are seeds. Nothing is drawn where nothing is
     finished.
@@ -47,8 +47,8 @@ def draw_points(comparison: Comparison) -> None:
 
 def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mapping[int, Result]], metric: str) -> None:
     for place, entry in enumerate(entries):
-        found = mean(results[entry], metric)
-        if found is None:
+        estimate = mean(results[entry], metric)
+        if estimate is None:
             where = axes.get_yaxis_transform()
             axes.text(0.02, place, "not measured", transform=where, va="center", fontsize=7, color="#888888")
             continue
@@ -59,9 +59,9 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
         axes.plot(
             values, [place + 0.25] * len(values), ".", color="#4477aa", alpha=0.4, markersize=6, markeredgewidth=0
         )
-        width = 100 * (found.half_width or 0.0)
+        width = 100 * (estimate.half_width or 0.0)
         axes.errorbar(
-            100 * found.mean, place, xerr=width, fmt="o", color="#224466", markersize=4, capsize=2.5, linewidth=1.2
+            100 * estimate.mean, place, xerr=width, fmt="o", color="#224466", markersize=4, capsize=2.5, linewidth=1.2
         )
     axes.set_ylim(len(entries) - 0.4, -0.6)  # the first on top, as in the table
     axes.set_yticks(range(len(entries)), [""] * len(entries))
@@ -73,10 +73,10 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
 
 
 def draw_curves(comparison: Comparison) -> None:
-    """Write ``curves.png``: of each data set the metric that chose the epoch against the epoch, a colour a recipe.
+    """Write ``curves.png``: per data set the metric that chose the epoch against the epoch, one colour per recipe.
 
-    The line is the mean over the finished seeds, the band its 95% interval. Recipes that judge nothing on the way have
-    no line.
+    The line is the mean over the finished seeds, the band its 95% interval. Recipes that evaluate nothing during
+    training have no line.
     """
     datasets = comparison.datasets()
     most = max(map(len, datasets.values()))
@@ -117,12 +117,12 @@ def _curve(axes: Axes, comparison: Comparison, entry: Entry, place: int) -> None
     if not values:
         return
     epochs = sorted(values)
-    found = [t_interval(values[epoch]) for epoch in epochs]
+    estimates = [t_interval(values[epoch]) for epoch in epochs]
     colour, dash = colormaps["tab10"](place % 10), DASHES[place // 10 % len(DASHES)]
     label = f"{entry.label}{MARKS[entry.selected_on]}"
     marker = "." if len(epochs) == 1 else None
-    axes.plot(epochs, [each.mean for each in found], dash, color=colour, linewidth=1.3, marker=marker, label=label)
-    low, high = ([each.mean + sign * (each.half_width or 0.0) for each in found] for sign in (-1, 1))
+    axes.plot(epochs, [each.mean for each in estimates], dash, color=colour, linewidth=1.3, marker=marker, label=label)
+    low, high = ([each.mean + sign * (each.half_width or 0.0) for each in estimates] for sign in (-1, 1))
     axes.fill_between(epochs, low, high, color=colour, alpha=0.13, linewidth=0)
 
 

@@ -28,10 +28,10 @@ DEFAULT_SEEDS = (0, 1, 2, 3, 4)
 def compare(
     recipes: Sequence[str | Path] = (),
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Mapping[str, object] | None = None,
-    resume: Path | None = None,
+    resume: str | Path | None = None,
     workers: int = 1,
     baseline: str | None = None,
     metrics: Sequence[str] = (),
@@ -70,9 +70,9 @@ def compare(
                 "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
                 f"give all of them with --out {resume} to add some."
             )
-        comparison = _with_view(Comparison.read(resume), baseline, metrics)
+        comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
     else:
-        out = out or new_directory("compare")
+        out = Path(out) if out else new_directory("compare")
         names = [str(recipe) for recipe in recipes]
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
     if dry_run:

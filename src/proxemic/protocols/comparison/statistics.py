@@ -61,14 +61,14 @@ def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against
     units = [statistics.stdev(unit) if len(unit) > 1 else 0.0 for _, unit in pairs]
     ratio = None
     if metric != against and all(deviations) and all(units):
-        found = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
-        assert found.half_width is not None
-        low, high = found.mean - found.half_width, found.mean + found.half_width
-        ratio = (math.exp(found.mean), math.exp(low), math.exp(high))
+        log_ratio = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
+        assert log_ratio.half_width is not None
+        low, high = log_ratio.mean - log_ratio.half_width, log_ratio.mean + log_ratio.half_width
+        ratio = (math.exp(log_ratio.mean), math.exp(low), math.exp(high))
     over_recipes = statistics.stdev(statistics.fmean(values) for values, _ in pairs)
     return SeedVariation(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
 
 
 def _values(results: Mapping[int, Result], metric: str, split: str) -> dict[int, float]:
-    found = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
+    return {seed: value for seed, value in values.items() if value is not None}

@@ -97,7 +97,7 @@ def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
     """Make a sweep of each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
 
     Args:
-        texts: As `Axis.parse` takes them.
+        texts: Texts as `Axis.parse` takes them.
         grid: Every value of the first with every value of the second.
 
     Raises:
@@ -123,10 +123,10 @@ def plan_sweep(
     Args:
         recipe: A recipe's name, or a YAML file.
         sweeps: Each by itself, other values left as the recipe has them.
-        seeds: Of each point; None is 0 to 4, or those that ``out`` has.
+        seeds: Seeds of each point; None takes 0 to 4, or those that ``out`` has.
         out: The directory, new or of the same sweep, to go on with.
         flags: What overrides the recipe besides.
-        metric: To be shown.
+        metric: Metric to show.
 
     Returns:
         The comparison in ``out/comparison``, and of each sweep the names of its points' recipes in it.
@@ -187,9 +187,9 @@ def run_sweep(
     """Train what is not finished yet, and return the results of each point by seed.
 
     Args:
-        comparison: As `plan_sweep` returns it.
-        names: As `plan_sweep` returns them.
-        workers: Processes that train.
+        comparison: The comparison that `plan_sweep` returns.
+        names: The names that `plan_sweep` returns.
+        workers: Number of processes that train.
         report: Is given lines on the way.
 
     Raises:

@@ -26,7 +26,7 @@ def write_tables(comparison: Comparison) -> None:
         ("results.csv", RESULTS, _result_rows(results)),
         ("summary.csv", SUMMARY, _summary_rows(results)),
         ("differences.csv", DIFFERENCES, _difference_rows(comparison, results)),
-        ("spread.csv", SPREAD, _spread_rows(comparison, results)),
+        ("spread.csv", SPREAD, _variation_rows(comparison, results)),
     ):
         write_csv(comparison.path / name, header, rows)
     write_text(comparison.path / "table.md", markdown(comparison, results))
@@ -52,9 +52,9 @@ def _summary_rows(results: _Results) -> Iterator[tuple[object, ...]]:
     for entry, seeds in results.items():
         about = (entry.title, entry.dataset, entry.loss, entry.selected_on)
         for split, metric in _measured(seeds.values()):
-            found = mean(seeds, metric, split)
-            assert found is not None
-            yield (*about, split, metric, found.mean, found.half_width, found.n)
+            estimate = mean(seeds, metric, split)
+            assert estimate is not None
+            yield (*about, split, metric, estimate.mean, estimate.half_width, estimate.n)
 
 
 def _difference_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
@@ -62,22 +62,22 @@ def _difference_rows(comparison: Comparison, results: _Results) -> Iterator[tupl
         baseline = comparison.baseline_of(entries)
         for entry in entries:
             for split, metric in _measured(results[entry].values()):
-                found = difference(results[entry], results[baseline], metric) if split == "test" else None
-                if entry != baseline and found is not None:
-                    excludes = {True: "yes", False: "no", None: None}[found.excludes_zero]
-                    row = (dataset, entry.title, baseline.title, metric, found.mean, found.half_width, found.n)
+                estimate = difference(results[entry], results[baseline], metric) if split == "test" else None
+                if entry != baseline and estimate is not None:
+                    excludes = {True: "yes", False: "no", None: None}[estimate.excludes_zero]
+                    row = (dataset, entry.title, baseline.title, metric, estimate.mean, estimate.half_width, estimate.n)
                     yield (*row, excludes)
 
 
-def _spread_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
+def _variation_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
     for dataset, entries in comparison.datasets().items():
         first = comparison.shown_metrics(entries)[0]
-        own = [results[entry] for entry in entries]
-        for split, metric in _measured(result for seeds in own for result in seeds.values()):
-            found = seed_variation(own, metric, first) if split == "test" else None
-            if found is not None:
-                ratio = found.ratio or (None, None, None)
-                yield (dataset, metric, found.seeds, found.recipes, first, *ratio, found.n)
+        by_seed = [results[entry] for entry in entries]
+        for split, metric in _measured(result for seeds in by_seed for result in seeds.values()):
+            variation = seed_variation(by_seed, metric, first) if split == "test" else None
+            if variation is not None:
+                ratio = variation.ratio or (None, None, None)
+                yield (dataset, metric, variation.seeds, variation.recipes, first, *ratio, variation.n)
 
 
 def _measured(results: Iterable[Result]) -> list[tuple[str, str]]:
@@ -137,7 +137,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
             "give quite other values, and other differences."
         )
     yield from _differences(comparison, entries, results)
-    yield from _spread(entries, results, metrics)
+    yield from _variations(entries, results, metrics)
 
 
 def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
@@ -145,43 +145,39 @@ def _differences(comparison: Comparison, entries: Sequence[Entry], results: _Res
     others = [entry for entry in entries if entry != baseline]
     if not others:
         return
-    differences = {
-        (entry, metric): difference(results[entry], results[baseline], metric) for entry in others for metric in metrics
-    }
     rows = []
     for entry in others:
-        found = [differences[entry, metric] for metric in metrics]
-        rows.append([_name(entry), *map(_difference, found), str(max([0, *(each.n for each in found if each)]))])
+        estimates = [difference(results[entry], results[baseline], metric) for metric in metrics]
+        pairs = max([0, *(estimate.n for estimate in estimates if estimate)])
+        rows.append([_name(entry), *map(_difference, estimates), str(pairs)])
     yield f"Difference from {_name(baseline)}, paired by seed; * where the 95% interval, each by itself, excludes 0:"
     yield Table(["recipe", *metrics, "pairs"], rows).text("markdown")
 
 
-def _spread(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
-    found = {metric: seed_variation([results[entry] for entry in entries], metric, metrics[0]) for metric in metrics}
+def _variations(entries: Sequence[Entry], results: _Results, metrics: Sequence[str]) -> Iterator[str]:
+    by_recipe = [results[entry] for entry in entries]
+    variations = {metric: seed_variation(by_recipe, metric, metrics[0]) for metric in metrics}
     rows = [
         [
             metric,
-            f"{100 * each.seeds:.2f}",
-            f"{100 * each.recipes:.2f}",
-            f"{each.separability:.1f}",
-            "{:.2f} ({:.2f} to {:.2f})".format(*each.ratio) if each.ratio else MISSING,
+            f"{100 * variation.seeds:.2f}",
+            f"{100 * variation.recipes:.2f}",
+            f"{variation.separability:.1f}",
+            "{:.2f} ({:.2f} to {:.2f})".format(*variation.ratio) if variation.ratio else MISSING,
         ]
-        for metric, each in found.items()
-        if each is not None
+        for metric, variation in variations.items()
+        if variation is not None
     ]
     if rows:
         yield "Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:"
-        yield Table(
-            ["metric", "over seeds", "of recipes' means", "recipes / seeds", f"over seeds, to {metrics[0]}'s"],
-            rows,
-            align="lrrrr",
-        ).text("markdown")
+        ratio = f"over seeds, to {metrics[0]}'s"
+        yield Table(["metric", "over seeds", "of recipes' means", "recipes / seeds", ratio], rows).text("markdown")
 
 
 def _best(entries: Sequence[Entry], mean_of: Callable[[Entry], Estimate | None]) -> list[Entry]:
     """Those with the highest mean; what was chosen on the test classes does not compete with what was not."""
     fair = [entry for entry in entries if entry.selected_on != "test" and mean_of(entry)] or entries
-    values = {entry: found.mean for entry in fair if (found := mean_of(entry)) is not None}
+    values = {entry: estimate.mean for entry in fair if (estimate := mean_of(entry)) is not None}
     return [entry for entry, value in values.items() if value == max(values.values())]
 
 
@@ -192,11 +188,11 @@ def _seeds(comparison: Comparison, entry: Entry) -> str:
     return f"{text}, {failed} failed" if failed else text
 
 
-def _difference(found: Estimate | None) -> str:
-    if found is None:
+def _difference(estimate: Estimate | None) -> str:
+    if estimate is None:
         return MISSING
-    sign = "+" if found.mean > 0 else ""
-    return f"{sign}{format_estimate(found)}{' *' if found.excludes_zero else ''}"
+    sign = "+" if estimate.mean > 0 else ""
+    return f"{sign}{format_estimate(estimate)}{' *' if estimate.excludes_zero else ''}"
 
 
 def _name(entry: Entry) -> str:

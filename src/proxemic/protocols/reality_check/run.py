@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -18,7 +18,8 @@ from proxemic.protocols.reality_check.search import drop_trials, find_best
 from proxemic.protocols.reality_check.spaces import CheckSpaces
 from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows, write_results
 from proxemic.protocols.runs.jobs import Workers, going_on_with
-from proxemic.protocols.tuning.spaces import as_flags, load_space
+from proxemic.protocols.runs.overrides import as_flags
+from proxemic.protocols.tuning.spaces import load_space
 from proxemic.recipes.flags import read_flags
 
 with optional_dependency("train"):
@@ -100,7 +101,7 @@ class RealityCheckResult:
 
 
 def reality_check(
-    recipes: Sequence[str] = (),
+    recipes: Sequence[str | Path] = (),
     *,
     out: str | Path | None = None,
     overrides: Mapping[str, object] | None = None,
@@ -112,8 +113,8 @@ def reality_check(
     seed: int = 0,
     spaces: Sequence[str] = (),
     workers: int = 1,
-    resume: bool = False,
-    against_paper: bool = False,
+    resume: str | Path | None = None,
+    against: Literal["paper"] | None = None,
     report: Callable[[str], object] | None = None,
 ) -> RealityCheckResult:
     """Tune each loss, then judge it, or go on with what was begun in ``out``.
@@ -132,8 +133,8 @@ def reality_check(
         spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; none takes
             those of the losses.
         workers: Training processes at a time.
-        resume: Go on with the check in ``out``, with the settings that it has.
-        against_paper: Also compare with what the papers print, in ``against-paper.md``.
+        resume: Go on with the check in this directory, with the settings that it has.
+        against: Also compare with what the papers print, in ``against-paper.md``.
         report: Is called with lines of progress; None logs them.
 
     Raises:
@@ -141,19 +142,22 @@ def reality_check(
         UserError: If the directory holds something else, a recipe is refused, or a training fails.
         ValueError: If a number is out of range, or a recipe is named twice.
     """
-    if resume:
-        if out is None or recipes:
-            raise ValueError("resume needs out, the directory of a reality check, and takes the recipes from there.")
-        check = RealityCheck.read(Path(out))
+    if resume is not None:
+        if recipes or out is not None or overrides:
+            raise UserError(
+                "--resume takes everything but --workers and --against from the check that it goes on with."
+            )
+        out = Path(resume)
+        check = RealityCheck.read(out)
     else:
-        patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in recipes]
+        patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in map(str, recipes)]
         names = tuple(name for matches in patterns for name in matches)
         flags, known = as_flags(overrides or {}), tuple(spaces)
         check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed, known)
-    out = new_directory("reality-check") if out is None else Path(out)
+        out = new_directory("reality-check") if out is None else Path(out)
     results = _check(check, out, workers, report or logging.getLogger("proxemic").info)
     text = None
-    if against_paper:
+    if against is not None:
         from proxemic.protocols.reality_check.against_paper import reality_against_paper
 
         text = reality_against_paper(check, out, results)
@@ -191,7 +195,7 @@ def _check(check: RealityCheck, out: Path, workers: int, report: Callable[[str],
             results[recipe] = repeats
             for number in range(check.repeats):
                 repeats[number] = validation.repeat(number, flags)
-                values = ", ".join(f"{kind} {found[check.metric]:.4f}" for kind, found in repeats[number].items())
+                values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
                 write_results(out, results, check.repeats)
     return results

@@ -112,6 +112,6 @@ def _search(
         study=study,
         trials=trials,
         seed=seed,
-        first=space.own,
+        first=space.initial,
         on_trial=finish,
     )

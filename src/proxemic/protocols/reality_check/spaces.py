@@ -1,15 +1,15 @@
-"""The search spaces of a reality check: all that one phase varies, in one piece."""
+"""The search spaces of a reality check: one per phase."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proxemic.errors import UserError
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import (
     Choices,
     Range,
     Stage,
-    as_flags,
     default_space,
     pin,
     read_stages,
@@ -27,32 +27,32 @@ class PhaseSpace:
 
     Args:
         dimensions: By the recipe's keys, as flags name them.
-        fixed: What else all trials set.
-        own: The recipe's own values, for the first trial.
+        fixed: Other values that all trials set.
+        initial: The values of the recipe, for the first trial.
     """
 
     dimensions: Mapping[str, Range | Choices]
     fixed: Mapping[str, Any]
-    own: Mapping[str, Any]
+    initial: Mapping[str, Any]
 
     def middle(self) -> dict[str, Any]:
-        """A value of each dimension, to see whether the recipe can be read with them."""
+        """A value of each dimension, to check that the recipe can be read with them."""
         values = {name: each.values() for name, each in self.dimensions.items()}
         return {name: each[len(each) // 2] for name, each in values.items()}
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """What gives a recipe the values of a trial."""
+        """The flags that give a recipe the values of a trial."""
         return as_flags({**self.fixed, **parameters})
 
 
 @dataclass(frozen=True)
 class CheckSpaces:
-    """The spaces of a loss in both phases, the second of which depends on what the first search found.
+    """The spaces of a loss in both phases, the second of which depends on the result of the first search.
 
     Args:
         first: What the first phase varies, or a training of one phase.
-        later: The stage of the space that begins with the best of those before; None derives the second phase's ranges
-            from the first's.
+        later: The stage of the space that begins with the best weights of the stages before; None derives the ranges of
+            the second phase from those of the first.
         pinned: Keys that overrides give a value to, which neither phase varies.
     """
 
@@ -66,8 +66,8 @@ class CheckSpaces:
     ) -> "CheckSpaces":
         """Read a space for a recipe, without what overrides give a value to.
 
-        The stages that do not begin with the best of those before are searched at once: the first of them that searches
-        a value gives its range, the last one what it fixes.
+        The stages that do not begin with the best weights of the stages before are searched at once: the first of them
+        that searches a value gives its range, the last one gives the fixed values.
 
         Args:
             base: Content of the recipe, in full.
@@ -97,29 +97,29 @@ class CheckSpaces:
             )
         first = [each for each in stages if each is not later]
         ordered = (each.dimensions(base) for each in reversed(first))
-        dimensions = {name: each for found in ordered for name, each in found.items()}
-        own = {name: recipe_value(base, name) for name in dimensions}
-        return cls(PhaseSpace(dimensions, first[-1].fixed, own), later, frozenset(given))
+        dimensions = {name: each for stage in ordered for name, each in stage.items()}
+        initial = {name: recipe_value(base, name) for name in dimensions}
+        return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
-    def second(self, found: Mapping[str, Any]) -> PhaseSpace:
+    def second(self, best: Mapping[str, Any]) -> PhaseSpace:
         """What the second phase varies.
 
         Args:
-            found: Content of the recipe with the best values of the first phase.
+            best: Content of the recipe with the best values of the first phase.
         """
         if self.later is not None:
-            dimensions: Mapping[str, Range | Choices] = self.later.dimensions(found)
+            dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
         else:
-            near = {name: _tighter(name, each, found) for name, each in self.first.dimensions.items()}
+            near = {name: _tighter(name, each, best) for name, each in self.first.dimensions.items()}
             dimensions = {name: each for name, each in near.items() if each is not None}
         searched = {name: each for name, each in dimensions.items() if self.pinned.isdisjoint((name, SECOND + name))}
-        second = found.get("second_phase") or {}
+        second = best.get("second_phase") or {}
         before = {name: recipe_value(second, name) for name in searched}
-        own = {name: recipe_value(found, name) if value is None else value for name, value in before.items()}
-        return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(own))
+        initial = {name: recipe_value(best, name) if value is None else value for name, value in before.items()}
+        return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(initial))
 
     def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """What gives a recipe the best values of both phases."""
+        """The flags that give a recipe the best values of both phases."""
         return as_flags({**self.first.fixed, **self._fixed_later(), **parameters})
 
     def _fixed_later(self) -> dict[str, Any]:
@@ -130,11 +130,11 @@ def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
     return {SECOND + name: value for name, value in values.items()}
 
 
-def _tighter(name: str, dimension: Range | Choices, found: Mapping[str, Any]) -> Range | None:
-    """The range of the second phase; None for what does not change: choices and whole numbers.
+def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
+    """The range of the second phase; None for choices and whole numbers, which do not change.
 
-    Rates fall, by up to a hundred times. Another number lies around the first phase's best, in a range half as wide as
-    the first phase's.
+    Learning rates fall, by up to a hundred times. Other numbers lie around the best value of the first phase, in a
+    range that is half as wide as that of the first phase.
 
     >>> _tighter("optim.lr", Range(0.001, 0.1, log=True), {"optim": {"lr": 0.01}})
     Range(low=0.0001, high=0.01, log=True, step=None, integer=False, points=3, grid=())
@@ -143,7 +143,7 @@ def _tighter(name: str, dimension: Range | Choices, found: Mapping[str, Any]) ->
     """
     if not isinstance(dimension, Range) or dimension.integer:
         return None
-    value, low, high = recipe_value(found, name), dimension.low, dimension.high
+    value, low, high = recipe_value(best, name), dimension.low, dimension.high
     if name.startswith("optim.") and dimension.log:
         bounds: Iterable[float] = (value / 100, value)
     elif dimension.log:

@@ -1,4 +1,4 @@
-"""How finished runs judge corrupted test pictures: the same ones for all of them."""
+"""Finished runs evaluated on corrupted test images, the same images for all runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +24,9 @@ __all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_a
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
-    """Raise `UserError` unless all runs are judged on the same classes, images and roles."""
+    """Raise `UserError` unless all runs are evaluated on the same classes, images and roles."""
     for run in runs[1:]:
-        if _judged_on(run) != _judged_on(runs[0]):
+        if _evaluated_on(run) != _evaluated_on(runs[0]):
             raise UserError(
                 f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
                 "differ), so their values cannot be compared: give runs of the same data and split."
@@ -41,7 +41,7 @@ def check_metric(runs: Sequence[FinishedRun], metric: str) -> None:
             raise UserError(f"{metric} is not what the evaluation of {run.path} computes: {', '.join(computed)}.")
 
 
-def _judged_on(run: FinishedRun) -> tuple[object, ...]:
+def _evaluated_on(run: FinishedRun) -> tuple[object, ...]:
     test = run.test
     parts = (test.labels, test.is_query, test.is_gallery)
     return test.class_names, *(None if part is None else part.tolist() for part in parts)
@@ -52,17 +52,16 @@ def measure_corrupted(
 ) -> dict[Path, list[float]]:
     """A metric of each run on its own test images, clean and under each corruption, by the run's own evaluation.
 
-    Runs with the same preprocessing embed the same corrupted pictures, batch by batch, so that each is made once for
-    all of them and none is kept.
+    Runs with the same preprocessing embed the same corrupted images, batch by batch, so that each image is corrupted
+    once for all of them and none is kept.
 
     Args:
-        runs: which are judged on the same test images, see `check_same_test`.
-        corruptions: what happens to the pictures.
-        metric: by its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
+        runs: Runs that are evaluated on the same test images, see `check_same_test`.
+        corruptions: The corruptions.
+        metric: Its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
 
     Returns:
         By path of the run, in [0, 1], the clean value first.
-
     """
     alike: dict[str, list[FinishedRun]] = {}
     for run in runs:
@@ -73,13 +72,13 @@ def measure_corrupted(
         for corruption in (None, *corruptions):
             for group in alike.values():
                 for run, embeddings in zip(group, _embed(group, corruption), strict=True):
-                    values[run.path].append(_judge(run, embeddings, metric))
+                    values[run.path].append(_evaluate(run, embeddings, metric))
                 bar.update()
     return values
 
 
 def _sees(run: FinishedRun) -> str:
-    """What the pictures that its network is given depend on, as text."""
+    """What the images that its network is given depend on, as text."""
     recipe = run.recipe
     return repr((recipe.data, recipe.cache, recipe.images, recipe.evaluation.batch_size))
 
@@ -100,12 +99,11 @@ def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Seque
     return embeddings.split([run.recipe.model.embedding_size for run in group], dim=1)
 
 
-def _judge(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
+def _evaluate(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric: str) -> float:
     evaluation = run.recipe.evaluation
     if metric not in ("nmi", "nmi_geometric", "ami"):
         evaluation = replace(evaluation, nmi=False)  # k-means would take most of the time
-    found = evaluate_embeddings(embeddings, run.test, evaluation)
-    return found[metric]
+    return evaluate_embeddings(embeddings, run.test, evaluation)[metric]
 
 
 def robustness_against_paper(
@@ -115,7 +113,7 @@ def robustness_against_paper(
 
     Args:
         recipes: Their values in full, by what to call them.
-        values: Of each, a value a run, by the name of the corruption; ``none`` is clean.
+        values: Of each recipe one value per run, by the name of the corruption; ``none`` is clean.
         metric: What was measured; the paper prints ``recall@1``.
         of: Which severities, in words.
     """
@@ -123,8 +121,8 @@ def robustness_against_paper(
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
         def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
             name = figure.settings.removeprefix("corruption=")
-            found = values[title].get(name) if figure.metric == metric else None
-            return f"{figure.metric} {name}", format_estimate(t_interval(found)) if found else MISSING
+            measured = values[title].get(name) if figure.metric == metric else None
+            return f"{figure.metric} {name}", format_estimate(t_interval(measured)) if measured else MISSING
 
         runs = len(next(iter(values[title].values())))
         return tables_beside(rows, ours, lambda _: (recipes[title], runs))

@@ -1,9 +1,9 @@
 """Evaluate trained models on images, or embeddings made elsewhere, and compare two of either."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.protocols.runs.targets import check_outputs, check_target
@@ -20,18 +20,18 @@ def evaluate(
     *,
     split: Literal["train", "validation", "test", "all"] | None = None,
     by: Literal["category"] | None = None,
-    query: Path | None = None,
-    gallery: Path | None = None,
-    labels: Path | None = None,
-    gallery_labels: Path | None = None,
+    query: str | Path | None = None,
+    gallery: str | Path | None = None,
+    labels: str | Path | None = None,
+    gallery_labels: str | Path | None = None,
     strict: bool = False,
     level: float = 0.95,
     resamples: int = 2000,
-    overrides: Mapping[str, object] | None = None,
-    out: Path | None = None,
-    per_class: Path | None = None,
-    per_query: Path | None = None,
-    save_embeddings: Path | None = None,
+    overrides: dict[str, Any] | None = None,
+    out: str | Path | None = None,
+    per_class: str | Path | None = None,
+    per_query: str | Path | None = None,
+    save_embeddings: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> "Evaluation":
     """Evaluate one model or file of embeddings, or compare two on the same queries.
@@ -74,6 +74,10 @@ def evaluate(
     """
     report, overrides = report or getLogger("proxemic").info, overrides or {}
     paths = [Path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
+    query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings = (
+        None if path is None else Path(path)
+        for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
+    )
     if len(paths) > 2:
         raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: judge one, or compare two.")
     for path in paths:
@@ -114,7 +118,7 @@ def evaluate(
         images = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
         for note in images.notes:
             report(note)
-        found = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
+        evaluated = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
     else:
         for path in paths:
             check_embedding_name(path)
@@ -125,10 +129,10 @@ def evaluate(
         ]
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
-        found = evaluate_files(
+        evaluated = evaluate_files(
             paths, labels, gallery, gallery_labels, by_category=by is not None, overrides=overrides, report=report
         )
-    evaluation = Evaluation.of(found, level, resamples)
+    evaluation = Evaluation.of(evaluated, level, resamples)
     if out is not None:
         evaluation.write(out)
     for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):

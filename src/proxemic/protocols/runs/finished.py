@@ -21,7 +21,7 @@ from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training.embed import embed_images, pick_device
 from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory, fingerprint
+from proxemic.training.run_directory import RunDirectory, split_fingerprint
 from proxemic.training.warm_start import load_loss
 
 __all__ = ["FinishedRun", "Run", "find_runs", "named_runs"]
@@ -95,7 +95,7 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One dict an epoch; none before the first has ended."""
+        """One mapping per epoch; none before the first has ended."""
         run = RunDirectory(self.path)
         return run.read_history() if run.history.exists() else []
 
@@ -124,7 +124,7 @@ class FinishedRun(Run):
     def splits(self) -> Splits:
         """The images, which must be those that the run was trained on, as its proxies belong to their classes."""
         splits = self.recipe.load()
-        RunDirectory(self.path).check_images(fingerprint(splits))
+        RunDirectory(self.path).check_images(split_fingerprint(splits))
         return splits
 
     @cached_property
@@ -178,7 +178,7 @@ class FinishedRun(Run):
         return load_model(self.path, self.recipe.model.custom_backbone)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
-        """Embed images as the run judges them, on the best device there is."""
+        """Embed images as the run evaluates them, on the best device there is."""
         return embed_images(
             self.model.to(pick_device("auto")),
             images,

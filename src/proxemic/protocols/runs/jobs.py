@@ -30,10 +30,10 @@ class Job:
 
     Args:
         recipe: YAML file.
-        flags: What overrides it, as on the command line.
-        out: The run directory; one that holds the run, finished or begun, is taken up.
-        test: Judge on the test classes at the end.
-        begin: A finished run that this one goes on with, by a recipe that adds a second phase to its.
+        flags: Overrides, as on the command line.
+        out: The run directory; if it holds the run, finished or not, the run is resumed.
+        test: Evaluate on the test classes at the end.
+        begin: A finished run that this one continues, by a recipe that adds a second phase to it.
     """
 
     recipe: Path
@@ -46,16 +46,16 @@ class Job:
 def run_job(
     job: Job,
     *,
-    report: Callable[[str], object] = print,
+    report: Callable[[str], object] | None = None,
     on_epoch: Callable[[Mapping[str, float]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train in this process, or go on with what was begun; a finished run is only read.
+    """Train in this process, or resume what was begun; a finished run is only read.
 
     A recipe without ``training.threads`` is trained with `RUN_THREADS`.
 
     Args:
         job: What to train.
-        report: Is given lines for the user.
+        report: Is given lines for the user. None logs them.
         on_epoch: Is given each new row of the history; what it raises ends the training, which can be resumed.
 
     Returns:
@@ -99,9 +99,9 @@ def run_job(
 
 @contextlib.contextmanager
 def going_on_with(command: str) -> Iterator[None]:
-    """While many runs are trained: what stops them is told with the command that goes on with all of them.
+    """In the block many runs are trained: errors that stop them name the command that resumes all of them.
 
-    A run by itself would be told to go on by ``proxemic train --resume``, which knows nothing of the others.
+    The error of a single run names ``proxemic train --resume``, which knows nothing of the others.
 
     >>> with going_on_with("proxemic compare --resume runs/all"):
     ...     raise Interrupted("Stopped: continue with proxemic train --resume runs/all/one")
@@ -114,15 +114,17 @@ def going_on_with(command: str) -> Iterator[None]:
     except Interrupted:
         raise Interrupted(f"Stopped; all that was saved is kept: go on with {command}") from None
     except UserError as error:
-        said = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace("the same command", command)
-        raise UserError(said) from error
+        sentence = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace(
+            "the same command", command
+        )
+        raise UserError(sentence) from error
 
 
 class Workers:
     """Processes that run jobs; a context manager.
 
-    What a run says goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are under way
-    and ends with `Interrupted`; whoever runs the same jobs again goes on where they were.
+    The output of a run goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are under
+    way and ends with `Interrupted`; running the same jobs again resumes them.
 
     Args:
         count: Processes, at least 1.
@@ -155,9 +157,9 @@ class Workers:
 
         Args:
             jobs: What to train.
-            on_result: Is given each job that is finished, with its metrics.
-            on_failure: Is given each job that failed, and the others go on; None ends all at the first failure, after
-                which these workers can do no more.
+            on_result: Called with each finished job and its metrics.
+            on_failure: Called with each failed job and its error, while the others go on; None ends all at the first
+                failure, after which these workers can do no more.
 
         Raises:
             Interrupted: After Ctrl-C.
@@ -178,8 +180,9 @@ class Workers:
         """Run a function in every process, until it has returned in all.
 
         Args:
-            work: Of a module, to be found by its name; shares out what there is to do, and calls `check_stopped`.
-            arguments: For all the same.
+            work: A function of a module, which can be pickled by name; it shares out the work and calls
+                `check_stopped`.
+            arguments: Of every call.
 
         Raises:
             Interrupted: After Ctrl-C.
@@ -292,8 +295,8 @@ def _logged(job: Job) -> dict[str, Any]:
         with job.out.with_name(f"{job.out.name}.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        _check_stopped({})
-        return run_job(job, on_epoch=_check_stopped)
+        check_stopped()
+        return run_job(job, report=print, on_epoch=lambda _: check_stopped())
     except Interrupted:
         _stopped = True
         raise
@@ -315,10 +318,6 @@ def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
     except Interrupted:
         _stopped = True
         raise
-
-
-def _check_stopped(row: Mapping[str, float]) -> None:
-    check_stopped()
 
 
 def check_stopped() -> None:

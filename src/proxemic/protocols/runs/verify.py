@@ -66,14 +66,14 @@ class Verification:
         rows = [
             {
                 "set": name,
-                "pairs": found.pairs,
-                "accuracy": found.accuracy.mean,
-                "std": found.accuracy.std,
-                "threshold": fmean(found.accuracy.thresholds),
-                "auc": found.auc,
-                f"tar@far={_FAR:g}": found.tar_at_far[_FAR].tar,
+                "pairs": metrics.pairs,
+                "accuracy": metrics.accuracy.mean,
+                "std": metrics.accuracy.std,
+                "threshold": fmean(metrics.accuracy.thresholds),
+                "auc": metrics.auc,
+                f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
             }
-            for name, found in self.sets.items()
+            for name, metrics in self.sets.items()
         ]
         if len(rows) == 1:
             return rows
@@ -90,7 +90,7 @@ class Verification:
         from proxemic.protocols.runs.finished import Run
         from proxemic.protocols.runs.verification_against_paper import verification_against_paper
 
-        accuracies = {name: found.accuracy.mean for name, found in self.sets.items()}
+        accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
         return verification_against_paper(self.model, Run(Path(self.model)).content, accuracies)
 
 
@@ -98,11 +98,11 @@ def verify(
     target: str | Path,
     *,
     sets: Sequence[str] = SETS,
-    data: Path | None = None,
+    data: str | Path | None = None,
     distance: Literal["cosine", "euclidean"] | None = None,
     flip: bool = True,
     workers: int | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> Verification:
     """Tell of pairs of faces whether they show one person, in each of ten folds by the best threshold of the others.
@@ -123,6 +123,7 @@ def verify(
         ValueError: If ``workers`` is out of its range.
     """
     target, report = Path(target), report or getLogger("proxemic").info
+    out = None if out is None else Path(out)
     if out is not None:
         format_of(out)
     check_target(target, ("a run directory", "a model.safetensors"))
@@ -133,7 +134,7 @@ def verify(
     from proxemic.training.embed import load_embedder, pick_device
     from proxemic.training.face_embedding import embed_faces
 
-    config, folder, workers = _settings(target, data, workers)
+    config, folder, workers = _settings(target, None if data is None else Path(data), workers)
     check_outputs([out], [target, folder])
     if not sets:
         raise UserError(f"--sets names no set, but must name at least one, as {','.join(SETS)} does.")
@@ -143,7 +144,7 @@ def verify(
             report(note)
     model, preprocessing = load_embedder(target, own_backbone(target))
     model.to(pick_device("auto"))
-    distance, found = distance or config.distance, {}
+    distance, metrics = distance or config.distance, {}
     for name, (pairs, _) in packs.items():
         embeddings = embed_faces(
             model,
@@ -156,10 +157,10 @@ def verify(
         )
         try:
             distances = pair_distances(embeddings[pairs.first], embeddings[pairs.second], distance=distance)
-            found[name] = verification_metrics(distances, pairs.same, folds=pairs.folds, far=(_FAR,))
+            metrics[name] = verification_metrics(distances, pairs.same, folds=pairs.folds, far=(_FAR,))
         except ValueError as error:
             raise UserError(f"{name} cannot be judged: {error}") from error
-    verification = Verification(str(target), str(folder), distance, flip, found)
+    verification = Verification(str(target), str(folder), distance, flip, metrics)
     if out is None and is_run(target):
         out = target / "verification.json"
     if out is not None:
@@ -190,18 +191,18 @@ def _settings(target: Path, folder: Path | None, workers: int | None) -> "tuple[
     return config, folder, batches.workers
 
 
-def _summary(found: "VerificationMetrics") -> dict[str, Any]:
-    accuracy = found.accuracy
+def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
+    accuracy = metrics.accuracy
     return {
-        "pairs": found.pairs,
-        "same": found.same,
+        "pairs": metrics.pairs,
+        "same": metrics.same,
         "accuracy": accuracy.mean,
         "std": accuracy.std,
         "accuracies": accuracy.accuracies,
         "thresholds": accuracy.thresholds,
-        "auc": found.auc,
-        "eer": found.eer,
-        f"tar@far={_FAR:g}": found.tar_at_far[_FAR].tar,
+        "auc": metrics.auc,
+        "eer": metrics.eer,
+        f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
     }
 
 

@@ -11,10 +11,11 @@ from proxemic.extras import optional_dependency
 from proxemic.files import remove_stale_temporaries
 from proxemic.protocols.directories import new_directory
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
-from proxemic.protocols.tuning.spaces import as_flags, default_space, load_space, pin, read_stages
+from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages
 from proxemic.protocols.tuning.stages import budgets, check_stages
 from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
 from proxemic.protocols.tuning.trials import FinishedTrial
@@ -63,7 +64,7 @@ def tune(
     study: str | None = None,
     workers: int = 1,
     seed: int = 0,
-    resume: bool = False,
+    resume: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> TuningResult:
     """Search for the hyper-parameters with the largest metric on validation classes.
@@ -85,8 +86,8 @@ def tune(
         study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
         seed: Of the sampler; that of the recipe is the trainings'.
-        resume: Go on with the search in ``out``, or read the result of a finished one. Everything but ``workers``, and
-            a ``storage`` with a password, which is not written to disk, is then taken from there.
+        resume: Go on with the search in this directory, or read the result of a finished one. Everything but
+            ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
         report: Is called with one line per trial, in every worker process, so that several of them need a function that
             can be pickled; None logs the lines.
 
@@ -96,12 +97,12 @@ def tune(
         ValueError: If a number is out of its range.
     """
     report = report or logging.getLogger("proxemic").info
-    if resume:
-        if out is None or recipe is not None:
-            raise ValueError("resume needs out, the directory of a search, and takes the recipe from there.")
-        return _make_trials(Path(out), workers, storage, report)
+    if resume is not None:
+        if recipe is not None or out is not None or overrides:
+            raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
+        return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
-        raise ValueError("There is no recipe: give a name that proxemic recipes list prints, or a YAML file.")
+        raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
     if trials is not None and trials < 1:
         raise ValueError(f"--trials is {trials}, but must be at least 1.")
     if workers < 1:

@@ -1,4 +1,4 @@
-"""The stages of a search for hyper-parameters: the recipes of their trials, and what each is begun with."""
+"""The stages of a search: the recipes of their trials, and the values that each stage begins with."""
 
 import hashlib
 import json
@@ -14,8 +14,9 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.locks import LOCK
 from proxemic.protocols.runs.jobs import Job, run_job
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.directory import TuningDirectory
-from proxemic.protocols.tuning.spaces import Choices, Range, Stage, as_flags, recipe_value
+from proxemic.protocols.tuning.spaces import Choices, Range, Stage, recipe_value
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
 from proxemic.recipes.reader import read_recipe
 
@@ -23,14 +24,14 @@ with optional_dependency("train"):
     import yaml
     from filelock import FileLock
 
-__all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "fingerprint", "stage_values"]
+__all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "recipe_fingerprint", "stage_values"]
 
 
 def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
-    """How many trials each stage has.
+    """The number of trials of each stage.
 
     Raises:
-        ValueError: If there is not one for each.
+        ValueError: If there are fewer trials than stages.
 
     >>> budgets([Stage({}, {}, share=0.4), Stage({}, {})], 50)
     [20, 30]
@@ -93,8 +94,8 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
         carried |= point
 
 
-def fingerprint(base: Mapping[str, Any]) -> str:
-    """Of a recipe, without what changes no result and what may differ between the machines that share a search."""
+def recipe_fingerprint(base: Mapping[str, Any]) -> str:
+    """Hash of a recipe, without what changes no result or may differ between the machines that share a search."""
     content = json.loads(json.dumps(base))
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)
@@ -108,7 +109,7 @@ def fingerprint(base: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class StageSearch:
-    """One stage, with all that the stages before found.
+    """One stage, with the results of the stages before.
 
     Args:
         directory: Of the search.
@@ -140,8 +141,8 @@ class StageSearch:
 
     def first(self) -> dict[str, Any]:
         """The recipe's own values, which the first trial takes where they can be sampled."""
-        own = {name: recipe_value(self.common, name) for name in self.stage.search}
-        return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in own.items()}
+        values = {name: recipe_value(self.common, name) for name in self.stage.search}
+        return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
 
     def objective(self, trial: Trial) -> float:
         """Train one recipe, without a look at the test classes; the best epoch's metric on the validation classes."""
@@ -158,8 +159,8 @@ class StageSearch:
             if type(error) is UserError:  # not of the hyper-parameters: a full disk, say
                 raise
             # The checkpoint of which it speaks is not kept.
-            said = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
-            raise TrialFailed(said) from error
+            reason = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
+            raise TrialFailed(reason) from error
         return result["validation"][self.metric]
 
     def weights(self, best: FinishedTrial) -> Path:
@@ -179,17 +180,17 @@ class StageSearch:
         return run_job(job, report=lambda _: None, on_epoch=on_epoch)
 
 
-def compose_best(searches: Sequence[StageSearch], found: Sequence[FinishedTrial]) -> dict[str, Any]:
-    """Content of the best recipe, that trains from the beginning what the best trial came to in stages.
+def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial]) -> dict[str, Any]:
+    """Content of the best recipe, which trains from the beginning what the best trial reached in stages.
 
     Args:
         searches: The stages so far.
-        found: The best trial of each.
+        best: The best trial of each.
     """
-    content = searches[-1].recipe(found[-1].parameters)
+    content = searches[-1].recipe(best[-1].parameters)
     if not searches[-1].stage.from_best:
         return content
-    before = searches[-2].recipe(found[-2].parameters)
+    before = searches[-2].recipe(best[-2].parameters)
     start = Path(searches[-1].values["training.start_from"])
     # The weights that the last stage began with are those of the epoch that was chosen.
     chosen = json.loads((start / "metrics.json").read_text(encoding="utf-8"))["epoch"]

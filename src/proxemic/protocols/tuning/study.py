@@ -30,6 +30,7 @@ __all__ = [
     "agree",
     "fail_dead_trials",
     "importances",
+    "is_dead",
     "masked",
     "open_storage",
     "open_study",
@@ -158,7 +159,7 @@ def fail_dead_trials(study: optuna.Study) -> None:
     """
     optuna.storages.fail_stale_trials(study)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if _is_dead(trial):
+        if is_dead(trial):
             with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # another process was quicker
                 study.tell(trial.number, state=TrialState.FAIL)
 
@@ -178,7 +179,8 @@ def process_mark() -> list[Any]:
     return [socket.gethostname(), os.getpid(), _started(os.getpid())]
 
 
-def _is_dead(trial: FrozenTrial) -> bool:
+def is_dead(trial: FrozenTrial) -> bool:
+    """Whether a running trial's process, which was on this machine, is no more."""
     mark = trial.user_attrs.get(PROCESS)
     if mark is None:  # killed between the trial's start and its mark
         born = trial.datetime_start

@@ -11,7 +11,7 @@ from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.plots import draw_importance, draw_slices
 from proxemic.protocols.tuning.search import search
 from proxemic.protocols.tuning.spaces import read_stages
-from proxemic.protocols.tuning.stages import StageSearch, budgets, compose_best, fingerprint, stage_values
+from proxemic.protocols.tuning.stages import StageSearch, budgets, compose_best, recipe_fingerprint, stage_values
 from proxemic.protocols.tuning.study import open_study
 from proxemic.protocols.tuning.trials import FinishedTrial, best_of, finished_trials
 
@@ -86,7 +86,11 @@ class TuningWorker:
             pruner_warmup=trials.common["training"]["epochs"] // 4,
             seed=self.options.seed + number - 1,
             first=trials.first(),
-            settings={"recipe": fingerprint(self.base), "metric": self.metric, "fixed values": dict(stage.fixed)},
+            settings={
+                "recipe": recipe_fingerprint(self.base),
+                "metric": self.metric,
+                "fixed values": dict(stage.fixed),
+            },
             on_trial=self._progress(number),
         )
         self.best.append(best)

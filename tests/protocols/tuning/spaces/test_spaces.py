@@ -14,12 +14,12 @@ from torch import nn
 from images import write_folder, write_recipe
 from proxemic import losses
 from proxemic.losses import MeanProxyNorm, ProxyLoss
+from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import (
     Choices,
     Factor,
     Range,
     Stage,
-    as_flags,
     default_space,
     list_spaces,
     load_space,
@@ -33,7 +33,7 @@ from proxemic.recipes.reader import read_recipe
 PROXY_LOSSES = sorted(
     name
     for name in losses.__all__
-    if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and each is not ProxyLoss
+    if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and not inspect.isabstract(each)
 )
 INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
 TWO_PHASES = ["WarpedSoftmaxLoss-two-phases"]

@@ -9,7 +9,6 @@ from proxemic.data.sources import join_query_gallery
 from proxemic.data.tables import NOTE_COLUMNS, unused_columns
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.recipes.reader import read_evaluation_config
 
 __all__ = ["evaluate_files"]
@@ -34,7 +33,7 @@ def evaluate_files(
         raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
     if gallery is not None and len(paths) > 1:
         raise UserError("--gallery holds embeddings of one model: judge the two one by one.")
-    config = read_evaluation_config(None, as_flags(overrides))
+    config = read_evaluation_config(None, overrides)
     contents = [read_embeddings(path, labels) for path in paths]
     if gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(gallery, gallery_labels))]
@@ -43,8 +42,8 @@ def evaluate_files(
     for file in (labels, gallery_labels):
         if file is not None and file.suffix.lower() != ".npy" and (unused := unused_columns(file, NOTE_COLUMNS)):
             report(f"{file} has columns that are not used: {', '.join(unused)}.")
-    found = [evaluate_rows(path, "all", content, config) for path, content in zip(paths, contents, strict=True)]
-    return [target.with_categories() for target in found] if by_category else found
+    targets = [evaluate_rows(path, "all", content, config) for path, content in zip(paths, contents, strict=True)]
+    return [target.with_categories() for target in targets] if by_category else targets
 
 
 def _check_same_rows(paths: Sequence[Path], first: LabelledEmbeddings, second: LabelledEmbeddings) -> None:

@@ -1,9 +1,9 @@
 """Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -14,12 +14,11 @@ from proxemic.data.sources.listing import list_images
 from proxemic.data.tables import SplitName
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder, pick_device
-from proxemic.training.run_directory import fingerprint
+from proxemic.training.run_directory import split_fingerprint
 
 __all__ = ["ImagesToEvaluate", "choose_images", "evaluate_models"]
 
@@ -64,7 +63,7 @@ def evaluate_models(
             "category."
         )
     trained = _trained_classes(paths, images.class_names)
-    found = []
+    targets = []
     for path in paths:
         model, preprocessing = load_embedder(path, own_backbone(path))
         embeddings = embed_images(
@@ -80,8 +79,8 @@ def evaluate_models(
             write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
         target = evaluate_rows(path, chosen.split, content, chosen.config)
         target = target.with_categories() if by_category else target
-        found.append(_with_parts(target, content, trained, chosen.config))
-    return found
+        targets.append(_with_parts(target, content, trained, chosen.config))
+    return targets
 
 
 def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
@@ -123,7 +122,7 @@ def choose_images(
     gallery: Path | None,
     *,
     strict: bool,
-    overrides: Mapping[str, object],
+    overrides: dict[str, Any],
 ) -> ImagesToEvaluate:
     """Load the images that models are evaluated on; the arguments are those of `proxemic.evaluate`.
 
@@ -139,19 +138,22 @@ def choose_images(
         if data_keys or split:
             raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
         # The data of a recipe are not looked at, but without one there must be some.
-        request = read_evaluation(recipe, as_flags(overrides if recipe else {"data.root": query, **overrides}))
+        request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         images, notes = load_query_gallery(query, gallery, strict=strict)
         return ImagesToEvaluate(images, "all", notes, request.evaluation, request.batches.workers)
     if strict:
-        overrides = {**overrides, "data.strict": True}
-    request = read_evaluation(recipe, as_flags(overrides))
+        overrides = _added(overrides, "data.strict", "true")
+    request = read_evaluation(recipe, overrides)
     source, trained_on = request.data, None
     if run is not None:
         trained_on = run.locate(read_evaluation(recipe).data)
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
-    images, split, notes = _load(source, trained_on, split, paths)
-    return ImagesToEvaluate(images, split, notes, request.evaluation, request.batches.workers)
+    return ImagesToEvaluate(*_load(source, trained_on, split, paths), request.evaluation, request.batches.workers)
+
+
+def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+    return type(overrides)({**overrides, key: value})  # flags stay flags, which messages about them name
 
 
 def _load(
@@ -188,7 +190,7 @@ def _load(
     for path in paths:
         # Split anew, other images may put classes of the training into the test.
         if (same or moved) and is_run(path):
-            RunDirectory(path).check_images(fingerprint(splits))
+            RunDirectory(path).check_images(split_fingerprint(splits))
     images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
@@ -211,7 +213,7 @@ def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
         splits = source.load()
     except ValueError:
         return None
-    return splits if run.has_images(fingerprint(splits)) else None
+    return splits if run.has_images(split_fingerprint(splits)) else None
 
 
 def _place(source: OwnImages) -> Path | None:

@@ -178,11 +178,11 @@ class Evaluation:
     def _rows(self) -> list[dict[str, Any]]:
         metrics, split = self.metrics, self.targets[0].split
         if len(self.targets) == 1:
-            found = [(name, value, self.intervals.get(name, _NO_INTERVAL)) for name, value in metrics.items()]
+            values = [(name, value, self.intervals.get(name, _NO_INTERVAL)) for name, value in metrics.items()]
             return [
                 {"metric": name, "split": split, "value": value, "chance": metrics.chance.get(name, math.nan)}
                 | {"low": interval.low, "high": interval.high}
-                for name, value, interval in found
+                for name, value, interval in values
             ]
         second = self.targets[1].metrics
         return [

@@ -7,7 +7,6 @@ stages; `dimensions` says what one hyper-parameter may be.
 from proxemic.protocols.tuning.spaces.dimensions import Choices, Dimension, Factor, Range, grid_points, read_dimension
 from proxemic.protocols.tuning.spaces.reading import (
     Stage,
-    as_flags,
     default_space,
     list_spaces,
     load_space,
@@ -22,7 +21,6 @@ __all__ = [
     "Factor",
     "Range",
     "Stage",
-    "as_flags",
     "default_space",
     "grid_points",
     "list_spaces",

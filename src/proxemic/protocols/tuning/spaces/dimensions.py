@@ -59,7 +59,7 @@ class Range:
                 raise ValueError(f"grid holds {value!r}, which does not lie between {self.low} and {self.high}.")
 
     def __contains__(self, value: object) -> bool:
-        """Whether a value is one that can be sampled, but for the step."""
+        """Whether a value can be sampled, apart from the step."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.low <= value <= self.high and not (self.integer and value % 1)
@@ -77,13 +77,15 @@ class Range:
         if step is not None:
             spaced = np.minimum(self.low + step * np.round((spaced - self.low) / step), self.high)
         # Rounding may lead out of the range.
-        found = dict.fromkeys(min(max(float(value), self.low), self.high) for value in spaced)
-        return tuple(int(value) for value in found) if self.integer else tuple(float(f"{value:.6g}") for value in found)
+        values = dict.fromkeys(min(max(float(value), self.low), self.high) for value in spaced)
+        return (
+            tuple(int(value) for value in values) if self.integer else tuple(float(f"{value:.6g}") for value in values)
+        )
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Numbers around the recipe's own, so that a space fits recipes of small networks and of large ones.
+    """Numbers around the value of the recipe, so that a space fits recipes of small networks and of large ones.
 
     Args:
         low: From ``low`` times the recipe's value, above 0.
@@ -123,7 +125,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of some values; a list or a mapping is held as its JSON text, which a flag may be.
+    """One of several values; a list or a mapping is its JSON text, as a flag takes it.
 
     Args:
         choices: At least one.
@@ -151,7 +153,7 @@ Dimension = Range | Factor | Choices
 
 
 def read_dimension(content: Any, where: str) -> Dimension:
-    """Check and type what a space says of one hyper-parameter.
+    """Check what a space says of one hyper-parameter, and give it a type.
 
     Raises:
         UserError: For an unknown key, or a value that is not allowed.

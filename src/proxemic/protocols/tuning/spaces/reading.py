@@ -1,7 +1,6 @@
 """Reads search spaces: files of the package, or of the user's own, into stages."""
 
 import difflib
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from proxemic.recipes.reader import read_yaml
 
 __all__ = [
     "Stage",
-    "as_flags",
     "default_space",
     "list_spaces",
     "load_space",
@@ -98,15 +96,15 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
     Raises:
         UserError: If there is none for the loss.
     """
-    own, *inside = _classes(recipe["loss"])
+    loss, *inside = _classes(recipe["loss"])
     known = list_spaces()
-    if own not in known:
+    if loss not in known:
         raise UserError(
-            f"There is no search space for the loss {own}: give one with --space FILE, in which stages list what is "
+            f"There is no search space for the loss {loss}: give one with --space FILE, in which stages list what is "
             f"searched, or the name of one of {', '.join(known)}."
         )
-    phases = f"{own}-two-phases"
-    stages = load_space(phases if two_phases and phases in known else own)
+    phases = f"{loss}-two-phases"
+    stages = load_space(phases if two_phases and phases in known else loss)
     for name in inside:
         if name in known:
             stages[0 if two_phases else -1]["search"] |= load_space(name)[-1]["search"]
@@ -201,15 +199,6 @@ def recipe_value(recipe: Mapping[str, Any], key: str) -> Any:
         value = value.get("init_args", value) if isinstance(value, Mapping) else {}
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def as_flags(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Values of a recipe as flags.
-
-    >>> as_flags({"loss.margin": -0.1, "loss.f1": None, "data.strict": True, "loss.margin_range": [0.1, 0.2]})
-    ('--loss.margin=-0.1', '--loss.f1=null', '--data.strict=true', '--loss.margin_range=[0.1, 0.2]')
-    """
-    return tuple(f"--{key}={each if isinstance(each, str) else json.dumps(each)}" for key, each in values.items())
 
 
 def _read_stage(content: Any, where: str) -> Stage:

@@ -8,25 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from command_line import Here, assert_refused, warm_proxemic
+from command_line import Here, assert_refused
 from proxemic.analysis.geometry.neighbourhoods import alignment, class_distances, hubness, uniformity
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.protocols.runs.finished import FinishedRun
 
 PARTS = ("pca", "tsne", "distances", "hubs")
-
-
-@pytest.fixture(scope="module")
-def flat(run: Path) -> Path:
-    """A run without proxies, without validation classes, and with embeddings in the plane."""
-    flags = ["--recipe", run.parent / "tiny.yaml", "--loss", "proxemic.losses.PairwiseLoss"]
-    flags += ["--loss.loss", "pytorch_metric_learning.losses.MultiSimilarityLoss", "--batches.images_per_class", "2"]
-    flags += ["--model.embedding_size", "2", "--model.normalize", "false"]
-    flags += ["--data.validation_fraction", "0", "--evaluation.select_on", "last", "--evaluation.distance", "euclidean"]
-    result = warm_proxemic("train", *flags, "--out", run.parent / "flat", "--training.epochs", "1")
-    assert result.returncode == 0, result.stderr
-    return run.parent / "flat"
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -117,19 +105,21 @@ def test_proxies_of_other_classes_and_the_same_files_again(run: Path, tmp_path: 
     assert {kind: len(names) for kind, names in classes.items()} == {"image": 2, "proxy": 2}
 
 
-def test_without_proxies_in_the_plane(flat: Path, here: Here) -> None:
-    result = here("analyze", "map", flat, "--method", "pca")
+def test_without_proxies_in_the_plane(pairwise: Path, here: Here) -> None:
+    result = here("analyze", "map", pairwise, "--method", "pca")
     assert result.returncode == 0, result.stderr
     assert "PairwiseLoss has no proxies: the map is drawn without." in result.stdout
     assert "2 dimensions and are drawn as they are: no projection." in result.stdout
-    opened = FinishedRun(flat)
-    rows = table(flat / "map-pca.csv")
+    opened = FinishedRun(pairwise)
+    rows = table(pairwise / "map-pca.csv")
     embeddings = opened.embed(opened.test)
     assert {row["kind"] for row in rows} == {"image"}
     for row in rows:
         expected = embeddings[int(row["index"])].tolist()
         assert [float(row["x"]), float(row["y"])] == pytest.approx(expected, rel=1e-4)
-    assert_refused(here("analyze", "map", flat, "--split", "validation"), ["holds out no validation classes", "split"])
+    assert_refused(
+        here("analyze", "map", pairwise, "--split", "validation"), ["holds out no validation classes", "split"]
+    )
 
 
 def test_no_proxies_where_they_are_not_wanted(run: Path, tmp_path: Path, here: Here) -> None:

@@ -15,39 +15,17 @@ from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.training.embed import embed_images, evaluate_embeddings
 
-PAIRWISE = {
-    "class_path": "proxemic.losses.PairwiseLoss",
-    "init_args": {"loss": {"class_path": "pytorch_metric_learning.losses.ContrastiveLoss"}},
-}
 FEW = ["--corruptions", "dropout,shear", "--severities", "2,5"]
-
-
-def train(run: Path, name: str, *flags: str) -> Path:
-    """A run of one epoch, on the images of ``run`` and beside it."""
-    words = ["--recipe", run.parent / "tiny.yaml", "--training.epochs", "1", "--out", run.parent / name, *flags]
-    result = warm_proxemic("train", *words)
-    assert result.returncode == 0, result.stderr
-    return run.parent / name
-
-
-@pytest.fixture(scope="module")
-def seeds(run: Path) -> list[Path]:
-    """Two runs of one recipe."""
-    return [run, train(run, "again", "--seed", "1", "--training.epochs", "2")]
-
-
-@pytest.fixture(scope="module")
-def pairwise(run: Path) -> Path:
-    """Without proxies, other pictures and another distance."""
-    flags = ["--images.size=20", "--images.resize=24", "--model.normalize=false", "--evaluation.distance=euclidean"]
-    return train(run, "pairwise", "--loss", json.dumps(PAIRWISE), *flags)
 
 
 @pytest.fixture(scope="module")
 def grey(run: Path) -> Path:
     """It sees grey pictures, of other test classes."""
     flags = ["--images.channels=1", "--images.mean=[0.5]", "--images.std=[0.5]", "--data.test_fraction=0.5"]
-    return train(run, "grey", *flags)
+    recipe = run.parent / "tiny.yaml"
+    result = warm_proxemic("train", "--recipe", recipe, "--training.epochs", "1", "--out", run.parent / "grey", *flags)
+    assert result.returncode == 0, result.stderr
+    return run.parent / "grey"
 
 
 def judged(path: Path, metric: str, corruption: Corruption | None) -> float:
@@ -72,9 +50,11 @@ def read(stem: Path) -> list[Mapping[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_values_are_those_of_each_run_alone(seeds: list[Path], pairwise: Path, tmp_path: Path, here: Here) -> None:
+def test_the_values_are_those_of_each_run_alone(
+    softmax: list[Path], pairwise: Path, tmp_path: Path, here: Here
+) -> None:
     stem = tmp_path / "new" / "table"
-    words = ["analyze", "robustness", seeds[1], pairwise, seeds[0], *FEW, "--seed", "3", "--metric", "map@r"]
+    words = ["analyze", "robustness", softmax[1], pairwise, softmax[0], *FEW, "--seed", "3", "--metric", "map@r"]
     result = here(*words, "--out", stem)
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in stem.parent.iterdir()) == ["table.csv", "table.png", "table.svg"]
@@ -82,20 +62,20 @@ def test_the_values_are_those_of_each_run_alone(seeds: list[Path], pairwise: Pat
     rows = read(stem)
     settings = [("none", 0), *((name, severity) for name in ("dropout", "shear") for severity in (2, 5))]
     assert [(row["run"], row["corruption"], int(row["severity"])) for row in rows] == [
-        (str(path), *setting) for path in (*seeds, pairwise) for setting in settings
+        (str(path), *setting) for path in (*softmax, pairwise) for setting in settings
     ]
     for row in rows:
         path, severity = Path(row["run"]), int(row["severity"])
         corruption = Corruption(row["corruption"], severity, seed=3) if severity else None
         assert float(row["value"]) == pytest.approx(judged(path, "map@r", corruption), abs=1e-6)
         assert row["metric"] == "map@r"
-        assert row["group"] == ("pairwise" if path == pairwise else "run")
-        assert row["seed"] == ("1" if path == seeds[1] else "0")
+        assert row["group"] == ("pairwise" if path == pairwise else "softmax")
+        assert row["seed"] == ("1" if path == softmax[1] else "0")
         if corruption is None:
             stored = json.loads((path / "metrics.json").read_text())["test"]["map@r"]
             assert float(row["value"]) == pytest.approx(stored, abs=1e-6)
 
-    values = [[100 * float(row["value"]) for row in rows if row["run"] == str(path)] for path in (*seeds, pairwise)]
+    values = [[100 * float(row["value"]) for row in rows if row["run"] == str(path)] for path in (*softmax, pairwise)]
     table = cells(result.stdout)
     assert list(table) == ["none", "dropout", "shear", "mean of these", "relative drop"]
     means = [[each[0], sum(each[1:3]) / 2, sum(each[3:]) / 2, sum(each[1:]) / 4] for each in values]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused, warm_proxemic
-from images import write_recipe
+from command_line import Here, assert_refused
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss
 
@@ -72,24 +71,16 @@ def test_one_landscape(flags: list[str], name: str, expected: str, tmp_path: Pat
     assert written(tmp_path / "new") == [f"mine-{name}.{kind}" for kind in ("csv", "png", "svg")]
 
 
-def test_a_run(folder: Path, tmp_path: Path, here: Here) -> None:
-    recipe = write_recipe(tmp_path / "tiny.yaml", folder)
-    head, tail = recipe.read_text().split("loss:\n")
-    loss = "  class_path: proxemic.losses.WarpedSoftmaxLoss\n  init_args: {alpha: 0.5, k1: 0.6, k2: 1.5}\n"
-    recipe.write_text(f"{head}loss:\n{loss}{tail[tail.index('optim:') :]}")
-    run = tmp_path / "run"
-    flags = ["--training.epochs", "1", "--model.embedding_size", "6", "--model.width", "4", "--training.loggers=[]"]
-    trained = warm_proxemic("train", "--recipe", recipe, "--out", run, *flags)
-    assert trained.returncode == 0, trained.stderr
-    result = here("analyze", "landscape", run, "--class", "1", "--out", tmp_path / "l")
+def test_a_run(warp: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "landscape", warp[0], "--class", "1", "--out", tmp_path / "l")
     assert result.returncode == 0, result.stderr
     ((title, (distance, alpha, *_)),) = table(result.stdout).items()
-    assert (title, alpha) == ("run, class 1", "0.5")
-    assert float(distance) <= 0.5
-    assert "6 dimensions: drawn on the plane through the proxy of class 'class 0" in result.stdout
+    assert (title, alpha) == ("warp, class 1", "2.5")
+    assert float(distance) <= 2.5
+    assert "16 dimensions: drawn on the plane through the proxy of class 'class 0" in result.stdout
     assert len(rows(tmp_path / "l-class-1.csv")) == 101**2
-    assert_refused(here("analyze", "landscape", run, "--class", "90"), ["class is 90", "classes 0 to"])
-    assert_refused(here("analyze", "landscape", run, "--k1", "0.5"), ["k1 came with a run"])
+    assert_refused(here("analyze", "landscape", warp[0], "--class", "90"), ["class is 90", "classes 0 to"])
+    assert_refused(here("analyze", "landscape", warp[0], "--k1", "0.5"), ["k1 came with a run"])
 
 
 @pytest.mark.parametrize("size", [2, 3])

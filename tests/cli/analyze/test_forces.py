@@ -1,9 +1,9 @@
-"""``proxemic analyze forces`` as a user runs it; of runs: tests/cli/test_analyze_toy.py."""
+"""``proxemic analyze forces`` as a user runs it; of runs: test_toy.py."""
 
 import csv
 from pathlib import Path
 
-from command_line import Here
+from command_line import Here, assert_refused
 
 
 def test_figures_2_and_4_of_the_warping_paper(tmp_path: Path, here: Here) -> None:
@@ -17,3 +17,7 @@ def test_figures_2_and_4_of_the_warping_paper(tmp_path: Path, here: Here) -> Non
     assert (first["step"], last["step"]) == ("0", "120")
     assert f"{float(first['mean_cosine']):+.3f}" in result.stdout
     assert float(first["mean_cosine"]) < 0 < 0.5 < float(last["mean_cosine"])
+
+
+def test_a_run_without_snapshots(softmax: list[Path], here: Here) -> None:
+    assert_refused(here("analyze", "forces", softmax[0]), ["kept no snapshots", "proxemic.training.Snapshots"])

@@ -17,9 +17,9 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_two_values_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
+def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
-    words = ["analyze", "sweep", tiny, "--out", out, "--training.epochs", "1", "--vary", "loss.alpha=8,32"]
+    words = ["analyze", "sweep", tiny, "--out", out, "--training.epochs", "1", "--vary", "loss.alpha=8"]
     first = warm_proxemic(*words, "--seeds", "1")
     assert first.returncode == 0, first.stderr
     assert {path.name for path in out.iterdir()} == {
@@ -28,9 +28,9 @@ def test_two_values_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None
 
     more = warm_proxemic(*words, "--seeds", "2")
     assert more.returncode == 0, more.stderr
-    assert "4 cells, 2 finished before" in more.stdout
+    assert "2 cells, 1 finished before" in more.stdout
     found = rows(out / "sweep-loss.alpha.csv")
-    assert [(row["loss.alpha"], row["seed"]) for row in found] == [(v, s) for v in ("8", "32") for s in ("0", "1")]
+    assert [(row["loss.alpha"], row["seed"]) for row in found] == [("8", "0"), ("8", "1")]
     for row in found:
         kept = Run(out / "comparison" / "runs" / f"loss.alpha={row['loss.alpha']}" / f"seed-{row['seed']}")
         assert kept.metrics is not None

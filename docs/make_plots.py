@@ -1,4 +1,4 @@
-"""Draws docs/losses/*.png, the same to the pixel each time: ``python docs/make_pictures.py [NAME ...]``."""
+"""Draws docs/losses/*.png, the same to the pixel each time: ``python docs/make_plots.py [NAME ...]``."""
 
 import io
 import math
@@ -14,7 +14,7 @@ from pytorch_metric_learning import losses as pairs
 from torch import Tensor, nn
 
 from proxemic import losses
-from proxemic.analysis.gradients.fields import OWN, WRONG, gradient_field, loss_values, plot_gradient_field
+from proxemic.analysis.gradients.fields import TARGET, WRONG, gradient_field, loss_values, plot_gradient_field
 from proxemic.files import write_atomically
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 
@@ -26,8 +26,8 @@ BLACK, GREY = "#333333", "#999999"
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A loss as it is drawn, and what its curve is compared with, dashed."""
+class Plot:
+    """How a loss is drawn, and what its curve is compared with, dashed."""
 
     arguments: dict[str, Any]
     other: dict[str, Any] = field(default_factory=dict)
@@ -39,25 +39,25 @@ ONE, TWO = {"proxies_per_class": 1}, {"proxies_per_class": 2}
 ANCHOR = {"alpha": 32.0, "margin": 0.1}
 WARP = {"k1": 0.65, "k2": 1.5}  # as in figure 3 of the warping paper
 
-PICTURES = {
-    "NormalizedSoftmaxLoss": Picture({"scale": 20.0}, {"scale": 1.0}),
-    "SphereFaceLoss": Picture({"margin": 4, "scale": 20.0}, {"margin": 1, "scale": 20.0}),
-    "CosFaceLoss": Picture({"margin": 0.35, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
-    "ArcFaceLoss": Picture({"margin": 0.5, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
-    "MagFaceLoss": Picture({"norm_weight": 35.0, "scale": 64.0}, radius=(10.0, 110.0)),
-    "AdaFaceLoss": Picture({"margin": 0.4, "scale": 64.0}, radius=(35.0, 5.0)),
-    "CurricularFaceLoss": Picture({"margin": 0.5, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
-    "ElasticFaceLoss": Picture({"margin": 0.5, "scale": 64.0}, {"margin": 0.3, "scale": 64.0}),
-    "ProxyNCALoss": Picture({"scale": 1.0}, {"scale": 10.0}),
-    "ProxyNCAPlusPlusLoss": Picture({"temperature": 1 / 9}, {"temperature": 1.0}),
-    "ProxyAnchorLoss": Picture(ANCHOR, {"alpha": 8.0, "margin": 0.1}),
-    "SoftTripleLoss": Picture({**TWO, "scale": 20.0, "margin": 0.01}, {**ONE, "scale": 20.0, "margin": 0.01}),
-    "MultiProxyAnchorLoss": Picture({**TWO, **ANCHOR}, {**ONE, **ANCHOR}),
-    "DataWiseMultiProxyAnchorLoss": Picture({**TWO, **ANCHOR}, {**ONE, **ANCHOR}),
-    "AllPairMultiProxyAnchorLoss": Picture({**TWO, **ANCHOR}, {**TWO, "alpha": 8.0, "margin": 0.1}),
-    "EuclideanSoftmaxLoss": Picture({"temperature": 1.0}, {"temperature": 2.0}, half_width=5.5),
-    "WarpedSoftmaxLoss": Picture({"alpha": 2.0, **WARP}, {"alpha": 3.0, **WARP}, half_width=5.5),
-    "HISTLoss": Picture({"tau": 32.0, "graph_weight": 0.0}, {"tau": 16.0, "graph_weight": 0.0}),
+PLOTS = {
+    "NormalizedSoftmaxLoss": Plot({"scale": 20.0}, {"scale": 1.0}),
+    "SphereFaceLoss": Plot({"margin": 4, "scale": 20.0}, {"margin": 1, "scale": 20.0}),
+    "CosFaceLoss": Plot({"margin": 0.35, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
+    "ArcFaceLoss": Plot({"margin": 0.5, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
+    "MagFaceLoss": Plot({"norm_weight": 35.0, "scale": 64.0}, radius=(10.0, 110.0)),
+    "AdaFaceLoss": Plot({"margin": 0.4, "scale": 64.0}, radius=(35.0, 5.0)),
+    "CurricularFaceLoss": Plot({"margin": 0.5, "scale": 64.0}, {"margin": 0.0, "scale": 64.0}),
+    "ElasticFaceLoss": Plot({"margin": 0.5, "scale": 64.0}, {"margin": 0.3, "scale": 64.0}),
+    "ProxyNCALoss": Plot({"scale": 1.0}, {"scale": 10.0}),
+    "ProxyNCAPlusPlusLoss": Plot({"temperature": 1 / 9}, {"temperature": 1.0}),
+    "ProxyAnchorLoss": Plot(ANCHOR, {"alpha": 8.0, "margin": 0.1}),
+    "SoftTripleLoss": Plot({**TWO, "scale": 20.0, "margin": 0.01}, {**ONE, "scale": 20.0, "margin": 0.01}),
+    "MultiProxyAnchorLoss": Plot({**TWO, **ANCHOR}, {**ONE, **ANCHOR}),
+    "DataWiseMultiProxyAnchorLoss": Plot({**TWO, **ANCHOR}, {**ONE, **ANCHOR}),
+    "AllPairMultiProxyAnchorLoss": Plot({**TWO, **ANCHOR}, {**TWO, "alpha": 8.0, "margin": 0.1}),
+    "EuclideanSoftmaxLoss": Plot({"temperature": 1.0}, {"temperature": 2.0}, half_width=5.5),
+    "WarpedSoftmaxLoss": Plot({"alpha": 2.0, **WARP}, {"alpha": 3.0, **WARP}, half_width=5.5),
+    "HISTLoss": Plot({"tau": 32.0, "graph_weight": 0.0}, {"tau": 16.0, "graph_weight": 0.0}),
 }
 PAIRWISE = {
     "ContrastiveLoss(neg_margin=1)": pairs.ContrastiveLoss(neg_margin=1),
@@ -69,8 +69,8 @@ PAIRWISE = {
 def _main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or [*PICTURES, "PairwiseLoss"]:
-        figure = _pairwise() if name == "PairwiseLoss" else _proxies(name, PICTURES[name])
+    for name in sys.argv[1:] or [*PLOTS, "PairwiseLoss"]:
+        figure = _pairwise() if name == "PairwiseLoss" else _proxies(name, PLOTS[name])
         drawn = io.BytesIO()
         figure.savefig(drawn, dpi=100, format="png")
         with write_atomically(FOLDER / f"{name}.png") as temporary, Image.open(drawn) as image:
@@ -78,49 +78,49 @@ def _main() -> None:
             few.save(temporary, format="png", optimize=True)
 
 
-def _proxies(name: str, picture: Picture) -> Figure:
+def _proxies(name: str, plot: Plot) -> Figure:
     figure = Figure(figsize=(9, 4.2), layout="constrained")
-    figure.suptitle(f"{name}({', '.join(f'{key}={_short(value)}' for key, value in picture.arguments.items())})")
+    figure.suptitle(f"{name}({', '.join(f'{key}={_short(value)}' for key, value in plot.arguments.items())})")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    loss, other = (_make(name, arguments) for arguments in (picture.arguments, picture.other or picture.arguments))
-    plot_gradient_field(loss, radius=picture.radius[0], half_width=picture.half_width, axes=left)
-    if picture.half_width is None:
-        _curves_on_circle(right, picture, loss, other)
+    loss, other = (_make(name, arguments) for arguments in (plot.arguments, plot.other or plot.arguments))
+    plot_gradient_field(loss, radius=plot.radius[0], half_width=plot.half_width, axes=left)
+    if plot.half_width is None:
+        _curves_on_circle(right, plot, loss, other)
     else:
-        _curves_on_line(right, picture, loss, other)
-        _mark_line_and_warp(left, picture)
+        _curves_on_line(right, plot, loss, other)
+        _mark_line_and_warp(left, plot)
     right.spines[["top", "right"]].set_visible(False)
     right.legend(fontsize=8)
     return figure
 
 
-def _curves_on_circle(axes: Any, picture: Picture, loss: ProxyLoss, other: ProxyLoss) -> None:
+def _curves_on_circle(axes: Any, plot: Plot, loss: ProxyLoss, other: ProxyLoss) -> None:
     clockwise = torch.arange(-180.0, 181.0, 2)  # so that the left of the circle's top is left in the curve
     places = _directions(ANGLES[0] - clockwise)
-    for each, radius, style, label in zip((loss, other), picture.radius, ("-", "--"), _labels(picture), strict=True):
-        axes.plot(clockwise, loss_values(each, radius * places, 0), style, color=BLACK, label=label)
-    for colour, angles in ((OWN, (ANGLES[0], SECOND)[: loss.proxies_per_class]), (WRONG, ANGLES[1:])):
+    for drawn, radius, style, label in zip((loss, other), plot.radius, ("-", "--"), _labels(plot), strict=True):
+        axes.plot(clockwise, loss_values(drawn, radius * places, 0), style, color=BLACK, label=label)
+    for colour, angles in ((TARGET, (ANGLES[0], SECOND)[: loss.proxies_per_class]), (WRONG, ANGLES[1:])):
         for angle in angles:
             axes.axvline((ANGLES[0] - angle + 180) % 360 - 180, color=colour, linewidth=1, linestyle=":")
     axes.set(xlabel="degrees clockwise from the proxy of class 0", ylabel="loss", xticks=range(-180, 181, 60))
 
 
-def _curves_on_line(axes: Any, picture: Picture, loss: ProxyLoss, other: ProxyLoss) -> None:
+def _curves_on_line(axes: Any, plot: Plot, loss: ProxyLoss, other: ProxyLoss) -> None:
     beyond = torch.linspace(-7, 5.5, 301)
     places = torch.stack((torch.zeros_like(beyond), LENGTH + beyond), 1)
-    for each, style, label in zip((loss, other), ("-", "--"), _labels(picture), strict=True):
-        axes.plot(beyond, gradient_field(each, places, 0)[:, 1], style, color=BLACK, label=label)
+    for drawn, style, label in zip((loss, other), ("-", "--"), _labels(plot), strict=True):
+        axes.plot(beyond, gradient_field(drawn, places, 0)[:, 1], style, color=BLACK, label=label)
     axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.axvline(0, color=OWN, linewidth=1, linestyle=":")
+    axes.axvline(0, color=TARGET, linewidth=1, linestyle=":")
     axes.set(xlabel="distance beyond the proxy of class 0, up the dotted line", ylabel="force upwards")
 
 
-def _mark_line_and_warp(axes: Any, picture: Picture) -> None:
+def _mark_line_and_warp(axes: Any, plot: Plot) -> None:
     axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-    if alpha := picture.arguments.get("alpha"):
+    if alpha := plot.arguments.get("alpha"):
         ring = alpha * _directions(torch.arange(0.0, 361.0, 2)) + LENGTH * _directions(torch.tensor(ANGLES[0]))
-        axes.plot(*ring.T, "--", color=OWN, linewidth=1.2)
-        axes.annotate("α", ring[22], (5, 5), textcoords="offset points", color=OWN)
+        axes.plot(*ring.T, "--", color=TARGET, linewidth=1.2)
+        axes.annotate("α", ring[22], (5, 5), textcoords="offset points", color=TARGET)
 
 
 def _pairwise() -> Figure:
@@ -152,12 +152,12 @@ def _directions(degrees: Tensor) -> Tensor:
     return torch.stack((turn.cos(), turn.sin()), -1)
 
 
-def _labels(picture: Picture) -> tuple[str, str]:
-    """Of the two curves: what differs."""
-    if picture.radius[0] != picture.radius[1]:
-        return f"‖x‖ = {picture.radius[0]:g}", f"‖x‖ = {picture.radius[1]:g}"
-    (key,) = (key for key in picture.arguments if picture.arguments[key] != picture.other[key])
-    return f"{key}={_short(picture.arguments[key])}", f"{key}={_short(picture.other[key])}"
+def _labels(plot: Plot) -> tuple[str, str]:
+    """The labels of the two curves: what differs."""
+    if plot.radius[0] != plot.radius[1]:
+        return f"‖x‖ = {plot.radius[0]:g}", f"‖x‖ = {plot.radius[1]:g}"
+    (key,) = (key for key in plot.arguments if plot.arguments[key] != plot.other[key])
+    return f"{key}={_short(plot.arguments[key])}", f"{key}={_short(plot.other[key])}"
 
 
 def _short(value: float) -> str:

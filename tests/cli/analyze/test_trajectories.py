@@ -4,41 +4,19 @@ import csv
 import shutil
 from pathlib import Path
 
-import pytest
-
-from command_line import Here, assert_refused, warm_proxemic
+from command_line import Here, assert_refused
 from comparisons import interval
 from proxemic.protocols.runs.finished import Run
-
-
-@pytest.fixture(scope="module")
-def runs(tiny: Path) -> list[Path]:
-    """Two seeds of a warp, with AvgDTP."""
-    base = tiny.parent
-    (base / "warp.yaml").write_text(
-        f"""\
-extends: {tiny}
-model: {{normalize: false}}
-loss: {{class_path: proxemic.losses.WarpedSoftmaxLoss, init_args: {{alpha: 2.5, k1: 0.5, k2: 1.5}}}}
-training: {{epochs: 3, loggers: [], callbacks: [{{class_path: proxemic.training.DistanceToProxy}}]}}
-evaluation: {{distance: euclidean, nmi: true}}
-"""
-    )
-    paths = [base / "warp" / f"seed-{seed}" for seed in (0, 1)]
-    for seed, path in enumerate(paths):
-        result = warm_proxemic("train", "--recipe", base / "warp.yaml", "--out", path, "--seed", str(seed))
-        assert result.returncode == 0, result.stderr
-    return paths
 
 
 def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in table.splitlines() if "│" in line]
 
 
-def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
-    result = here("analyze", "trajectories", *runs, "--out", tmp_path / "dtp", "--log")
+def test_a_group_of_seeds(warp: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "trajectories", *warp, "--out", tmp_path / "dtp", "--log")
     assert result.returncode == 0, result.stderr
-    opened = [Run(path) for path in runs]
+    opened = [Run(path) for path in warp]
     ((name, epochs, before, last, chosen, alpha, recall, nmi),) = cells(result.stdout)
     ends = [run.history[-1]["avg_dtp"] for run in opened]
     assert (name, epochs, alpha) == ("warp", "3", "2.5")
@@ -67,14 +45,14 @@ def test_a_group_of_seeds(runs: list[Path], tmp_path: Path, here: Here) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"dtp.png", "dtp.svg", "dtp.csv"}
 
 
-def test_runs_that_broke_off_are_marked(runs: list[Path], tmp_path: Path, here: Here) -> None:
+def test_runs_that_broke_off_are_marked(warp: list[Path], tmp_path: Path, here: Here) -> None:
     for name in ("stopped", "unstable"):
-        shutil.copytree(runs[0], tmp_path / name)
+        shutil.copytree(warp[0], tmp_path / name)
         (tmp_path / name / "metrics.json").unlink()
         recipe = tmp_path / name / "recipe.yaml"
         recipe.write_text(recipe.read_text().replace("alpha: 2.5", f"alpha: {len(name)}"))
     (tmp_path / "unstable" / "diverged.txt").write_text("The loss became inf.\n")
-    words = [runs[0], tmp_path / "stopped", tmp_path / "unstable"]
+    words = [warp[0], tmp_path / "stopped", tmp_path / "unstable"]
     result = here("analyze", "trajectories", *words, "--out", tmp_path / "dtp")
     assert result.returncode == 0, result.stderr
     assert [row[1] for row in cells(result.stdout)] == ["3", "3 unfinished", "3 unstable"]
@@ -84,27 +62,27 @@ def test_runs_that_broke_off_are_marked(runs: list[Path], tmp_path: Path, here: 
     assert "unstable (unstable)" in svg
 
 
-def test_a_seed_that_broke_off_does_not_cut_the_others_short(runs: list[Path], tmp_path: Path, here: Here) -> None:
-    shutil.copytree(runs[1], tmp_path / "warp" / "seed-1")
+def test_a_seed_that_broke_off_does_not_cut_the_others_short(warp: list[Path], tmp_path: Path, here: Here) -> None:
+    shutil.copytree(warp[1], tmp_path / "warp" / "seed-1")
     (tmp_path / "warp" / "seed-1" / "metrics.json").unlink()
     lines = (tmp_path / "warp" / "seed-1" / "history.csv").read_text().splitlines(keepends=True)
     (tmp_path / "warp" / "seed-1" / "history.csv").write_text("".join(lines[:2]))
-    result = here("analyze", "trajectories", runs[0], tmp_path / "warp" / "seed-1", "--out", tmp_path / "dtp")
+    result = here("analyze", "trajectories", warp[0], tmp_path / "warp" / "seed-1", "--out", tmp_path / "dtp")
     assert result.returncode == 0, result.stderr
     assert [row[:2] for row in cells(result.stdout)] == [["warp", "3"], ["warp, seed 1", "1 unfinished"]]
 
 
-def test_other_columns(runs: list[Path], tmp_path: Path, here: Here) -> None:
-    result = here("analyze", "trajectories", *runs, "--measure", "loss", "--out", tmp_path / "loss")
+def test_other_columns(warp: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "trajectories", *warp, "--measure", "loss", "--out", tmp_path / "loss")
     assert result.returncode == 0, result.stderr
     assert len(cells(result.stdout)[0]) == 6  # without alpha
-    assert_refused(here("analyze", "trajectories", *runs, "--out", tmp_path), ["--out is the folder"])
+    assert_refused(here("analyze", "trajectories", *warp, "--out", tmp_path), ["--out is the folder"])
 
 
-def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
+def test_refused(run: Path, warp: list[Path], tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "trajectories", run), ["has no avg_dtp", "loss, recall@1", "DistanceToProxy"])
-    assert_refused(here("analyze", "trajectories", runs[0], "--measure", "gap"), ["has no gap", "ProxyGap"])
+    assert_refused(here("analyze", "trajectories", warp[0], "--measure", "gap"), ["has no gap", "ProxyGap"])
     assert_refused(here("analyze", "trajectories", tmp_path / "none"), ["none holds no run"])
-    shutil.copytree(runs[0], tmp_path / "new")
+    shutil.copytree(warp[0], tmp_path / "new")
     (tmp_path / "new" / "history.csv").unlink()
     assert_refused(here("analyze", "trajectories", tmp_path / "new"), ["has no epoch yet"])

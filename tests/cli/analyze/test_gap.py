@@ -5,29 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Here, assert_refused, warm_proxemic
+from command_line import Here, assert_refused
 from comparisons import interval
 from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
 from proxemic.protocols.runs.finished import FinishedRun
-
-
-@pytest.fixture(scope="module")
-def runs(tiny: Path) -> list[Path]:
-    """Two losses of two seeds each."""
-    base = tiny.parent
-    (base / "softmax.yaml").write_text(
-        f"extends: {tiny}\nloss: {{class_path: proxemic.losses.NormalizedSoftmaxLoss}}\n"
-        "training: {epochs: 1, loggers: []}\n"
-    )
-    paths = []
-    for name, weight in (("softmax", "0"), ("softmax-mean-proxy", "1")):
-        for seed in ("0", "1"):
-            paths.append(base / name / f"seed-{seed}")
-            regularizers = f"[{{class_path: proxemic.losses.MeanProxyNorm, init_args: {{weight: {weight}}}}}]"
-            words = ["--seed", seed, "--loss.regularizers", regularizers]
-            result = warm_proxemic("train", "--recipe", base / "softmax.yaml", "--out", paths[-1], *words)
-            assert result.returncode == 0, result.stderr
-    return paths
 
 
 def numbers(table: str, label: str) -> list[str]:
@@ -35,10 +16,10 @@ def numbers(table: str, label: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")[1:]]
 
 
-def test_one_run(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
-    result = here("analyze", "gap", runs[0], "--out", tmp_path / "gap")
+def test_one_run(softmax: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "gap", softmax[0], "--out", tmp_path / "gap")
     assert result.returncode == 0, result.stderr
-    opened = FinishedRun(runs[0])
+    opened = FinishedRun(softmax[0])
     trained, scale = softmax_form(opened.loss)
     untrained, _ = softmax_form(opened.untrained_loss())
     for label, values in {
@@ -56,7 +37,10 @@ def test_one_run(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {"gap.png", "gap.svg", "gap.csv"}
 
 
-def test_seeds_are_a_group_and_two_groups_are_paired(runs: list[Path], tmp_path: Path, here: Here) -> None:
+def test_seeds_are_a_group_and_two_groups_are_paired(
+    softmax: list[Path], mean_proxy: list[Path], tmp_path: Path, here: Here
+) -> None:
+    runs = [*softmax, *mean_proxy]
     result = here("analyze", "gap", *runs, "--no-images", "--out", tmp_path / "gap")
     assert result.returncode == 0, result.stderr
     assert "class mean" not in result.stdout

@@ -1,0 +1,28 @@
+"""``proxemic analyze`` as a user runs it."""
+
+import pytest
+
+from command_line import Here, assert_refused
+from proxemic.cli.analyze import SUBCOMMANDS
+
+
+def test_alone_it_says_what_there_is(here: Here) -> None:
+    result = here("analyze")
+    assert result.returncode == 0
+    for subcommand in SUBCOMMANDS:
+        assert subcommand.__name__.rpartition(".")[2].replace("_", "-") in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["characteristic"], ["characteristic", "characteristics"]),
+        (["characteristics", "--proxies-per-class", "0"], ["proxies_per_class is 0"]),
+        (["characteristics", "--proxies-per-class", "two"], ["--proxies-per-class", "two"]),
+        (["characteristics", "--seed", "-1"], ["seed is -1"]),
+        (["characteristics", "--nubmers"], ["--nubmers", "--help"]),
+        (["--numbers"], ["--numbers", "--help"]),
+    ],
+)
+def test_bad_flags(flags: list[str], words: list[str], here: Here) -> None:
+    assert_refused(here("analyze", *flags), words)

@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from comparisons import comparison, entry, finish
+from proxemic.protocols.comparison.directory import Comparison
+
+A, B, C = [0.50, 0.52, 0.57], [0.60, 0.61, 0.68], [0.70, 0.40]
+"""Recall@1 of three recipes by seed."""
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Comparison:
+    """The third recipe has no third seed, and was chosen on the test classes."""
+    entries = [entry("small/a"), entry("small/b", "BLoss"), entry("small/c", evaluation={"select_on": "test"})]
+    made = comparison(tmp_path / "made", entries)
+    for each, values in zip(entries, (A, B, C), strict=True):
+        for seed, value in enumerate(values):
+            finish(made.cell(each, seed), {"recall@1": value, "map@r": value / 2, "ndcg@8": value / 4})
+    made.write()
+    return made

@@ -1,0 +1,36 @@
+"""``proxemic.verify``: how its result is reported; its figures are tested with the command."""
+
+import json
+
+from proxemic.metrics.verification import OperatingPoint, OperatingPoints, VerificationAccuracy, VerificationMetrics
+from proxemic.protocols.runs.verify import Verification
+
+
+def test_each_column_shows_what_its_head_says() -> None:
+    sets: dict[str, VerificationMetrics] = {}
+    for name, up in (("lfw", 0.0), ("cfp_fp", 0.125)):
+        points = OperatingPoints({1e-3: OperatingPoint(threshold=1.7, tar=0.25 + up, far=0.0009)})
+        accuracy = VerificationAccuracy(0.75 + up, 0.03, (0.78 + up, 0.72 + up), (1.0, 1.5))
+        sets[name] = VerificationMetrics(accuracy, 0.5 + up, 0.41, 1.6, points, pairs=1234, same=600)
+    verification = Verification("run", "data", "euclidean", flip=True, sets=sets)
+    assert verification.text("csv").splitlines() == [
+        "set,pairs,accuracy,std,threshold,auc,tar@far=0.001",
+        "lfw,1234,0.75,0.03,1.25,0.5,0.25",
+        "cfp_fp,1234,0.875,0.03,1.25,0.625,0.375",
+        "mean,,0.8125,,,0.5625,0.3125",
+    ]
+    *_, lfw, cfp_fp, mean = verification.text("markdown").splitlines()
+    assert lfw == "| LFW | 1,234 | 75.00 ± 3.00 | 1.2500 | 50.00 | 25.00 |"
+    assert cfp_fp == "| CFP-FP | 1,234 | 87.50 ± 3.00 | 1.2500 | 62.50 | 37.50 |"
+    assert mean == "| mean |  | 81.25 |  | 56.25 | 31.25 |"
+    assert json.loads(verification.text("json"))["sets"]["lfw"] == {
+        "pairs": 1234,
+        "same": 600,
+        "accuracy": 0.75,
+        "std": 0.03,
+        "accuracies": [0.78, 0.72],
+        "thresholds": [1.0, 1.5],
+        "auc": 0.5,
+        "eer": 0.41,
+        "tar@far=0.001": 0.25,
+    }
