@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
+from proxemic.arguments import call_with_known
 from proxemic.data import CategoryBalancedBatches, ClassBalancedBatches, RandomBatches, RowGroups
 from proxemic.data.samplers import SeededBatches
 from proxemic.recipes import find_recipe
@@ -218,5 +219,6 @@ def test_category_balanced_batches() -> None:
     flags.append(f"{{class_path: {path}, init_args: {arguments}}}")
     sampler = read_recipe(find_recipe("own"), flags).recipe.batches.sampler
     assert sampler is not None
-    filled = sampler(labels=labels, num_images=len(labels), batch_size=12, seed=3, categories=categories)
+    data = {"labels": labels, "num_images": len(labels), "batch_size": 12, "seed": 3, "categories": categories}
+    filled = call_with_known(sampler, **data)
     assert list(filled) == drawn
