@@ -109,8 +109,8 @@ def _prepare(name: str, root: Path | None, url: str | None) -> None:
 
 
 def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) -> None:
-    from proxemic.tables import Table
     from proxemic.data.benchmarks import check_benchmark
+    from proxemic.tables import Table
 
     source = _benchmark(name, root, "check")
     report = check_benchmark(source, decode=decode)
