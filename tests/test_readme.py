@@ -46,6 +46,18 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert torch.equal(names["embedding"][0], expected), picture.name
 
 
+def test_the_way_from_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_folder(tmp_path / "photos", classes=16, images=6, size=72)
+    monkeypatch.chdir(tmp_path)
+    section = README.partition("## From Python")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    exec(code.replace('"epochs": 20', '"epochs": 1'), {})
+    assert "recall@1" in capsys.readouterr().out
+    assert list((tmp_path / "runs" / "photos").glob("map*.png"))
+
+
 def write_photographs(root: Path) -> list[Path]:
     """Turned, transparent and of 16 bits; what a file holds is told by its content, not by its name."""
     rng = np.random.default_rng(0)

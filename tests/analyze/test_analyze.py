@@ -25,22 +25,18 @@ def test_functions_return_figures_and_print_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    results: list[Analysis] = [
-        theorems(draws=1),
-        gradients(["ProxyNCALoss"], out="one/g"),
-        landscape(functions="square-root"),
-        gap(epsilon=0.2),
-    ]
+    statements, dependence = theorems(draws=1), gradients(["ProxyNCALoss"], out="one/g")
+    minima, curve = landscape(functions="square-root"), gap(epsilon=0.2)
     assert capsys.readouterr() == ("", "")
-    for result in results:
+    for result in (statements, dependence, minima, curve):
+        assert isinstance(result, Analysis)
         assert str(result)
         assert result.written
         assert all(path.is_file() for path in result.written)
-    statements, dependence, minima, curve = results
-    assert statements.statements[""][0].name.startswith("Proposition 1")  # type: ignore[attr-defined]
-    assert dependence.dependence["ProxyNCALoss"].shape == (6, 3, 6, 3)  # type: ignore[attr-defined]
-    assert minima.minima["f = √t"].distance == pytest.approx(0, abs=1e-4)  # type: ignore[attr-defined]
-    assert 0.2 < curve.minimum < 1  # type: ignore[attr-defined]
+    assert statements.statements[""][0].name.startswith("Proposition 1")
+    assert dependence.dependence["ProxyNCALoss"].shape == (6, 3, 6, 3)
+    assert minima.minima["f = √t"].distance == pytest.approx(0, abs=1e-4)
+    assert 0.2 < curve.minimum < 1
 
 
 def test_what_needs_no_run_loads_no_trainer() -> None:

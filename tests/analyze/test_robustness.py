@@ -9,6 +9,7 @@ import torch
 from comparisons import interval
 from proxemic.analysis.robustness import Robustness
 from proxemic.analyze._robustness import _difference_tables, _differences
+from proxemic.protocols.statistics import Estimate
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -24,9 +25,9 @@ def test_differences_are_paired_by_seed() -> None:
     mean, half = interval(0.04, 0.12)
     assert (estimates["none"].mean, estimates["none"].half_width) == pytest.approx((mean, half))
     (table,) = _difference_tables(differences)
-    cells = dict(table.rows)
+    cells = {label: str(cell) for label, cell in table.rows}
     assert cells["none"] == f"{100 * mean:+.1f} ± {100 * half:.1f}"
     assert cells["shear"] == f"{37.5 * mean:+.1f} ± {37.5 * half:.1f}"
     assert cells["relative drop"].startswith(("+0.0", "-0.0"))
-    (table,) = _difference_tables({"a title": {"none": SimpleNamespace(mean=float("nan"))}})  # type: ignore[dict-item]
-    assert dict(table.rows) == {"none": "n/a"}, "nothing is lost of a clean value of 0"
+    (table,) = _difference_tables({"a title": {"none": Estimate(float("nan"), None, 1)}})
+    assert list(table.rows) == [["none", "n/a"]], "nothing is lost of a clean value of 0"

@@ -11,22 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from command_line import Here, assert_refused, proxemic, warm_proxemic
+from command_line import Here, assert_refused
 from images import write_folder, write_recipe
 from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings, write_embeddings
 from proxemic.data.embeddings.labels import number_labels
 from proxemic.metrics import paired_differences, retrieval_metrics
 
 
-def test_evaluate_repeats_the_run_s_own_test(run: Path, tmp_path: Path) -> None:
-    table = warm_proxemic("evaluate", run)
+def test_evaluate_repeats_the_run_s_own_test(run: Path, tmp_path: Path, here: Here) -> None:
+    table = here("evaluate", run)
     assert table.returncode == 0, table.stderr
     assert "recall@1" in table.stdout
     out = tmp_path / "metrics.json"
-    result = proxemic("evaluate", run, "--json", "--out", out)
-    found = json.loads(result.stdout)
-    assert found == json.loads(out.read_text())
-    assert found["test"] == json.loads((run / "metrics.json").read_text())["test"]
+    content = json.loads(here("evaluate", run, "--json", "--out", out).stdout)
+    assert content == json.loads(out.read_text())
+    assert content["test"] == json.loads((run / "metrics.json").read_text())["test"]
 
 
 def test_evaluate_takes_other_metrics_and_splits(run: Path, here: Here) -> None:
@@ -111,7 +110,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_embeddings_made_elsewhere_are_judged(files: Path, here: Here) -> None:
-    result = warm_proxemic("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
+    result = here("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 20

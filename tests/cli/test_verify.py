@@ -188,7 +188,7 @@ def test_an_hostile_pack_is_refused_and_not_run(run: Path, here: Here, tmp_path:
 
     (tmp_path / "lfw.bin").write_bytes(pickle.dumps(([b"a", Evil()], [True])))
     result = here("verify", run, "--data", tmp_path, "--sets", "lfw")
-    assert_refused(result, ["lfw.bin is refused", "pickle instruction"])
+    assert_refused(result, ["lfw.bin is refused", "mkdir"])
     assert not (tmp_path / "marker").exists()
 
 

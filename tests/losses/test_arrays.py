@@ -25,6 +25,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.usefixtures("unchecked")
 def test_what_a_loss_takes(name: str) -> None:
     loss = getattr(losses, name)(5, 4, **KEYWORDS.get(name, {})).eval()
     x, y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 4, 4])

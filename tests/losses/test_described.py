@@ -137,6 +137,7 @@ def test_keywords_of_other_libraries(kind: Any, keywords: dict[str, Any], words:
         kind(5, 8, **keywords)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_positions_and_units_of_other_libraries() -> None:
     with pytest.raises(TypeError, match="given num_classes twice: it is its first argument"):
         ArcFaceLoss(512, num_classes=10)  # type: ignore[call-arg, misc]

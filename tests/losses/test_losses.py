@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any
+from itertools import product
+from typing import Any, Unpack
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import warm
 from losses import oracles
 from proxemic.losses import (
     AdaFaceLoss,
@@ -37,9 +37,12 @@ from proxemic.losses import (
     ProxyLoss,
     ProxyNCALoss,
     ProxyNCAPlusPlusLoss,
+    ProxyOptions,
+    Scoring,
     SoftTripleLoss,
     SphereFaceLoss,
     WarpedSoftmaxLoss,
+    angular_margin,
 )
 from proxemic.losses.scores.scoring import dense_scores
 from proxemic.losses.scores.streaming import streamed_scores
@@ -160,51 +163,52 @@ def gradients(value: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.oracle])
-@pytest.mark.parametrize("proxies", [1, 3])
-@pytest.mark.parametrize("batch", BATCHES)
-def test_value_and_gradients_equal_the_oracle(case: str, proxies: int, batch: str) -> None:
+def test_value_and_gradients_equal_the_oracle(case: str) -> None:
     oracle = CASES[case].oracle
     assert oracle is not None
-    torch.manual_seed(0)
-    y = BATCHES[batch]
-    loss = make(case, proxies=proxies, init=torch.nn.init.normal_)
-    x = (CASES[case].length * torch.randn(len(y), 7)).requires_grad_()
-    x64, w64 = x.detach().double().requires_grad_(), loss.proxies.detach().double().requires_grad_()
-    expected = oracle(x64, w64, y)
-    wanted = gradients(expected, x64, w64)
-
-    # One class at a time and two, which stream; all, whose scores are kept; None, which is ordinary autograd so small.
-    for chunk in (1, 2, 5, None):
-        loss.chunk_size = chunk
-        value = loss(x, torch.tensor(y))
-        assert value.dtype == torch.float32
-        assert value.item() == pytest.approx(expected.item(), rel=1e-5)
-        for got, want in zip(gradients(value, x, loss.proxies), wanted, strict=True):
-            assert (got.double() - want).norm() <= 1e-5 * want.norm()
+    for proxies, (name, y) in product((1, 3), BATCHES.items()):
+        torch.manual_seed(0)
+        loss = make(case, proxies=proxies, init=torch.nn.init.normal_)
+        x = (CASES[case].length * torch.randn(len(y), 7)).requires_grad_()
+        x64, w64 = x.detach().double().requires_grad_(), loss.proxies.detach().double().requires_grad_()
+        expected = oracle(x64, w64, y)
+        wanted = gradients(expected, x64, w64)
+        # One class at a time and two, which stream; all, whose scores are kept; None, ordinary autograd when so small.
+        for chunk in (1, 2, 5, None):
+            loss.chunk_size = chunk
+            value = loss(x, torch.tensor(y))
+            assert value.dtype == torch.float32
+            assert value.item() == pytest.approx(expected.item(), rel=1e-5), (proxies, name, chunk)
+            for got, want in zip(gradients(value, x, loss.proxies), wanted, strict=True):
+                assert (got.double() - want).norm() <= 1e-5 * want.norm(), (proxies, name, chunk)
 
 
 @each_case
-@pytest.mark.parametrize("proxies", [1, 3])
-@pytest.mark.parametrize("chunk", [2, 4, None])
-def test_gradcheck(case: str, proxies: int, chunk: int | None) -> None:
-    torch.manual_seed(1)
-    if case == "warped":
-        # Δ is a value without gradient, so that finite differences see another function: f1 by its slopes alone.
-        loss: ProxyLoss = WarpedSoftmaxLoss(
-            4, 3, f1=lambda t: torch.where(t < 2, 0.6 * t, 1.5 * t - 1.8), proxies_per_class=proxies, chunk_size=chunk
-        )
-    else:
-        loss = make(case, 4, 3, proxies, chunk_size=chunk)
-    if isinstance(loss, AdaFaceLoss):
-        loss.concentration = 1e9  # ẑ, which has no gradient either, is 1 or −1
-    x = (CASES[case].length * torch.randn(5, 3, dtype=torch.float64)).requires_grad_()
-    w = torch.randn(4, proxies, 3, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0, 3, 3, 1, 0])
+@pytest.mark.usefixtures("unchecked")
+def test_gradcheck(case: str) -> None:
+    for proxies, chunk in product((1, 3), (2, 4, None)):
+        torch.manual_seed(1)
+        if case == "warped":
+            # Δ is a value without gradient, so that finite differences see another function: f1 by its slopes alone.
+            loss: ProxyLoss = WarpedSoftmaxLoss(
+                4,
+                3,
+                f1=lambda t: torch.where(t < 2, 0.6 * t, 1.5 * t - 1.8),
+                proxies_per_class=proxies,
+                chunk_size=chunk,
+            )
+        else:
+            loss = make(case, 4, 3, proxies, chunk_size=chunk)
+        if isinstance(loss, AdaFaceLoss):
+            loss.concentration = 1e9  # ẑ, which has no gradient either, is 1 or −1
+        x = (CASES[case].length * torch.randn(5, 3, dtype=torch.float64)).requires_grad_()
+        w = torch.randn(4, proxies, 3, dtype=torch.float64, requires_grad=True)
+        y = torch.tensor([0, 3, 3, 1, 0])
 
-    def call(x: Tensor, w: Tensor) -> Tensor:
-        return torch.func.functional_call(loss, {"proxies": w}, (x, y))
+        def call(x: Tensor, w: Tensor, loss: ProxyLoss = loss, y: Tensor = y) -> Tensor:
+            return torch.func.functional_call(loss, {"proxies": w}, (x, y))
 
-    assert torch.autograd.gradcheck(call, (x, w))
+        assert torch.autograd.gradcheck(call, (x, w), fast_mode=True)
 
 
 @given(
@@ -215,7 +219,7 @@ def test_gradcheck(case: str, proxies: int, chunk: int | None) -> None:
     chunk=st.integers(1, 13),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_streamed_scores_equal_the_dense_definition_for_any_chunk(
     case: str, batch: int, classes: int, proxies: int, chunk: int, seed: int
 ) -> None:
@@ -297,46 +301,43 @@ def awkward(name: str, loss: ProxyLoss) -> Tensor:
     return x
 
 
-@each_case
-@pytest.mark.parametrize("proxies", [1, 2])
-@pytest.mark.parametrize(
-    "name", ["identical proxies", "zero proxies", "on the proxy", "zero embeddings", "long embeddings"]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("chunk", [2, None])
-def test_awkward_inputs_stay_finite(case: str, proxies: int, name: str, dtype: torch.dtype, chunk: int | None) -> None:
-    torch.manual_seed(4)
-    loss = make(case, proxies=proxies, chunk_size=chunk)
-    x = awkward(name, loss).to(dtype).requires_grad_()
-    before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
-    for autocast in (False, True):
-        loss.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            value = loss(x, torch.tensor([0, 1, 1, 4]))
-            value.backward()
-        assert value.dtype == torch.float32
-        assert value.isfinite()
-        assert loss.proxies.grad is not None
-        assert loss.proxies.grad.isfinite().all()
-        assert x.grad is not None
-        assert x.grad.isfinite().all()
-    for key, tensor in loss.state_dict().items():
-        assert tensor.dtype == torch.float32
-        assert torch.equal(tensor, before[key])
+AWKWARD = ("identical proxies", "zero proxies", "on the proxy", "zero embeddings", "long embeddings")
+PRECISIONS = ((torch.float32, False), (torch.float32, True), (torch.bfloat16, False), (torch.float16, True))
 
 
 @each_case
-@pytest.mark.parametrize("chunk", [2, None])
-def test_a_scale_of_a_thousand_stays_finite(case: str, chunk: int | None) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_awkward_inputs_stay_finite(case: str) -> None:
+    y = torch.tensor([0, 1, 1, 4])
+    for proxies, chunk, name in product((1, 2), (2, None), AWKWARD):
+        torch.manual_seed(4)
+        loss = make(case, proxies=proxies, chunk_size=chunk)
+        inputs = awkward(name, loss)
+        before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
+        for dtype, autocast in PRECISIONS:
+            x = inputs.to(dtype).requires_grad_()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                value = loss(x, y)
+                grads = gradients(value, x, loss.proxies)
+            assert value.dtype == torch.float32
+            assert all(each.isfinite().all() for each in (value, *grads)), (proxies, chunk, name, dtype)
+        for key, tensor in loss.state_dict().items():
+            assert tensor.dtype == torch.float32
+            assert torch.equal(tensor, before[key])
+
+
+@each_case
+def test_a_scale_of_a_thousand_stays_finite(case: str) -> None:
     loss = CASES[case].loss
     names = [name for name in ("scale", "alpha", "tau", "temperature") if name in signature(loss).parameters]
     name = "temperature" if "temperature" in names else "tau" if "tau" in names else names[0]
     keywords = CASES[case].keywords | {name: 1e-3 if loss is ProxyNCAPlusPlusLoss else 1e3}
-    module = loss(5, 7, chunk_size=chunk, **keywords)
-    x = torch.randn(4, 7, requires_grad=True)
-    result = module(x, torch.tensor([0, 1, 1, 4]))
-    assert result.isfinite()
-    assert all(grad.isfinite().all() for grad in gradients(result, x, module.proxies))
+    for chunk in (2, None):
+        module = loss(5, 7, chunk_size=chunk, **keywords)
+        x = torch.randn(4, 7, requires_grad=True)
+        result = module(x, torch.tensor([0, 1, 1, 4]))
+        assert result.isfinite()
+        assert all(grad.isfinite().all() for grad in gradients(result, x, module.proxies))
 
 
 def test_half_precision_is_computed_in_float32() -> None:
@@ -346,15 +347,15 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 
 @each_case
-@pytest.mark.parametrize("chunk", [2, None])
-def test_without_gradients_the_value_is_the_same(case: str, chunk: int | None) -> None:
-    loss = make(case, proxies=2, chunk_size=chunk)
-    x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
-    expected = loss(x, y).detach()
-    with torch.no_grad():
-        assert torch.equal(loss(x, y), expected)
-    with torch.inference_mode():
-        assert torch.equal(loss(x, y), expected)
+def test_without_gradients_the_value_is_the_same(case: str) -> None:
+    for chunk in (2, None):
+        loss = make(case, proxies=2, chunk_size=chunk)
+        x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
+        expected = loss(x, y).detach()
+        with torch.no_grad():
+            assert torch.equal(loss(x, y), expected)
+        with torch.inference_mode():
+            assert torch.equal(loss(x, y), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
@@ -364,6 +365,7 @@ def test_labels_of_a_narrow_type_are_taken(dtype: torch.dtype) -> None:
     assert torch.equal(loss(x, y.to(dtype)), loss(x, y))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_sizes_may_be_numpys() -> None:
     assert ArcFaceLoss(np.int64(5), 7).num_classes == 5  # type: ignore[arg-type]
 
@@ -418,14 +420,14 @@ def test_state_dict_round_trip(case: str) -> None:
 
 
 @each_case
-@pytest.mark.parametrize("frozen", ["embeddings", "proxies"])
-def test_what_needs_no_gradient_gets_none(case: str, frozen: str) -> None:
-    loss = make(case)
-    x, y = torch.randn(3, 7, requires_grad=frozen != "embeddings"), torch.tensor([0, 1, 2])
-    loss.proxies.requires_grad_(frozen != "proxies")
-    loss(x, y).backward()
-    assert (x.grad is None) == (frozen == "embeddings")
-    assert (loss.proxies.grad is None) == (frozen == "proxies")
+def test_what_needs_no_gradient_gets_none(case: str) -> None:
+    for frozen in ("embeddings", "proxies"):
+        loss = make(case)
+        x, y = torch.randn(3, 7, requires_grad=frozen != "embeddings"), torch.tensor([0, 1, 2])
+        loss.proxies.requires_grad_(frozen != "proxies")
+        loss(x, y).backward()
+        assert (x.grad is None) == (frozen == "embeddings")
+        assert (loss.proxies.grad is None) == (frozen == "proxies")
 
 
 @pytest.mark.parametrize(
@@ -446,6 +448,7 @@ def test_what_needs_no_gradient_gets_none(case: str, frozen: str) -> None:
         (lambda loss: loss(torch.randn(2, 7), None), ["labels are None", "torch.as_tensor"]),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words: list[str]) -> None:
     with pytest.raises(ValueError, match=words[0]) as error:
         call(NormalizedSoftmaxLoss(5, 7))
@@ -510,51 +513,43 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: MagFaceLoss(5, 7, norm_range=np.array([1.0, 2.0])), "^norm_range is of type ndarray"),  # type: ignore[arg-type]
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_hyper_parameters_name_the_argument(make_loss: Callable[[], ProxyLoss], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         make_loss()
 
 
+WRONG: tuple[Any, ...] = (None, "2", [2], np.ones(2), torch.tensor(2), torch.ones(2), True, float("nan"))
+
+
 @each_case
-@pytest.mark.parametrize("value", [None, "2", [2], np.ones(2), torch.tensor(2), torch.ones(2), True, float("nan")])
-def test_arguments_of_a_wrong_type_are_refused_by_name(case: str, value: Any) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_arguments_of_a_wrong_type_are_refused_by_name(case: str) -> None:
     loss = CASES[case].loss
-    names = {*signature(loss).parameters} - {"f1", "f2", "pooling", "gamma", "center_weight"}  # the last: below
-    if value is True:
-        names -= {"plus"}
-    if case == "warped-functions":
-        names -= {"alpha", "k1", "k2", "delta_scale"}
-    for name in names - ({"chunk_size"} if value is None else set()):
-        with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
-            loss(**{"num_classes": 5, "embedding_size": 7} | CASES[case].keywords | {name: value})
-        assert "\n" not in str(error.value)
+    for value in WRONG:
+        names = {*signature(loss).parameters} - {"f1", "f2", "pooling", "gamma", "center_weight"}  # the last: below
+        if value is True:
+            names -= {"plus"}
+        if case == "warped-functions":
+            names -= {"alpha", "k1", "k2", "delta_scale"}
+        for name in names - ({"chunk_size"} if value is None else set()):
+            with pytest.raises(ValueError, match=rf"\b{name}\b") as error:
+                loss(**{"num_classes": 5, "embedding_size": 7} | CASES[case].keywords | {name: value})
+            assert "\n" not in str(error.value)
 
 
-UNCHECKED = """
-import numpy as np
-from proxemic.losses import *
-
-for name, value in [
-    ("gamma", None), ("gamma", "2"), ("gamma", True), ("center_weight", [2]), ("center_weight", np.ones(2)),
-    ("pooling", 3), ("pooling", MaxPooling), ("regularizers", 5), ("regularizers", MeanProxyNorm()),
-]:
-    for loss in (SoftTripleLoss, MultiProxyAnchorLoss, DataWiseMultiProxyAnchorLoss, AllPairMultiProxyAnchorLoss):
-        try:
-            loss(5, 7, **{name: value})
-        except ValueError as error:
-            print(error)
-"""
-
-
-def test_arguments_that_the_tests_check_themselves_are_refused_by_name() -> None:
-    # In a process of its own, as these come to modules whose types are checked here.
-    done = warm.run("-c", UNCHECKED)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 9 * 4, done.stderr
-    for line, name in zip(
-        lines[::4], ["gamma"] * 3 + ["weight"] * 2 + ["pooling"] * 2 + ["regularizers"] * 2, strict=True
-    ):
-        assert re.match(rf"{name} is .*, but .*\.$", line)
+@pytest.mark.usefixtures("unchecked")
+def test_poolings_and_regularizers_of_a_wrong_type_are_refused_by_name() -> None:
+    wrong: list[tuple[str, Any, str]] = [
+        *(("gamma", value, "gamma") for value in (None, "2", True)),
+        *(("center_weight", value, "weight") for value in ([2], np.ones(2))),
+        *(("pooling", value, "pooling") for value in (3, MaxPooling)),
+        *(("regularizers", value, "regularizers") for value in (5, MeanProxyNorm())),
+    ]
+    for name, value, named in wrong:
+        for loss in (SoftTripleLoss, MultiProxyAnchorLoss, DataWiseMultiProxyAnchorLoss, AllPairMultiProxyAnchorLoss):
+            with pytest.raises(ValueError, match=rf"^{named} is .*, but .*\.$"):
+                loss(5, 7, **{name: value})
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
@@ -614,3 +609,76 @@ def test_an_embedding_near_its_proxy_keeps_its_distance_exact() -> None:
     x = loss.proxies[1].detach() + torch.tensor([[0.0, 0.0, 0.0, 1e-2]])
     positive, _, _ = streamed_scores(x, loss.proxies, torch.tensor([1]), loss.scoring)
     assert -positive.item() == pytest.approx(1e-2, rel=1e-5)
+
+
+class Wrong(NormalizedSoftmaxLoss):
+    values: Any = None
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return self.values
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_objective_of_the_wrong_shape_is_refused() -> None:
+    x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
+    for class_wise, values, words in (
+        (
+            False,
+            torch.ones(4, 5),
+            "Wrong.objective gives a tensor of shape [4, 5], but must give one value per sample, [4]",
+        ),
+        (False, torch.ones(3), "a tensor of shape [3], but must give one value per sample"),
+        (False, 3.0, "gives 3.0, but must give one value per sample"),
+        (True, torch.ones(4), "a tensor of shape [4], but must give a scalar, as the loss sums per class"),
+    ):
+        loss = Wrong(5, 7)
+        loss.values = values
+        if class_wise:
+            loss.scoring = replace(loss.scoring, class_reduction=torch.abs)
+        with pytest.raises(ValueError, match=re.escape(words)) as error:
+            loss(x, y)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_scoring_that_cannot_be_is_refused() -> None:
+    for keywords, words in (
+        ({"scale": -1}, "scale is -1, but must be a positive number"),
+        ({"scale": "1"}, "scale is '1', but must be a positive number"),
+        ({"scale": 1.0, "pooling": MaxPooling}, "pooling is the class MaxPooling, but must be a pooling"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Scoring(**keywords)
+
+
+def test_a_negative_angular_margin_narrows_the_angle() -> None:
+    theta = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
+    margins = torch.tensor([-0.4, -0.1, -0.3], dtype=torch.float64)
+    torch.testing.assert_close(angular_margin(theta.cos(), margins), (theta + margins).cos())
+    torch.testing.assert_close(angular_margin(theta.cos(), -0.4), (theta - 0.4).cos())
+
+
+class Sharper(CosFaceLoss):
+    """Of one's own, with another number of proxies by default."""
+
+    defaults = ProxyOptions(proxies_per_class=3)
+
+    def __init__(
+        self, num_classes: int, embedding_size: int, *, margin: float = 0.2, **options: Unpack[ProxyOptions]
+    ) -> None:
+        super().__init__(num_classes, embedding_size, margin=margin, **options)
+
+
+def test_options_and_their_defaults_are_in_the_signature_of_every_loss() -> None:
+    for case in CASES.values():
+        found = signature(case.loss).parameters
+        assert found.keys() > ProxyOptions.__annotations__.keys()
+        assert not any(each.kind is each.VAR_KEYWORD for each in found.values())
+    found = signature(Sharper).parameters
+    assert found["margin"].default == 0.2
+    assert found["proxies_per_class"].default == Sharper(5, 7).proxies_per_class == 3
+    assert found["init"].default is signature(CosFaceLoss).parameters["init"].default
+    assert Sharper(5, 7, proxies_per_class=2).proxies_per_class == 2
+    assert CosFaceLoss(5, 7).proxies_per_class == 1
+    with pytest.raises(TypeError, match="unexpected keyword argument 'proxy_count'"):
+        Sharper(5, 7, proxy_count=3)  # type: ignore[call-arg]

@@ -180,6 +180,7 @@ class Steep(MarginRule):
         ("arc-face", Steep(), "margin of class 0 is 9.0, but is an angle in radians"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_margins_that_cannot_be_are_refused(case: str, margin: object, words: str) -> None:
     with pytest.raises(ValueError, match=words) as error:
         make(case, margin).count_classes([1, 9, 9, 9, 9])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from proxemic.losses import ProxyAnchorLoss
+from proxemic.losses import AdaFaceLoss, ArcFaceLoss, MagFaceLoss, ProxyAnchorLoss
 from proxemic.losses.own import OwnLoss, loss_name, make_loss
 
 
@@ -60,3 +60,11 @@ def test_losses_of_this_package_stay_themselves() -> None:
     own = make_loss(lambda num_classes, embedding_size: nn.Linear(embedding_size, num_classes), 3, 2)
     assert loss_name(own) == "Linear"
     assert own.state_dict()["loss.weight"].shape == (3, 2)
+
+
+def test_a_loss_of_lengths_refuses_a_model_that_normalises() -> None:
+    for loss in (MagFaceLoss, AdaFaceLoss):
+        with pytest.raises(ValueError, match=rf"the loss is {loss.__name__}, .* set model.normalize to false\.$"):
+            make_loss(loss, 3, 2, normalized=True)
+        make_loss(loss, 3, 2)
+    make_loss(ArcFaceLoss, 3, 2, normalized=True)

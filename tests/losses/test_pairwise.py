@@ -309,6 +309,7 @@ def test_a_loss_of_the_user_s_own() -> None:
         (lambda loss: loss(*batch([0, 1]), reference=batch([0, 1])), ["reference", "memory_size is 8", "leave one"]),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], words: list[str]) -> None:
     with pytest.raises(ValueError, match=words[0]) as error:
         call(make("contrastive", memory_size=8))
@@ -348,6 +349,7 @@ def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], wor
         ({"miner": nn.Identity()}, ["miner", "Identity", "pytorch_metric_learning.miners"]),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_is_refused(arguments: dict[str, Any], words: list[str]) -> None:
     keywords: dict[str, Any] = {"num_classes": 5, "embedding_size": 6, "loss": losses.ContrastiveLoss(), **arguments}
     with pytest.raises(ValueError, match=words[0]) as error:

@@ -84,6 +84,7 @@ def pairwise(*_: object) -> nn.Module:
     ],
 )
 @pytest.mark.parametrize("keywords", [{"weights": [1.0] * 4}, {"reduction": "none"}])
+@pytest.mark.usefixtures("unchecked")
 def test_losses_without_values_of_samples_say_why(
     made: Callable[[], nn.Module], words: str, keywords: dict[str, object]
 ) -> None:
@@ -103,6 +104,7 @@ def test_losses_without_values_of_samples_say_why(
         ({"weights": "balanced"}, "weights are 'balanced', but must be one number per sample"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_weighs_nothing_is_refused(keywords: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make("softmax")(torch.randn(4, 7), torch.tensor(LABELS), **keywords)
@@ -119,6 +121,7 @@ def test_a_regularizer_is_not_weighed() -> None:
     torch.testing.assert_close(value, term(loss.proxies))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_class_balanced_weights_are_the_inverse_of_the_effective_number() -> None:
     counts = [1, 3, 50, 4000]
     for beta in (0.5, 0.999, 0.999999):

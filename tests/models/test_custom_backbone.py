@@ -70,7 +70,7 @@ def test_features_are_counted_and_pooled() -> None:
     ("config", "message"),
     [
         ({"backbone": Map, "backbone_args": {"with": 5}}, "backbone_args do not fit .*Map: .*'with'"),
-        ({"backbone": Map, "pretrained": True}, "test_own_backbone.Map is a class of your own"),
+        ({"backbone": Map, "pretrained": True}, "test_custom_backbone.Map is a class of your own"),
         ({"backbone": Map, "backbone_args": {"width": float("nan")}}, "to plain values"),
         ({"backbone": "convnet", "backbone_args": {"width": 5}}, "'convnet' takes none"),
         ({"backbone": "convnet", "image_size": 0}, "image_size is 0"),

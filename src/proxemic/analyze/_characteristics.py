@@ -23,11 +23,11 @@ CHANGES = {
     "other_embeddings": "beyond",
 }
 LEGEND = """
-The largest change of a gradient, relative to its size. batch: of a sample's, as
-other samples change; shift: of any, as all scores fall; P-P: of a positive's, as
-positives of its class (in) or of others (out) fall; N-N: of a negative's, as others
-fall; P-N: of one sign's, as the other falls; beyond: of an embedding's, as others
-change.
+The largest change of a gradient, relative to its size. batch: of a sample's,
+as other samples change; shift: of any, as all scores fall; P-P: of a
+positive's, as positives of its class (in) or of others (out) fall; N-N: of a
+negative's, as others fall; P-N: of one sign's, as the other falls; beyond: of
+an embedding's, as others change.
 """
 
 

@@ -22,8 +22,8 @@ class ImageSet:
         pixels: The images.
         labels: Class of each image, 0 to C - 1, every class at least once.
         class_names: Name of each class, C of them.
-        is_query: Images that ask, or None where every image both asks and answers.
-        is_gallery: Images that answer, or None likewise.
+        is_query: Images that are queries, or None where every image is both a query and in the gallery.
+        is_gallery: Images that are in the gallery, or None likewise.
         groups: A second, label-independent property of each image (a glyph's typeface), if there is one.
         sequences: The burst or video that each image is of, if known: those of one are no hits of each other.
         categories: The group of classes that each image's class belongs to, if known.
@@ -149,7 +149,7 @@ NO_TEST = (
     "These images have no test classes, so that no figure can be taken on them: judge the model on others with "
     "proxemic evaluate RUN --data.root OTHER, or one of faces on pairs with proxemic verify RUN."
 )
-"""What whoever asks for them is told."""
+"""The message where images without a test split are to be evaluated."""
 
 
 class ImageSource(ABC):

@@ -29,12 +29,12 @@ class Row:
         path: Its file.
         label: Its class.
         split: Where it belongs.
-        is_query: Whether it asks.
-        is_gallery: Whether it answers.
+        is_query: Whether it is a query.
+        is_gallery: Whether it is in the gallery.
         sequence: The burst or video that it is of.
         category: A group of classes that its own belongs to.
         box: x_1, y_1, x_2 and y_2 of what is cut out of the upright image, in pixels from its upper left corner.
-        place: Of the row, for messages.
+        place: Where the row stands in the table, for messages.
     """
 
     path: Path
@@ -46,18 +46,6 @@ class Row:
     category: str | None = None
     box: Box | None = None
     place: str = ""
-
-
-@dataclass(frozen=True)
-class Note:
-    """What a table says of one row of embeddings, as text; None where it has no such column, or no such flag."""
-
-    path: str | None = None
-    label: str | None = None
-    is_query: bool | None = None
-    is_gallery: bool | None = None
-    sequence: str | None = None
-    category: str | None = None
 
 
 def read_table(table: Path) -> Iterator[Row]:
@@ -79,19 +67,21 @@ def read_table(table: Path) -> Iterator[Row]:
         yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, box, place)
 
 
-def read_notes(table: Path, needed: Sequence[str] = ()) -> Iterator[Note]:
-    """Read what a .csv or .parquet file says of rows of embeddings: any of `NOTE_COLUMNS`.
+def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Read what a .csv or .parquet file says of rows of embeddings: one list for each of `NOTE_COLUMNS` that it has.
 
     Raises:
-        ValueError: As `read_table`, where a column is there.
+        ValueError: As `read_table`, or if a column of `needed` is not there.
     """
+    columns: dict[str, list[Any]] = {}
     for place, record in _read(table, NOTE_COLUMNS, needed):
-        for column in ("path", "label"):
-            if column in record and record[column] in ("", "nan"):
+        for column, text in record.items():
+            if column in ("path", "label") and text in ("", "nan"):
                 raise ValueError(f"{place}: {column} is empty, but others are not: give every row one, or none.")
-        is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
-        sequence, category = (_text(record, column) for column in ("sequence", "category"))
-        yield Note(record.get("path"), record.get("label"), is_query, is_gallery, sequence, category)
+            is_flag, is_name = column in ("is_query", "is_gallery"), column in ("sequence", "category")
+            value = _flag(record, column, place) if is_flag else _text(record, column) if is_name else text
+            columns.setdefault(column, []).append(value)
+    return columns
 
 
 def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:

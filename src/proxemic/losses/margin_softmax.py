@@ -66,13 +66,12 @@ class MarginSoftmax(ProxyLoss):
     def outliers(
         self, embeddings: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], *, degrees: float = 75.0
     ) -> Bool[Tensor, " rows"]:
-        """Find samples that the sub-centers of their class mark as mislabelled: the cleaning of sub-center ArcFace.
+        """Find the samples that the sub-centers of their class mark as mislabelled: sub-center ArcFace's cleaning.
 
-        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant
-        one, and noise at the others. An outlier is more than 75° from the dominant sub-center of its class, the
-        one that most samples of the class are nearest to, also where no other sub-center is nearer. Deng et
-        al., Sub-center ArcFace, ECCV 2020, as the authors' ``drop.py`` and pytorch-metric-learning's
-        ``get_outliers`` have it.
+        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one,
+        and noise at the others. An outlier is more than 75° from the dominant sub-center of its class, the one that
+        most samples of the class are nearest to, also where no other sub-center is nearer. Deng et al., Sub-center
+        ArcFace, ECCV 2020, as in the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers``.
 
         Args:
             embeddings: ``[N, D]`` of all samples to be cleaned at once, as the samples of a class vote.

@@ -4,7 +4,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from proxemic.arguments import call_with_known
@@ -43,7 +43,7 @@ class OwnLoss(nn.Module):
     def forward(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Int[Tensor, " batch"],
+        labels: Integer[Tensor, " batch"],
         *,
         weights: None = None,
         reduction: Literal["mean"] = "mean",

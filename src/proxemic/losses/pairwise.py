@@ -5,7 +5,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
@@ -104,7 +104,7 @@ class PairwiseLoss(Described):
     def forward(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Int[Tensor, " batch"],
+        labels: Integer[Tensor, " batch"],
         *,
         reference: tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]] | None = None,
         weights: None = None,
@@ -155,7 +155,7 @@ class PairwiseLoss(Described):
             raise ValueError(f"reference is {shown(reference)}, but must be a tuple of embeddings and labels.")
 
     def _joined(
-        self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
+        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
         """Of all processes, checked, with at least 32 bits."""
         check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Unpack
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
@@ -148,7 +148,7 @@ class ProxyLoss(Described, ABC):
         negative: Float[Tensor, "*batch"],
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
-    ) -> Float[Tensor, "*batch"]:
+    ) -> Float[Tensor, "*values"]:
         """The value of each sample, ``[B]``, of which the loss is the mean; of a class-wise loss, a scalar.
 
         ``positive`` and ``negative`` are those of `streamed_scores`: the positive class scores, and the log-sum-exp of
@@ -209,11 +209,11 @@ class ProxyLoss(Described, ABC):
     def forward(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Int[Tensor, " batch"],
+        labels: Integer[Tensor, " batch"],
         *,
         weights: Float[Tensor, " batch"] | Sequence[float] | None = None,
         reduction: Literal["mean", "none"] = "mean",
-    ) -> Float[Tensor, "*batch"]:
+    ) -> Float[Tensor, "*values"]:
         """The loss of a batch, or of each of its samples.
 
         With sample weights the mean is ``Σ_i w_i l_i / Σ_i w_i``, as with the class weights of
@@ -299,7 +299,7 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
         classes: SampledClasses,
-    ) -> Float[Tensor, "*batch"]:
+    ) -> Float[Tensor, "*values"]:
         """`objective`, given the classes that the step looks at, for losses that need them."""
         return self.objective(positive, negative, labels, embeddings)
 

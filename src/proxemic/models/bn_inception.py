@@ -47,7 +47,7 @@ class BNInception(nn.Module):
         in_channels: Of the images, at least 1.
 
     Raises:
-        ValueError: If `in_channels` is below 1; in `forward`, for images whose map cannot be halved (224 can).
+        ValueError: If `in_channels` is below 1; in `forward`, if a map of the images cannot be halved (of 224 it can).
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape

@@ -25,7 +25,7 @@ def bn_inception_backbone(
             verified.
 
     Raises:
-        ValueError: For a file that is damaged or does not fit.
+        ValueError: If the file is damaged or does not fit.
         UserError: If pretrained weights cannot be had; it says what to fetch and where to put it.
 
     >>> bn_inception_backbone(in_channels=1).num_features

@@ -21,7 +21,7 @@ class CustomBackbone(nn.Module):
         num_features: F.
 
     Raises:
-        ValueError: If in `forward`, for features of another shape.
+        ValueError: If, in `forward`, the features have another shape.
 
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     >>> CustomBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
@@ -38,8 +38,8 @@ class CustomBackbone(nn.Module):
         """Make a network of the class `kind` with the arguments and the weights that the configuration names.
 
         Raises:
-            ValueError: For arguments that the class does not take, features of another shape than those above, or
-                weights that do not fit.
+            ValueError: If the class does not take the arguments, its features have another shape than those above, or
+                the weights do not fit.
         """
         parameters = inspect.signature(kind).parameters
         given = {"in_channels": config.in_channels} if "in_channels" in parameters else {}

@@ -33,8 +33,8 @@ class EmbeddingModel(nn.Module):
         backbone: Gives a feature map of `backbone.num_features` channels.
 
     Raises:
-        ValueError: Without a head, for an embedding_size that is not the backbone's number of features; in `forward`,
-            for images of another number of channels.
+        ValueError: If there is no head and embedding_size is not the backbone's number of features; in `forward`, if
+            the images have another number of channels.
 
     >>> import torch
     >>> model = build_model(ModelConfig(in_channels=1, embedding_size=16))
@@ -96,9 +96,9 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 
     Raises:
-        ValueError: For an unknown backbone, a weights file that does not fit, or an embedding_size that needs a head.
+        ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size needs a head.
         UserError: If pretrained weights cannot be had.
-        ImportError: For a timm backbone without timm.
+        ImportError: If the backbone is one of timm and timm is not installed.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512

@@ -54,7 +54,7 @@ class IResNet(nn.Module):
         in_channels: Of the images, at least 1.
 
     Raises:
-        ValueError: If an argument is out of its range; in `forward`, for images that are not of 112 by 112 pixels.
+        ValueError: If an argument is out of its range; in `forward`, if the images are not of 112 by 112 pixels.
 
     >>> net = IResNet(IRESNETS["iresnet18"]).eval()
     >>> net.num_features, net(torch.zeros(2, 3, 112, 112)).shape
@@ -104,7 +104,7 @@ def iresnet_backbone(name: str, *, in_channels: int = 3, weights: str | Path | N
             without running code from it; also a checkpoint of arcface_torch.
 
     Raises:
-        ValueError: For an unknown name, or a file that is damaged or does not fit.
+        ValueError: If the name is unknown, or the file is damaged or does not fit.
 
     >>> sum(parameter.numel() for parameter in iresnet_backbone("iresnet18").parameters())
     24025600

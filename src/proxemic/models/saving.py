@@ -96,7 +96,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     Raises:
         ValueError: If a file is missing, malformed, or not of this model.
         UserError: If the model needs the class of its backbone, or is given one that it does not need.
-        ImportError: For a timm backbone without timm.
+        ImportError: If the backbone is one of timm and timm is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)

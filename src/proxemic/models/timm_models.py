@@ -72,10 +72,9 @@ def timm_backbone(
         arguments: Others of the model, as `drop_path_rate`; `img_size` goes before `image_size`.
 
     Raises:
-        ValueError: For a name that timm does not have, arguments that the model does not take, or a file that does not
-            fit.
+        ValueError: If timm has no such name, the model does not take the arguments, or the file does not fit.
         UserError: If pretrained weights cannot be had; it says what to fetch and where to put it.
-        ImportError: Without timm.
+        ImportError: If timm is not installed.
 
     >>> backbone = timm_backbone("resnet18", in_channels=1)
     >>> backbone.num_features, backbone(torch.zeros(1, 1, 64, 64)).shape

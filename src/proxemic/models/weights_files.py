@@ -27,7 +27,7 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
         unused: What names begin with that the file may have besides, as those of a classifier.
 
     Raises:
-        ValueError: For a file that is damaged, does not fit, or holds the network twice.
+        ValueError: If the file is damaged, does not fit, or holds the network twice.
     """
     # Files older than this counter lack it.
     needed = {key: value for key, value in network.state_dict().items() if not key.endswith("num_batches_tracked")}
@@ -62,7 +62,7 @@ def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
     """Fill the backbone of an `EmbeddingModel` with that of another one, and its pooling and head where they fit.
 
     Raises:
-        ValueError: For a file that is damaged, or of another backbone.
+        ValueError: If the file is damaged, or of another backbone.
     """
     load_weights_file(model.get_submodule("backbone"), file, name)
     tensors = load_file(file)

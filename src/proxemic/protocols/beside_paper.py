@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
-from proxemic.recipes.second_phase import merge
 from proxemic.tables import Table
 
 __all__ = ["SAME", "SHOWN_BY", "Command", "PaperRow", "page", "paper_rows", "shown_by", "tables_beside"]
@@ -159,6 +158,8 @@ def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
 
 def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """The loss at the end of the training: of the second phase where there is one."""
+    from proxemic.recipes.second_phase import merge  # imports torch
+
     return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 
 
@@ -207,7 +208,7 @@ def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:
         "chosen on": recipe["evaluation"]["select_on"],
         "seeds": seeds,
         "pretrained": "imagenet" if model["pretrained"] or model["weights"] else "no",
-        "proxies a class": _last_loss(recipe)["init_args"].get("proxies_per_class", 1),
+        "proxies per class": _last_loss(recipe)["init_args"].get("proxies_per_class", 1),
     }
 
 
@@ -222,7 +223,7 @@ def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, o
         "chosen on": protocol.selected_on,
         "seeds": protocol.seeds,
         "pretrained": protocol.pretrained,
-        "proxies a class": _proxies(figure),
+        "proxies per class": _proxies(figure),
     }
 
 

@@ -38,8 +38,8 @@ def two_dimensional() -> list[ProxyLoss | PairwiseLoss]:
     init = at(2 * directions(90, 150, 250, 345))
     found: list[ProxyLoss | PairwiseLoss] = []
     for loss in every_proxy_loss().values():
-        warp: dict[str, Any] = {"alpha": 2.0, "k1": 0.6, "k2": 1.5} if isinstance(loss, WarpedSoftmaxLoss) else {}
-        found.append(type(loss)(4, 2, **{"init": init, **warp}))
+        warp: Any = {"alpha": 2.0, "k1": 0.6, "k2": 1.5} if isinstance(loss, WarpedSoftmaxLoss) else {}
+        found.append(type(loss)(4, 2, init=init, **warp))
     return [*found, PairwiseLoss(4, 2, loss=pairs.MultiSimilarityLoss())]
 
 

@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from losses import oracles
 from losses.test_losses import CASES, make
-from proxemic.losses import CenterRegularizer, MeanProxyNorm, NormalizedSoftmaxLoss
+from proxemic.losses import (
+    CenterRegularizer,
+    MeanProxyNorm,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    Regularizer,
+    SamplingWeights,
+)
 
 
 @pytest.mark.parametrize("proxies", [1, 2, 4])
@@ -44,20 +51,59 @@ def test_a_negative_weight_is_refused(regularizer: type[MeanProxyNorm] | type[Ce
         regularizer(-1.0)
 
 
+class SquaredLength(Regularizer):
+    """By autograd: a mean over classes."""
+
+    separable = True
+
+    def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
+        return sampling.sum(proxies.square().sum((1, 2))) / sampling.total
+
+
+class ClosedSquaredLength(SquaredLength):
+    """The same with its gradient in closed form."""
+
+    def add_gradient(
+        self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
+    ) -> None:
+        weights = torch.ones(len(proxies)) if sampling.weights is None else sampling.weights
+        grad.add_(proxies * weights.view(-1, 1, 1) * (2 * factor / sampling.total))
+
+
+class WholeSquaredLength(SquaredLength):
+    """By autograd, of all proxies at once."""
+
+    separable = False
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("chunk", [2, 5, None])
-def test_regularizers_add_their_value_and_gradient_to_every_loss(case: str, chunk: int | None) -> None:
-    torch.manual_seed(0)
-    regularizers = (MeanProxyNorm(0.7), CenterRegularizer(0.3))
-    loss = make(case, proxies=2, chunk_size=chunk)
-    both = copy.deepcopy(loss)
-    both.regularizers.extend(regularizers)
-    x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
-    value, expected = both(x, y), loss(x, y) + sum(each(loss.proxies) for each in regularizers)
-    torch.testing.assert_close(value, expected)
-    (got,) = torch.autograd.grad(value, both.proxies)
-    (want,) = torch.autograd.grad(expected, loss.proxies)
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+def test_regularizers_add_their_value_and_gradient_to_every_loss(case: str) -> None:
+    regularizers = (MeanProxyNorm(0.7), CenterRegularizer(0.3), SquaredLength(0.2), WholeSquaredLength(0.1))
+    for chunk in (2, 5, None):
+        torch.manual_seed(0)
+        loss = make(case, proxies=2, chunk_size=chunk)
+        both = copy.deepcopy(loss)
+        both.regularizers.extend(regularizers)
+        x, y = torch.randn(4, 7), torch.tensor([0, 1, 1, 4])
+        plain = 0.3 * loss.proxies.square().sum((1, 2)).mean()
+        value, expected = both(x, y), loss(x, y) + sum(each(loss.proxies) for each in regularizers[:2]) + plain
+        torch.testing.assert_close(value, expected)
+        (got,) = torch.autograd.grad(value, both.proxies)
+        (want,) = torch.autograd.grad(expected, loss.proxies)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_gradient_by_autograd_is_that_in_closed_form_also_of_sampled_classes() -> None:
+    results = []
+    for kind in (SquaredLength, ClosedSquaredLength, WholeSquaredLength):
+        torch.manual_seed(0)
+        loss = ProxyAnchorLoss(40, 4, sample_rate=0.3, chunk_size=5, regularizers=[kind(0.5)])
+        x, y = torch.randn(3, 4), torch.tensor([0, 7, 39])
+        value = loss(x, y)
+        results.append((value, torch.autograd.grad(value, loss.proxies)[0].to_dense()))
+    for result in results[1:]:
+        for got, want in zip(result, results[0], strict=True):
+            torch.testing.assert_close(got, want)
 
 
 def test_a_regularizer_of_ones_own_is_any_module_of_the_proxies() -> None:

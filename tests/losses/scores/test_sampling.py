@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -60,13 +60,16 @@ def test_a_rate_of_one_is_the_full_loss_bit_for_bit(case: str, proxies: int) -> 
 
 
 @each_case
-@pytest.mark.parametrize("proxies", [1, 3])
-@pytest.mark.parametrize("others", [(0, 3, 6, 10), (2, 8)])
-@pytest.mark.parametrize("chunk", [2, None])
-def test_a_class_stands_for_as_many_as_are_exactly_like_it(
+def test_a_class_stands_for_as_many_as_are_exactly_like_it(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """The definition of the weights, for every loss: as the full loss of that many equal classes."""
+    for proxies, others, chunk in product((1, 3), ((0, 3, 6, 10), (2, 8)), (2, None)):
+        with monkeypatch.context() as patch:
+            check_weights_of_equal_classes(patch, case, proxies, others, chunk)
+
+
+def check_weights_of_equal_classes(
     monkeypatch: pytest.MonkeyPatch, case: str, proxies: int, others: tuple[int, ...], chunk: int | None
 ) -> None:
-    """The definition of the weights, for every loss: as the full loss of that many equal classes."""
     torch.manual_seed(0)
     full = make(case, CLASSES, DIM, proxies, chunk_size=chunk).double()
     full.regularizers.extend([MeanProxyNorm(0.7), CenterRegularizer(0.3)])

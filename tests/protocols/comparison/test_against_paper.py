@@ -140,5 +140,5 @@ def test_what_flags_change_of_the_rows_own_settings_is_said(tmp_path: Path) -> N
 def test_the_number_of_proxies_is_said_to_differ(tmp_path: Path) -> None:
     path, named = "proxemic.losses.ProxyAnchorLoss", [row("VI", "PrAnchor")]
     one, five = (entry(f"cub/{k}", data=CUB, loss=loss(path, proxies_per_class=k), published=named) for k in (1, 5))
-    assert "proxies a class" not in against_paper(comparison(tmp_path / "one", [one]))
-    assert "proxies a class: ours 5, theirs 1" in against_paper(comparison(tmp_path / "five", [five]))
+    assert "proxies per class" not in against_paper(comparison(tmp_path / "one", [one]))
+    assert "proxies per class: ours 5, theirs 1" in against_paper(comparison(tmp_path / "five", [five]))

@@ -12,9 +12,9 @@ _STATUSES = ("train", "query", "gallery")
 
 @dataclass(frozen=True)
 class InShop(Benchmark):
-    """52,712 photographs of 7,982 items of clothing; test images either ask or answer, as the authors chose.
+    """52,712 photographs of 7,982 items of clothing; test images are either queries or in the gallery.
 
-    Training images have no such role, and neither have those held out of them for validation: all ask and answer.
+    Training images have no such role, and neither have those held out of them for validation: all are both.
 
     Args:
         root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`

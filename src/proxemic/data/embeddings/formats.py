@@ -11,9 +11,9 @@ from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from proxemic.data.embeddings.labels import RowLabels, gather_notes, number_labels
+from proxemic.data.embeddings.labels import RowLabels, number_labels, read_row_table
 from proxemic.data.row_groups import RowGroups
-from proxemic.data.tables import NOTE_COLUMNS, read_notes
+from proxemic.data.tables import NOTE_COLUMNS
 from proxemic.files import readable
 
 __all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
@@ -145,7 +145,7 @@ def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is no sound Parquet file ({why}): write it anew.") from error
     numbers = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
-    return numbers, gather_notes(path, read_notes(path))
+    return numbers, read_row_table(path)
 
 
 def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float32[np.ndarray, "rows dim"]:

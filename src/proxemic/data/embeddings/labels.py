@@ -1,6 +1,6 @@
-"""What is known of the rows of embeddings: classes, names, which ask and which answer."""
+"""What is known of the rows of embeddings: classes, names, queries and gallery."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from proxemic.data.embeddings.npy import read_npy
 from proxemic.data.row_groups import RowGroups, number_names
-from proxemic.data.tables import Note, read_notes
+from proxemic.data.tables import read_notes
 
-__all__ = ["RowLabels", "gather_notes", "number_labels", "read_labels"]
+__all__ = ["RowLabels", "number_labels", "read_labels", "read_row_table"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +23,8 @@ class RowLabels:
         labels: Class of each row, from 0.
         class_names: Name of each class.
         paths: Name of each row, its image's path as a rule.
-        is_query: Rows that ask; where None, every row both asks and answers.
-        is_gallery: Rows that answer; likewise.
+        is_query: Rows that are queries; where None, every row is both a query and in the gallery.
+        is_gallery: Rows that are in the gallery; likewise.
         sequences: The burst or video that each row is of: those of one are no hits of each other.
         categories: The group of classes that each row's class belongs to.
 
@@ -111,7 +111,7 @@ def read_labels(path: str | Path) -> RowLabels:
     if not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
     if suffix != ".npy":
-        rows = gather_notes(path, read_notes(path, needed=("label",)))
+        rows = read_row_table(path, needed=("label",))
     else:
         array = read_npy(path)
         if array.ndim != 1 or array.dtype.kind not in "iuU":
@@ -129,35 +129,25 @@ def number_labels(names: Sequence[str]) -> RowLabels:
     return RowLabels(*number_names(names))
 
 
-def gather_notes(path: Path, notes: Iterable[Note]) -> RowLabels:
-    """Turn the rows of a table into columns.
+def read_row_table(path: Path, needed: Sequence[str] = ()) -> RowLabels:
+    """Read the columns of a table that say something of rows of embeddings.
 
     Raises:
-        ValueError: If some rows have flags and others have none.
+        ValueError: If it is no such table, lacks a column of `needed`, or some rows have flags and others have none.
     """
-    paths: list[str] = []
-    labels: list[str] = []
-    flags: list[tuple[bool | None, bool | None]] = []
-    sequences: list[str | None] = []
-    categories: list[str | None] = []
-    for note in notes:
-        paths += [] if note.path is None else [note.path]
-        labels += [] if note.label is None else [note.label]
-        flags.append((note.is_query, note.is_gallery))
-        sequences.append(note.sequence)
-        categories.append(note.category)
+    columns = read_notes(path, needed)
+    flags = [*zip(columns.get("is_query", ()), columns.get("is_gallery", ()), strict=True)]
     is_query = is_gallery = None
     if any(flag != (None, None) for flag in flags):
         empty = next((row for row, flag in enumerate(flags, start=1) if None in flag), None)
         if empty:
             raise ValueError(f"{path}: is_query or is_gallery is empty in its row {empty}, but other rows have both.")
         is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
-    known = number_labels(labels) if labels else RowLabels()
     return replace(
-        known,
-        paths=tuple(paths) if paths else None,
+        number_labels(columns["label"]) if "label" in columns else RowLabels(),
+        paths=tuple(columns["path"]) if "path" in columns else None,
         is_query=is_query,
         is_gallery=is_gallery,
-        sequences=RowGroups.from_names(sequences),
-        categories=RowGroups.from_names(categories),
+        sequences=RowGroups.from_names(columns.get("sequence", ())),
+        categories=RowGroups.from_names(columns.get("category", ())),
     )

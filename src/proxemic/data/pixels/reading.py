@@ -222,7 +222,7 @@ def _alone(pixels: int) -> Iterator[None]:
 
 
 class _Budget:
-    """Pixels that threads take, as many as there are; one who asks for more takes all of them."""
+    """A weighted semaphore of pixels that threads hold; a thread that asks for more than all waits for all of them."""
 
     def __init__(self, pixels: int) -> None:
         self.all = self.free = pixels

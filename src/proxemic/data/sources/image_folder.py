@@ -194,7 +194,7 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
-    """Make an image set of rows; with `flagged`, of which ask and which answer as they say."""
+    """Make an image set of rows; with `flagged`, their flags say which are queries and which are in the gallery."""
     pixels = FilePixels([row.path for row in rows], [row.box for row in rows])
     images = replace(
         ImageSet.from_names(pixels, [row.label for row in rows]),

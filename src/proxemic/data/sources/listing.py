@@ -33,7 +33,7 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
 
     Args:
         root: The folder or the table.
-        used: Columns of a table that whoever asks looks at; the others are listed as unused.
+        used: Columns of a table that the caller uses; the others are listed as unused.
 
     Raises:
         ValueError: If there is no such folder or table, its table is malformed, or it names no image.

@@ -20,14 +20,14 @@ __all__ = ["join_query_gallery", "load_query_gallery"]
 
 
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
-    """Read images that ask and images that answer as one set, with notes as in `Splits`.
+    """Read queries and a gallery of images as one set, with notes as in `Splits`.
 
     Classes, sequences and categories go by the text of their names. A file that is in both places, with the same box if
     it has one, is one image: it does not find itself.
 
     Args:
         query: A folder of class folders or a table, as `OwnImages` reads.
-        gallery: likewise. What either says of splits, queries and galleries is not looked at.
+        gallery: Likewise. What either says of splits, queries and galleries is not looked at.
         strict: Refuse unreadable images.
 
     Raises:
@@ -57,7 +57,7 @@ def _place(row: Row) -> str:
 
 
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
-    """Put embeddings that ask and embeddings that answer together, as rows of one set.
+    """Join the embeddings of queries and of a gallery, as rows of one set.
 
     Classes go by the text of their names. A row of the gallery whose path is that of a query is the query itself.
 

@@ -18,7 +18,7 @@ __all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished cell found.
+    """The result of a finished cell.
 
     Args:
         values: Metrics in [0, 1] of ``test`` and, where they were taken, ``untrained`` and ``validation``; and what
@@ -26,7 +26,7 @@ class Result:
         epoch: The one chosen.
         selected_on: What chose it.
         seconds: Of training, over all epochs.
-        test_classes: How many classes it was judged on; None where that is not known.
+        test_classes: Number of classes it was evaluated on; None where that is not known.
     """
 
     values: dict[str, dict[str, float]]
@@ -63,7 +63,7 @@ class Cell:
         return "begun" if (self.path / "recipe.yaml").exists() else "not begun"
 
     def result(self) -> Result | None:
-        """What it found, or None where it is not finished.
+        """Its result, or None if it is not finished.
 
         Raises:
             UserError: If the run is of another recipe or seed.
@@ -81,7 +81,7 @@ class Cell:
         return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"))
 
     def history(self) -> list[dict[str, float]]:
-        """One dict an epoch."""
+        """One mapping per epoch."""
         with (self.path / "history.csv").open(newline="", encoding="utf-8") as file:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
@@ -91,11 +91,11 @@ class Cell:
         return self._failed.read_text(encoding="utf-8") if self.state == "failed" else None
 
     def fail(self, sentence: str) -> None:
-        """Keep why it failed."""
+        """Write down why it failed."""
         write_text(self._failed, " ".join(sentence.split()))
 
     def forget_failure(self) -> None:
-        """Before it is tried again."""
+        """Remove what `fail` wrote, before the cell is tried again."""
         self._failed.unlink(missing_ok=True)
 
     @property
@@ -176,7 +176,7 @@ class Comparison:
         return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
 
     def results(self) -> dict[Entry, dict[int, Result]]:
-        """What the finished cells found, by recipe and seed; recipes without any have an empty dict.
+        """The results of the finished cells by recipe and seed; recipes without any have an empty mapping.
 
         Raises:
             UserError: If a directory holds another run than that of its cell.

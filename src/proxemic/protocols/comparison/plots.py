@@ -1,4 +1,4 @@
-"""Pictures of a comparison: every recipe's mean with its interval and seeds, and the training curves."""
+"""Plots of a comparison: every recipe's mean with its interval and seeds, and the training curves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def draw_points(comparison: Comparison) -> None:
-    """Write ``points.png`` and ``.svg``: a row a data set, a column a metric, in each a line a recipe.
+    """Write ``points.png`` and ``.svg``: one row per data set, one column per metric, one line per recipe.
 
     The point is the mean, the bar its 95% interval, the faint dots are seeds. Nothing is drawn where nothing is
     finished.
@@ -73,10 +73,10 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
 
 
 def draw_curves(comparison: Comparison) -> None:
-    """Write ``curves.png``: of each data set the metric that chose the epoch against the epoch, a colour a recipe.
+    """Write ``curves.png``: per data set the metric that chose the epoch against the epoch, one colour per recipe.
 
-    The line is the mean over the finished seeds, the band its 95% interval. Recipes that judge nothing on the way have
-    no line.
+    The line is the mean over the finished seeds, the band its 95% interval. Recipes that evaluate nothing during
+    training have no line.
     """
     datasets = comparison.datasets()
     most = max(map(len, datasets.values()))

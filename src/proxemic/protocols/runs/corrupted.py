@@ -1,4 +1,4 @@
-"""How finished runs judge corrupted test pictures: the same ones for all of them."""
+"""Finished runs evaluated on corrupted test images, the same images for all runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ __all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_a
 
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
-    """Raise `UserError` unless all runs are judged on the same classes, images and roles."""
+    """Raise `UserError` unless all runs are evaluated on the same classes, images and roles."""
     for run in runs[1:]:
         if _evaluated_on(run) != _evaluated_on(runs[0]):
             raise UserError(
@@ -52,17 +52,16 @@ def measure_corrupted(
 ) -> dict[Path, list[float]]:
     """A metric of each run on its own test images, clean and under each corruption, by the run's own evaluation.
 
-    Runs with the same preprocessing embed the same corrupted pictures, batch by batch, so that each is made once for
-    all of them and none is kept.
+    Runs with the same preprocessing embed the same corrupted images, batch by batch, so that each image is corrupted
+    once for all of them and none is kept.
 
     Args:
-        runs: which are judged on the same test images, see `check_same_test`.
-        corruptions: what happens to the pictures.
-        metric: by its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
+        runs: Runs that are evaluated on the same test images, see `check_same_test`.
+        corruptions: The corruptions.
+        metric: Its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
 
     Returns:
         By path of the run, in [0, 1], the clean value first.
-
     """
     alike: dict[str, list[FinishedRun]] = {}
     for run in runs:
@@ -79,7 +78,7 @@ def measure_corrupted(
 
 
 def _sees(run: FinishedRun) -> str:
-    """What the pictures that its network is given depend on, as text."""
+    """What the images that its network is given depend on, as text."""
     recipe = run.recipe
     return repr((recipe.data, recipe.cache, recipe.images, recipe.evaluation.batch_size))
 
@@ -114,7 +113,7 @@ def robustness_against_paper(
 
     Args:
         recipes: Their values in full, by what to call them.
-        values: Of each, a value a run, by the name of the corruption; ``none`` is clean.
+        values: Of each recipe one value per run, by the name of the corruption; ``none`` is clean.
         metric: What was measured; the paper prints ``recall@1``.
         of: Which severities, in words.
     """

@@ -95,7 +95,7 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One dict an epoch; none before the first has ended."""
+        """One mapping per epoch; none before the first has ended."""
         run = RunDirectory(self.path)
         return run.read_history() if run.history.exists() else []
 
@@ -178,7 +178,7 @@ class FinishedRun(Run):
         return load_model(self.path, self.recipe.model.custom_backbone)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
-        """Embed images as the run judges them, on the best device there is."""
+        """Embed images as the run evaluates them, on the best device there is."""
         return embed_images(
             self.model.to(pick_device("auto")),
             images,

@@ -86,7 +86,11 @@ class TuningWorker:
             pruner_warmup=trials.common["training"]["epochs"] // 4,
             seed=self.options.seed + number - 1,
             first=trials.first(),
-            settings={"recipe": recipe_fingerprint(self.base), "metric": self.metric, "fixed values": dict(stage.fixed)},
+            settings={
+                "recipe": recipe_fingerprint(self.base),
+                "metric": self.metric,
+                "fixed values": dict(stage.fixed),
+            },
             on_trial=self._progress(number),
         )
         self.best.append(best)

@@ -1,0 +1,42 @@
+"""``proxemic analyze characteristics`` as a user runs it."""
+
+import csv
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused
+from proxemic.analysis import characteristics, every_proxy_loss
+
+
+def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A quarter of the samples gives the same answers: see tests/analysis/gradients/test_six_characteristics.py.
+    monkeypatch.setattr("proxemic.analyze._characteristics.measure", partial(characteristics, samples=256))
+    table, data = tmp_path / "new" / "table.csv", tmp_path / "data.json"
+    result = here("analyze", "characteristics", "--numbers", "--csv", table, "--json", data, "--proxies-per-class", "3")
+    assert result.returncode == 0, result.stderr
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["loss", "stability", "manifold", "similarity", "P-P", "N-N", "P-N"]
+    assert ["ProxyAnchorLoss", "no", "yes", "yes", "(yes)", "yes", "no"] in lines
+    assert ["HISTLoss*", "yes", "yes", "no", "no", "yes", "yes"] in lines
+    assert sum(line[:1] == ["ProxyNCALoss"] for line in lines) == 2
+    tables = result.stdout.partition("Wrote ")[0].splitlines()
+    assert max(map(len, tables)) <= 80, "as wide as a terminal"
+
+    found = json.loads(data.read_text())
+    assert list(found) == list(every_proxy_loss())
+    assert found["ProxyAnchorLoss"]["P-P"] == "(yes)"
+    assert found["ProxyAnchorLoss"]["proxies_per_class"] == 3
+    with table.open(newline="") as file:
+        rows = {row["loss"]: row for row in csv.DictReader(file)}
+    for name, values in found.items():
+        assert rows[name] == {"loss": name, **{key: str(value) for key, value in values.items()}}
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["data.json", "table.csv"]
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"ProxyAnchorLoss": every_proxy_loss()["ProxyAnchorLoss"]}  # all take seconds
+    monkeypatch.setattr("proxemic.analyze._characteristics.every_proxy_loss", lambda *_, **__: few)
+    assert_refused(here("analyze", "characteristics", "--csv", tmp_path), [str(tmp_path), "could not be written"])

@@ -1,0 +1,63 @@
+"""``proxemic analyze local-centers`` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused, warm_proxemic
+from comparisons import interval
+
+
+@pytest.fixture(scope="module")
+def centers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two short runs with two proxies per class."""
+    runs = [tmp_path_factory.mktemp("centers") / f"seed-{seed}" for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        words = ["--recipe", "glyphs-small/mpa", "--training.epochs", "1", "--seed", str(seed), "--training.loggers=[]"]
+        result = warm_proxemic(
+            "train",
+            *words,
+            "--model.width",
+            "4",
+            "--data.train_classes",
+            "24",
+            "--data.test_classes",
+            "8",
+            "--out",
+            run,
+        )
+        assert result.returncode == 0, result.stderr
+    return runs
+
+
+def test_local_centers_of_one_run_and_of_several(centers: list[Path], tmp_path: Path, here: Here) -> None:
+    data = tmp_path / "data.json"
+    one = here("analyze", "local-centers", centers[0], "--draws", "1", "--shuffles", "20")
+    assert one.returncode == 0, one.stderr
+    assert "beyond chance" not in one.stdout
+    log = centers[0].with_name("seed-0.log")  # as proxemic compare leaves it beside a run
+    log.write_text("training\n")
+    both = here("analyze", "local-centers", *centers, log, "--draws", "1", "--shuffles", "20", "--json", data)
+    assert both.returncode == 0, both.stderr
+    found = json.loads(data.read_text())
+    assert list(found) == [str(run) for run in centers]
+    means = both.stdout[both.stdout.index("beyond chance") :]
+    for name in ("family", "weight", "slant"):
+        values = [run[name]["information"] - run[name]["chance"] for run in found.values()]
+        assert all(0 <= run[name]["information"] <= run[name]["most"] <= 1 for run in found.values())
+        (line,) = (line for line in means.splitlines() if name in line)
+        mean, half = (round(number, 3) + 0.0 for number in interval(*values))  # never −0.000
+        assert f"{mean:.3f} ± {half:.3f}" in line
+    for run in found.values():
+        assert f"mean cosine between two of them {run['proxies']['cosine']:.4f}" in both.stdout
+        assert f"{run['proxies']['used']:.2f} of the 2 proxies of a class" in both.stdout
+        assert 1 <= run["proxies"]["used"] <= 2
+
+
+def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", "local-centers", run), ["have no groups within their classes"])
+    assert_refused(here("analyze", "local-centers", tmp_path / "none"), ["none"])
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
+    assert_refused(here("analyze", "local-centers", run, tmp_path / "begun"), ["begun has no weights of a finished"])

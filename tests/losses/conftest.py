@@ -1,0 +1,14 @@
+"""What the tests of losses share."""
+
+from collections.abc import Iterator
+
+import pytest
+from jaxtyping import config
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Types are not checked, as in a user's process: the losses themselves refuse what is wrong."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
