@@ -1,6 +1,6 @@
 """What is done with many runs, or with a finished one: comparisons, searches, reality checks, evaluation.
 
-`comparison` trains recipes over seeds and compares them, `tuning` searches for hyper-parameters, `reality_check` does both
-for several losses alike, and `runs` trains, evaluates, verifies and opens single runs. `statistics`, `beside_paper`,
-`directories` and `recipe_content` are what these share.
+`comparison` trains recipes over seeds and compares them, `tuning` searches for hyper-parameters, `reality_check` does
+both for several losses alike, and `runs` trains, evaluates, verifies and opens single runs. They share `statistics`,
+`beside_paper`, `directories` and `recipe_content`.
 """
