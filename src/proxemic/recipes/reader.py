@@ -209,7 +209,7 @@ def _spell_out(parser: ArgumentParser, config: Namespace, second: tuple[int, Nam
     full, epochs = _full(parser, config), None if second is None else {"epochs": second[0]}
     for each in (config, *(second or ())[1:]):
         _check_ranges(Recipe, each.as_dict() | {"second_phase": epochs})
-    if second is None:
+    if second is None or epochs is None:
         return write_yaml(full | {"second_phase": None})
     # What differs and no more: a value that a flag gives to both phases later shall reach both.
     changed = _full(parser, second[1])
