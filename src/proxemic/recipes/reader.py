@@ -327,11 +327,13 @@ def _parse(
     flags = overrides if isinstance(overrides, Flags) else ()
     check = Check(where, flags, _LINKS.values(), own_code=own_code)
     check.section(content, made)
+    if message := check.misfit():
+        raise UserError(message)
     try:
         # The parser changes what it is given, down to the elements of lists.
         return parser.parse_object(copy.deepcopy(content), env=False)
     except (ArgumentError, TypeError) as error:
-        raise UserError(check.misfit() or f"{where}: {' '.join(str(error).split())[:300]}") from error
+        raise UserError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _with_full_name(content: dict[str, Any]) -> dict[str, Any]:
