@@ -1,11 +1,8 @@
-"""What is done with trainings and trained runs: comparisons, tuning, the reality check, evaluation and verification.
+"""What is done with many runs, or with a finished one: comparisons, searches, reality checks, evaluation.
 
-Each sub-package exports its function and its results. It is imported only where it is named: tuning needs Optuna.
+`comparison` trains recipes over seeds and compares them, `tuning` searches for hyper-parameters, `reality_check` does
+both for several losses alike, and `runs` trains, evaluates, verifies and opens single runs. They share `statistics`,
+`beside_paper`, `directories` and `recipe_content`. Each is imported where it is named: tuning needs Optuna.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from proxemic.protocols import comparison, reality_check, runs, tuning
-
-__all__ = ["comparison", "reality_check", "runs", "tuning"]
+__all__: list[str] = []
