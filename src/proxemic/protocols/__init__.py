@@ -6,6 +6,6 @@ Each sub-package exports its function and its results. It is imported only where
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxemic.protocols import comparison, reality_check, runs, tuning
+    from proxemic.protocols import comparison, reality_check, runs, tuning  # noqa: TC004 - submodules, when they are named
 
 __all__ = ["comparison", "reality_check", "runs", "tuning"]
