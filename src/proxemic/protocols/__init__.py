@@ -5,4 +5,9 @@ both for several losses alike, and `runs` trains, evaluates, verifies and opens 
 `beside_paper`, `directories` and `recipe_content`. Each is imported where it is named: tuning needs Optuna.
 """
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxemic.protocols import comparison, reality_check, runs, tuning  # noqa: TC004 - submodules, when they are named
+
+__all__ = ["comparison", "reality_check", "runs", "tuning"]
