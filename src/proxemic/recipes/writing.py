@@ -90,7 +90,10 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
 
 def _class_content(made: Any, arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
     made = made if inspect.isclass(made) else type(made)
+    taken = inspect.signature(made.__init__).parameters.values()
     known = constructor_parameters(made)
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken):
+        known = arguments  # a name that it does not know is refused by the check of the recipe
     content: dict[str, Any] = {"class_path": _import_path(made, key)}
     if init_args := {name: value for name, value in arguments.items() if name in known}:
         content["init_args"] = init_args
