@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ ELSE = [part for part in PARTS if "loss" not in part]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current one, with the modules of the page, and the images that they are tried on."""
     for name, code in MODULES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

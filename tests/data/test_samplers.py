@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
+from proxemic.arguments import call_with_known
 from proxemic.data import CategoryBalancedBatches, ClassBalancedBatches, RandomBatches, RowGroups
 from proxemic.data.samplers import SeededBatches
 from proxemic.recipes import find_recipe
@@ -41,6 +42,7 @@ def test_order_is_a_function_of_seed_and_epoch() -> None:
     assert list(RandomBatches(50, 10, seed=1)) != first
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=12), st.data())
 def test_class_balanced_batches(sizes: list[int], data: st.DataObject) -> None:
     classes = data.draw(st.integers(1, len(sizes)))
@@ -147,6 +149,7 @@ def test_skip_holds_for_one_epoch() -> None:
         batches.skip(-1)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 2), st.booleans())
 def test_processes_share_each_batch_without_overlap(world: int, epoch: int, skipped: int, balanced: bool) -> None:
     labels = torch.arange(60) % 10
@@ -216,5 +219,6 @@ def test_category_balanced_batches() -> None:
     flags.append(f"{{class_path: {path}, init_args: {arguments}}}")
     sampler = read_recipe(find_recipe("own"), flags).recipe.batches.sampler
     assert sampler is not None
-    filled = sampler(labels=labels, num_images=len(labels), batch_size=12, seed=3, categories=categories)
+    data = {"labels": labels, "num_images": len(labels), "batch_size": 12, "seed": 3, "categories": categories}
+    filled = call_with_known(sampler, **data)
     assert list(filled) == drawn

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxemic.data import ArrayPixels, ImageSet
@@ -63,6 +63,7 @@ def test_hold_out_is_class_disjoint() -> None:
     assert hold_out(images, 0.0, seed=3) == (images, None)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.floats(0.01, 0.99), st.integers(0, 2**40))
 def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, seed: int) -> None:
     names = [chr(97 + label) for label, count in enumerate(counts) for _ in range(count)]

@@ -642,11 +642,12 @@ def test_an_objective_of_the_wrong_shape_is_refused() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_scoring_that_cannot_be_is_refused() -> None:
-    for keywords, words in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"scale": -1}, "scale is -1, but must be a positive number"),
         ({"scale": "1"}, "scale is '1', but must be a positive number"),
         ({"scale": 1.0, "pooling": MaxPooling}, "pooling is the class MaxPooling, but must be a pooling"),
-    ):
+    ]
+    for keywords, words in wrong:
         with pytest.raises(ValueError, match=words):
             Scoring(**keywords)
 

@@ -11,7 +11,7 @@ from comparisons import interval
 from proxemic.protocols.reality_check.against_paper import reality_against_paper
 from proxemic.protocols.reality_check.run import RealityCheck
 from proxemic.protocols.runs.corrupted import robustness_against_paper
-from proxemic.protocols.runs.verification_against_paper import verification_against_paper
+from proxemic.protocols.runs.verify import verification_against_paper
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 

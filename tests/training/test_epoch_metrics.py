@@ -137,7 +137,7 @@ def test_losses_that_do_not_fit_are_refused_before_anything_is_written(
     second = tmp_path / "second.yaml"
     second.write_text(f"extends: {recipe}\nsecond_phase: {{epochs: 1, loss: {{proxies_per_class: 2}}}}\n")
     result = here("train", "--recipe", second, "--out", tmp_path / "out", "--loss.proxies_per_class", "2")
-    assert_refused(result, ["ProxyGap is among training.callbacks", "2 proxies a class"])
+    assert_refused(result, ["ProxyGap is among training.callbacks", "2 proxies per class"])
     result = here(
         "train", "--recipe", "glyphs-small/contrastive", "--out", tmp_path / "pairs", "--data.train_classes", "48",
         "--training.callbacks", "[{class_path: proxemic.training.DistanceToProxy}]",

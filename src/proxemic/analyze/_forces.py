@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from proxemic.analysis.forces import TrainingForces, descend, training_forces
-from proxemic.analysis.forces.alignment_plots import plot_force_alignment
+from proxemic.analysis.forces import TrainingForces, descend, plot_force_alignment, training_forces
 from proxemic.analysis.toy import Scene, plot_loss_diagrams
 from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError

@@ -6,8 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxemic.analysis.gap import class_directions, class_minimizers, gap_bounds, softmax_form
-from proxemic.analysis.gap.plots import plot_gaps, plot_three_proxies, three_proxies
+from proxemic.analysis.gap import (
+    class_directions,
+    class_minimizers,
+    gap_bounds,
+    plot_gaps,
+    plot_three_proxies,
+    softmax_form,
+    three_proxies,
+)
 from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
 from proxemic.errors import UserError
 from proxemic.losses.own import Loss

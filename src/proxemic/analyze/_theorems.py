@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxemic.analysis.landscape import PAPER_WARP
-from proxemic.analysis.theorems import Statement, check_theorems, pair_bounds
-from proxemic.analysis.theorems.plots import plot_lemma, plot_proposition
+from proxemic.analysis.theorems import Statement, check_theorems, pair_bounds, plot_lemma, plot_proposition
 from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.files import write_csv

@@ -109,8 +109,8 @@ def _prepare(name: str, root: Path | None, url: str | None) -> None:
 
 
 def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) -> None:
-    from proxemic.cli.show import format_table
     from proxemic.data.benchmarks import check_benchmark
+    from proxemic.tables import Table
 
     source = _benchmark(name, root, "check")
     report = check_benchmark(source, decode=decode)
@@ -120,7 +120,7 @@ def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) 
         counts = [
             [count, f"{report.expected.get(count, number):,}", f"{number:,}"] for count, number in report.found.items()
         ]
-        print(format_table([source.facts.title, "expected", "found"], counts))
+        print(Table([source.facts.title, "expected", "found"], counts).text())
     if report.problem is not None:
         raise UserError(report.problem)
     if not as_json:

@@ -46,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Print what the setting needs, and which fit."""
-    from proxemic.cli.show import format_table
+    from proxemic.tables import Table
     from proxemic.training.memory import plan
 
     memory = None if arguments.memory is None else _bytes(arguments.memory)
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         ]
         for setting, peak, fits in planned.fitting
     ]
-    print(format_table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows))
+    print(Table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows).text())
     if not any(fits for *_, fits in planned.fitting):
         print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
 
@@ -99,12 +99,12 @@ def _title(setting: "Setting") -> str:
 
 
 def _table(title: str, columns: Mapping[str, Mapping[str, int]]) -> str:
-    from proxemic.cli.show import format_table
+    from proxemic.tables import Table
 
     names = dict.fromkeys(name for sizes in columns.values() for name, size in sizes.items() if size)
     total = [*next(iter(columns.values()))][-1]
     rows = [[name, *(_size(sizes.get(name, 0)) for sizes in columns.values())] for name in names if name != total]
-    return format_table([title, *columns], [*rows, [total, *(_size(sizes[total]) for sizes in columns.values())]])
+    return Table([title, *columns], [*rows, [total, *(_size(sizes[total]) for sizes in columns.values())]]).text()
 
 
 def _bytes(text: str) -> int:

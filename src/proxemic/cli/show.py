@@ -1,12 +1,11 @@
 """Tables on the terminal."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from proxemic.tables import Table, percent
 
-__all__ = ["format_table", "print_metrics", "print_table", "print_written"]
+__all__ = ["print_metrics", "print_table"]
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
@@ -46,17 +45,7 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
-    """Print metrics in percent, one row per metric; a column without a metric, as chance may be, is empty there."""
+    """Print metrics in percent, one row per metric; a missing value, such as a chance level, is a dash."""
     metrics = next(iter(columns.values()))
     rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in metrics]
     print(Table(["metric", *columns], rows, title).text())
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """`Table.text` of a header and rows."""
-    return Table(header, rows).text()
-
-
-def print_written(paths: Sequence[Path]) -> None:
-    """Say which files were written, in one line."""
-    print(f"Wrote {', '.join(map(str, paths))}")

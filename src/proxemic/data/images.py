@@ -118,14 +118,14 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """What is trained on, what chooses hyper-parameters and epoch, and what is looked at once, at the end.
+    """Images to train on, images that choose hyper-parameters and epoch, and images to test on once, at the end.
 
     Args:
         train: Images to train on.
         validation: Images of other classes, or None where nothing is held out.
-        test: Images of classes in neither of the two, or None where what is trained is judged in another way, as faces
-            are by pairs.
-        notes: Facts the user must be told, a sentence each.
+        test: Images of classes in neither of the two, or None where the model is evaluated in another way, as
+            on pairs of faces.
+        notes: Facts that the user must know, one sentence each.
     """
 
     train: ImageSet
@@ -135,7 +135,7 @@ class Splits:
 
     @property
     def test_images(self) -> ImageSet:
-        """The images to be judged on.
+        """The test images.
 
         Raises:
             UserError: If there are none.
@@ -153,10 +153,10 @@ NO_TEST = (
 
 
 class ImageSource(ABC):
-    """Something that image sets are loaded from.
+    """The base class of what image sets are loaded from.
 
     Attributes:
-        judged: How the model of `{run}` is judged where there is no test.
+        judged: How to evaluate the model of `{run}` where there is no test.
     """
 
     judged: ClassVar[str] = "on other images with proxemic evaluate {run} --data.root OTHER"

@@ -47,7 +47,7 @@ class Batches(Sampler[list[int]], ABC):
 
 @runtime_checkable
 class MakesBatches(Protocol):
-    """Makes the batches of a run.
+    """A factory of the batches of a run.
 
     A recipe may name any class of `Batches` here: these are filled in where its constructor has parameters of these
     names.
@@ -63,7 +63,7 @@ class RandomBatches(Batches):
 
     Args:
         num_images: Number of images, at least 1.
-        batch_size: Images a batch, at least 1; fewer images than that make one smaller batch.
+        batch_size: Images per batch, at least 1; fewer images than that make one smaller batch.
         seed: Which random order.
         drop_last: Leave out the images that do not fill the last batch; each epoch leaves out others.
 
@@ -156,7 +156,7 @@ class ClassBalancedBatches(Batches):
 
 
 class CategoryBalancedBatches(Batches):
-    """Images of a few categories (groups of classes), of each the same number of classes, of each of these of images.
+    """A few categories (groups of classes), the same number of classes of each, and of images of each of these.
 
     In a recipe: ``batches: {size: 32, sampler: {class_path: proxemic.data.CategoryBalancedBatches, init_args:
     {categories_per_batch: 2, images_per_class: 4}}}`` makes batches of 2 categories, 4 classes of each, and 4 images of
@@ -168,7 +168,7 @@ class CategoryBalancedBatches(Batches):
     Args:
         labels: Class of each image.
         categories: Category of each image: a table's column `category`.
-        batch_size: Images a batch: a multiple of `categories_per_batch` times `images_per_class`.
+        batch_size: Images per batch: a multiple of `categories_per_batch` times `images_per_class`.
         seed: Which random order.
         categories_per_batch: Categories in a batch, from 1 to their number.
         images_per_class: Images of each class, at least 1.

@@ -27,6 +27,7 @@ from proxemic.losses.multi_proxy_anchor import (
 )
 from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
 from proxemic.losses.options import ProxyOptions
+from proxemic.losses.own import load_loss
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -95,6 +96,7 @@ __all__ = [
     "angular_margin",
     "class_balanced_weights",
     "from_pytorch_metric_learning",
+    "load_loss",
     "multiplied_angle",
     "shifted_angle",
     "softmax_objective",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -110,8 +110,9 @@ class HISTLoss(ProxyLoss):
             raise ValueError(f"graph_weight is {shown(graph_weight)}, but a weight must be 0 or more.")
         self.graph_weight = graph_weight
         self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
+        init: Any = {**self.defaults, **options}["init"]
         with torch.no_grad():
-            {**self.defaults, **options}["init"](self.log_variances)
+            init(self.log_variances)
         self.enter = nn.Linear(embedding_size, hidden, bias=False)
         self.norm = nn.BatchNorm1d(hidden, track_running_stats=False)
         self.leave = nn.Linear(hidden, num_classes, bias=False)

@@ -39,8 +39,10 @@ def list_options(loss: Any) -> None:
     So `help` and recipes, which are written with all defaults, name every keyword, though no class repeats them.
     """
     constructor = vars(loss).get("__init__")
-    *parameters, last = inspect.signature(constructor).parameters.values() if constructor else [None]
-    if last is not None and last.annotation == Unpack[ProxyOptions]:
+    if constructor is None:
+        return
+    *parameters, last = inspect.signature(constructor).parameters.values()
+    if last.annotation == Unpack[ProxyOptions]:
         for name, annotation in get_type_hints(ProxyOptions).items():
             default = loss.defaults[name]
             parameters.append(last.replace(name=name, kind=last.KEYWORD_ONLY, default=default, annotation=annotation))

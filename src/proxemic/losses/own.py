@@ -1,5 +1,6 @@
 """Any module ``loss(embeddings, labels)`` as a loss that is trained like those of this package."""
 
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -14,7 +15,7 @@ from proxemic.losses.checks import check_embeddings, check_labels, refuse_sample
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 
-__all__ = ["Loss", "MakesLoss", "OwnLoss", "loss_name", "make_loss"]
+__all__ = ["Loss", "MakesLoss", "OwnLoss", "load_loss", "loss_name", "make_loss"]
 
 
 class OwnLoss(nn.Module):
@@ -107,6 +108,20 @@ def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normali
             "which makes them all 1: set model.normalize to false."
         )
     return loss
+
+
+def load_loss(run: str | Path) -> Loss:
+    """The loss of a trained run, with the weights of its chosen epoch; `proxemic.models.load_model` gives its network.
+
+    Args:
+        run: A run directory. The recipe in it is read, not its images.
+
+    Raises:
+        UserError: If there is no such run, or its training has not ended.
+    """
+    from proxemic.protocols.runs.finished import FinishedRun  # the losses themselves need nothing of a training
+
+    return FinishedRun(Path(run)).loss
 
 
 def loss_name(loss: nn.Module) -> str:

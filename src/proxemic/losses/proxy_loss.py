@@ -82,7 +82,8 @@ class ProxyLoss(Described, ABC):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls.defaults = {**super(cls, cls).defaults, **cls.defaults}
+        inherited: Any = super(cls, cls)
+        cls.defaults = ProxyOptions(**{**inherited.defaults, **cls.defaults})
         list_options(cls)
 
     def __init__(
@@ -91,7 +92,7 @@ class ProxyLoss(Described, ABC):
         super().__init__()
         if unknown := sorted(options.keys() - self.defaults.keys()):
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
-        chosen = {**self.defaults, **options}
+        chosen: dict[str, Any] = {**self.defaults, **options}
         per_class, pooling, chunk_size, init = (
             chosen[name] for name in ("proxies_per_class", "pooling", "chunk_size", "init")
         )

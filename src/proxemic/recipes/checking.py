@@ -121,7 +121,7 @@ class Check:
         self._values.append((key, value, annotation))
 
     def misfit(self) -> str | None:
-        """Say which of the values is the first that does not fit its type, after the parser has refused one."""
+        """Say which of the values is the first that does not fit its type; None if all do."""
         for key, value, annotation in self._values:
             if not fits(value, annotation):
                 return str(self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}"))

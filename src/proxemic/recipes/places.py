@@ -188,7 +188,10 @@ def _type(owner: type, parameter: inspect.Parameter) -> Any:
     if annotation is parameter.empty and owner.__module__.startswith(PACKAGE):
         return Inside
     if annotation is parameter.empty and parameter.default is not parameter.empty:
-        return Any if type(parameter.default) in _PLAIN or is_container(type(parameter.default)) else parameter.empty
+        kind = type(parameter.default)
+        if kind in (bool, float):
+            return kind
+        return Any if kind in _PLAIN or is_container(kind) else parameter.empty
     if not isinstance(annotation, str):
         return annotation
     names = vars(inspect.getmodule(owner.__init__) or inspect.getmodule(owner))

@@ -209,7 +209,7 @@ def _spell_out(parser: ArgumentParser, config: Namespace, second: tuple[int, Nam
     full, epochs = _full(parser, config), None if second is None else {"epochs": second[0]}
     for each in (config, *(second or ())[1:]):
         _check_ranges(Recipe, each.as_dict() | {"second_phase": epochs})
-    if second is None:
+    if second is None or epochs is None:
         return write_yaml(full | {"second_phase": None})
     # What differs and no more: a value that a flag gives to both phases later shall reach both.
     changed = _full(parser, second[1])
@@ -327,11 +327,13 @@ def _parse(
     flags = overrides if isinstance(overrides, Flags) else ()
     check = Check(where, flags, _LINKS.values(), own_code=own_code)
     check.section(content, made)
+    if message := check.misfit():
+        raise UserError(message)
     try:
         # The parser changes what it is given, down to the elements of lists.
         return parser.parse_object(copy.deepcopy(content), env=False)
     except (ArgumentError, TypeError) as error:
-        raise UserError(check.misfit() or f"{where}: {' '.join(str(error).split())[:300]}") from error
+        raise UserError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _with_full_name(content: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _MADE_WITH = WeakIdKeyDictionary()
 
 def remember(made: object, arguments: Mapping[str, Any]) -> None:
     """Keep the arguments that an object was made with, so that `as_content` can write them."""
-    if not is_dataclass(made) and hasattr(type(made), "__weakref__"):
+    if not _tells_its_fields(made) and hasattr(type(made), "__weakref__"):
         _MADE_WITH[made] = dict(arguments)
 
 
@@ -58,7 +58,7 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
         return [as_content(each, elements(annotation), key) for each in value]
     if inspect.isclass(value) or inspect.isroutine(value):
         return _import_path(value, key)
-    if is_dataclass(value):
+    if _tells_its_fields(value):
         types = field_types(type(value))
         content = {
             field.name: as_content(getattr(value, field.name), types[field.name], _below(key, field.name))
@@ -99,23 +99,42 @@ def _class_content(made: Any, arguments: Mapping[str, Any], key: str) -> dict[st
     return content
 
 
+def _tells_its_fields(value: Any) -> bool:
+    """Whether it is of a dataclass, and the fields are the arguments of its constructor."""
+    names = {field.name for field in fields(value) if field.init} if is_dataclass(value) else None
+    return names is not None and names == set(constructor_parameters(type(value)))
+
+
 def _arguments(value: object, key: str) -> dict[str, Any]:
     """The arguments of an object's constructor, where it keeps them under their names, as scikit-learn's do."""
     made = type(value)
     known = constructor_parameters(made)
-    arguments: dict[str, Any] = {}
-    for name, (_, parameter) in known.items():
+    kept: dict[str, Any] = {}
+    for name in known:
         if not hasattr(value, name):
             raise _cannot_be_read(key, made, name)
-        arguments[name] = getattr(value, name)
-        if arguments[name] is parameter.default:
-            del arguments[name]
-    if arguments:  # an attribute may hold something else than the argument of its name
-        again = made(**arguments)
-        for name, argument in arguments.items():
-            if as_content(getattr(again, name), key=key) != as_content(argument, key=key):
-                raise _cannot_be_read(key, made, name)
-    return arguments
+        kept[name] = getattr(value, name)
+    arguments = {name: each for name, each in kept.items() if each is not known[name][1].default}
+    # What its bases take, a class may give them itself; and an attribute may be another value than its argument.
+    for chosen in (arguments, {name: each for name, each in arguments.items() if known[name][0] is made}):
+        try:
+            again = made(**chosen)
+        except TypeError:
+            continue
+        changed = [name for name, each in kept.items() if not _same(getattr(again, name, None), each)]
+        if not changed:
+            return chosen
+        raise _cannot_be_read(key, made, changed[0])
+    raise _cannot_be_read(key, made, next(iter(arguments), ""))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other or (inspect.ismethod(one) and inspect.ismethod(other) and one.__func__ is other.__func__):
+        return True
+    try:
+        return as_content(one) == as_content(other)
+    except UserError:
+        return False
 
 
 def _cannot_be_read(key: str, made: type, name: str) -> UserError:

@@ -20,7 +20,7 @@ from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import leave_signals
 from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import RetrievalMetric, gather_uneven, split_roles
+from proxemic.training.retrieval_metric import gather_uneven, split_roles
 
 __all__ = [
     "embed_dataset",
@@ -28,7 +28,6 @@ __all__ = [
     "evaluate_embeddings",
     "join_shares",
     "load_embedder",
-    "metric_settings",
     "pick_device",
     "share_of",
 ]
@@ -235,16 +234,12 @@ def evaluate_embeddings(
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
+    settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     metrics = retrieval_metrics(
-        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **metric_settings(config)
+        **split_roles(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences), **settings
     )
     metrics.update(compute_own_metrics(config, embeddings, rows.labels))
     return metrics
 
 
-def metric_settings(config: EvaluationConfig) -> dict[str, Any]:
-    """Give the keywords of `retrieval_metrics` and `RetrievalMetric` that a recipe sets."""
-    return {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
-
-
-_METRIC_KEYWORDS = set(inspect.signature(RetrievalMetric).parameters)
+_METRIC_KEYWORDS = set(inspect.signature(retrieval_metrics).parameters)

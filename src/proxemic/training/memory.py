@@ -208,9 +208,9 @@ def plan(
     first = next(iter(settings.values()))
     needs = {layout: Needs.of(setting) for layout, setting in settings.items()}
     fitting = []
-    for other in alternatives(first) if memory is not None else []:
-        peak = Needs.of(other).peak
-        fitting.append((other, peak, peak <= memory))
+    if memory is not None:
+        peaks = [(other, Needs.of(other).peak) for other in alternatives(first)]
+        fitting = [(other, peak, peak <= memory) for other, peak in peaks]
     return MemoryPlan(first, needs | {"all scores at once": Needs.of_dense(first)}, fitting)
 
 

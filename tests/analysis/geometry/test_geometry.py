@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.analysis.geometry.neighbourhoods import alignment, class_distances, hubness, uniformity
+from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
 from proxemic.analysis.geometry.pairs import Pairs
 from proxemic.metrics.exact import Distance
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from proxemic.analysis.geometry.neighbourhoods import Hubness, class_distances, hubness
+from proxemic.analysis.geometry import Hubness, class_distances, hubness
 from proxemic.analysis.geometry.plots import chance_occurrences, plot_class_distances, plot_occurrences
 
 

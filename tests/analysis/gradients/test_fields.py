@@ -126,7 +126,7 @@ def test_what_is_refused() -> None:
         gradient_field(loss, torch.ones(4, 3), 0)
     with pytest.raises(ValueError, match="labels hold 3, but num_classes=3"):
         gradient_field(loss, torch.ones(4, 2), 3)
-    with pytest.raises(ValueError, match="embedding_size 5, but a picture is flat"):
+    with pytest.raises(ValueError, match="embedding_size 5, but a plot is flat"):
         plot_gradient_field(NormalizedSoftmaxLoss(3, 5))
     with pytest.raises(ValueError, match="radius is 0"):
         plot_gradient_field(loss, radius=0.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.analysis.geometry.neighbourhoods import alignment, class_distances, hubness, uniformity
+from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.protocols.runs.finished import FinishedRun

@@ -63,7 +63,7 @@ def test_text_and_json(root: Path) -> None:
     for part in (
         "9 images of 3 classes",
         "train: 5 images of 2 classes",
-        "images a class: 1 to 5, median 3",
+        "images per class: 1 to 5, median 3",
         "unreadable images: 1",
         "ACROSS LABELS cat, owl; ACROSS SPLITS test, train",
         "classes in more than one split: 1",

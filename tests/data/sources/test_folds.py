@@ -2,7 +2,7 @@ import functools
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxemic.data import Fold, Glyphs
@@ -26,6 +26,7 @@ def glyphs() -> Splits:
     return GLYPHS.load()
 
 
+@settings(max_examples=40)
 @given(folds=st.integers(2, 7), seed=st.integers(0, 1000))
 def test_every_class_validates_once_and_trains_otherwise(folds: int, seed: int) -> None:
     splits = glyphs()

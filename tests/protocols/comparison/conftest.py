@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from comparisons import comparison, entry, finish
+from images import write_folder, write_recipe
 from proxemic.protocols.comparison.directory import Comparison
 
 A, B, C = [0.50, 0.52, 0.57], [0.60, 0.61, 0.68], [0.70, 0.40]
@@ -19,3 +20,14 @@ def three(tmp_path: Path) -> Comparison:
             finish(made.cell(each, seed), {"recall@1": value, "map@r": value / 2, "ndcg@8": value / 4})
     made.write()
     return made
+
+
+@pytest.fixture(scope="session")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two, on one folder of images."""
+    folder = tmp_path_factory.mktemp("compare")
+    first = write_recipe(folder / "first.yaml", write_folder(folder / "images"))
+    text = first.read_text()
+    assert "AllPairMultiProxyAnchorLoss" in text
+    (folder / "second.yaml").write_text(text.replace("AllPairMultiProxyAnchorLoss", "MultiProxyAnchorLoss"))
+    return [str(first), str(folder / "second.yaml")]

@@ -2,23 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from comparisons import entry
-from images import write_folder, write_recipe
 from proxemic.protocols.comparison.entries import read_entry
 from proxemic.protocols.comparison.run import plan_comparison
-
-
-@pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two, on one folder of images."""
-    folder = tmp_path_factory.mktemp("compare")
-    first = write_recipe(folder / "first.yaml", write_folder(folder / "images"))
-    text = first.read_text()
-    assert "AllPairMultiProxyAnchorLoss" in text
-    (folder / "second.yaml").write_text(text.replace("AllPairMultiProxyAnchorLoss", "MultiProxyAnchorLoss"))
-    return [str(first), str(folder / "second.yaml")]
 
 
 def test_recipes_stand_with_those_of_the_same_test_images(recipes: list[str], tmp_path: Path) -> None:
@@ -41,7 +27,7 @@ def test_recipes_stand_with_those_of_the_same_test_images(recipes: list[str], tm
     assert [entry.loss for entry in entries][1:3] == ["NormalizedSoftmaxLoss", "AllPairMultiProxyAnchorLoss, K = 2"]
 
 
-def test_losses_are_told_apart() -> None:
+def test_the_loss_is_named() -> None:
     flags = ["--loss.regularizers", '[{"class_path": "proxemic.losses.MeanProxyNorm", "init_args": {"weight": 1}}]']
     assert read_entry("glyphs-small/softmax", flags).loss == "NormalizedSoftmaxLoss + MeanProxyNorm"
     assert read_entry("glyphs-small/contrastive", []).loss == "ContrastiveLoss"

@@ -13,7 +13,6 @@ import torch
 
 import command_line
 from command_line import start
-from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.directory import Comparison
@@ -23,17 +22,6 @@ from proxemic.protocols.runs.overrides import as_flags
 
 OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
 FLAGS = as_flags(OVERRIDES)
-
-
-@pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two, on one folder of images."""
-    folder = tmp_path_factory.mktemp("compare")
-    first = write_recipe(folder / "first.yaml", write_folder(folder / "images"))
-    text = first.read_text()
-    assert "AllPairMultiProxyAnchorLoss" in text
-    (folder / "second.yaml").write_text(text.replace("AllPairMultiProxyAnchorLoss", "MultiProxyAnchorLoss"))
-    return [str(first), str(folder / "second.yaml")]
 
 
 def values(path: Path) -> dict[tuple[str, ...], str]:

@@ -6,6 +6,7 @@ import pytest
 
 from proxemic.errors import UserError
 from proxemic.protocols.tuning import tune
+from proxemic.recipes import load
 
 
 def test_a_search_needs_a_recipe_or_a_directory(tmp_path: Path) -> None:
@@ -20,6 +21,8 @@ def test_a_search_needs_a_recipe_or_a_directory(tmp_path: Path) -> None:
 def test_overrides_are_values_of_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="select_on is last"):
         tune("glyphs", out=tmp_path / "out", overrides={"evaluation.select_on": "last"})
+    with pytest.raises(UserError, match="select_on is last"):
+        tune(load("glyphs", evaluation={"select_on": "last"}), out=tmp_path / "out")
     with pytest.raises(UserError, match=r"Flags give optim\.lr, which is all that a stage"):
         tune(
             "glyphs",

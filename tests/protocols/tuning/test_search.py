@@ -189,6 +189,22 @@ def test_a_trial_that_two_processes_enqueue_is_made_once(tmp_path: Path) -> None
     assert [each.state.name for each in all_trials(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE", "FAIL"]
 
 
+def test_a_process_that_seemed_dead_leaves_its_trial_to_the_other(tmp_path: Path) -> None:
+    attempts: list[int] = []
+
+    def silent(trial: Trial) -> float:
+        attempts.append(trial.number)
+        if len(attempts) == 1:
+            other = open_study(url(tmp_path), "s")
+            other.tell(0, state=optuna.trial.TrialState.FAIL)
+            other.enqueue_trial({}, {SLOT: 0})
+            trial.report(1, 0.5)
+        return height(trial)
+
+    assert [each.number for each in run(tmp_path, objective=silent, trials=2)] == [0, 1]
+    assert attempts == [0, 0, 1]
+
+
 def test_a_study_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     """Its trials have their numbers as ours have them, but those that were retried are not Optuna's retries."""
     begun = run(tmp_path, "begun", trials=2)

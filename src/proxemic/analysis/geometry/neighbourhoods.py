@@ -1,4 +1,4 @@
-"""How embeddings lie: hubs among the neighbours, distances within and between classes, alignment and uniformity."""
+"""How embeddings lie: hubs among the neighbours, alignment and uniformity."""
 
 import math
 from dataclasses import dataclass
@@ -7,13 +7,12 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.geometry.distances import ClassDistances, class_distances
 from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
 
-__all__ = ["MOST_PAIRS", "ClassDistances", "Hubness", "alignment", "class_distances", "hubness", "uniformity"]
+__all__ = ["Hubness", "alignment", "hubness", "uniformity"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins:
     Raises:
         ValueError: If the bins do not divide those there are.
 
-    >>> from proxemic.analysis.geometry.neighbourhoods import class_distances
+    >>> from proxemic.analysis.geometry import class_distances
     >>> found = class_distances(torch.eye(4), torch.tensor([0, 0, 1, 1]))
     >>> plot_class_distances(found, distance="cosine").axes[0].get_xlabel()
     'cosine distance'

@@ -79,7 +79,7 @@ class Corruption:
 
 
 class CorruptedPixels(Pixels):
-    """Images as the network would see them, but corrupted: squares of `preprocessing.size`, made when asked for.
+    """Images as the network would see them, but corrupted: squares of `preprocessing.size`, made on access.
 
     Embed them with `dataclasses.replace(preprocessing, resize=None)`, which leaves their pixels alone.
 

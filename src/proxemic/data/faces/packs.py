@@ -16,7 +16,7 @@ _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
 
 class EncodedPixels(Pixels):
-    """Images held in memory as PNG or JPEG files are, decoded when asked for.
+    """Images held in memory as the content of PNG or JPEG files, and decoded on access.
 
     Args:
         encoded: One file's content an image.

@@ -21,7 +21,7 @@ _DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Images, and the pairs of them to judge.
+    """Images of faces, and the pairs of them to verify.
 
     Args:
         pixels: The images, each once.

@@ -65,7 +65,7 @@ class RecordIndex:
 
 
 class RecordPixels(Pixels):
-    """Images in a RecordIO file, read and decoded when asked for; the file is not held open, so any process may ask.
+    """Images in a RecordIO file, read and decoded on access; the file is not held open, so that any process can read.
 
     Args:
         path: The `.rec`.

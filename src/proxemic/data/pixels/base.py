@@ -54,7 +54,7 @@ class ArrayPixels(Pixels):
 
 
 class FilePixels(Pixels):
-    """Image files, opened when asked for, and prepared by `read_image`.
+    """Image files, opened on access and prepared by `read_image`.
 
     Args:
         paths: One file per image.

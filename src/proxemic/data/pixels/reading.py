@@ -213,7 +213,7 @@ def _flatten(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _alone(pixels: int) -> Iterator[None]:
-    """Keep the user's other processes from huge images, as long as this one has one in hand; a killed one lets go."""
+    """Let one process of the user at a time decode a huge image; a killed process releases the lock."""
     if pixels <= _HUGE:
         yield
         return

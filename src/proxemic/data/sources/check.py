@@ -75,7 +75,7 @@ class DatasetReport:
         text += [
             f"  {name}: {images:,} images of {classes:,} classes" for name, (images, classes) in self.splits.items()
         ]
-        text.append(f"images a class: {least} to {most}, median {middle:g}")
+        text.append(f"images per class: {least} to {most}, median {middle:g}")
         text.append("formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()))
         text.append("sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights))
         text += _format_list("unreadable images", [f"{path}: {why}" for path, why in self.unreadable.items()])
@@ -99,7 +99,7 @@ def check(root: Path) -> DatasetReport:
         >>> (root / "cat").mkdir()
         >>> Image.new("L", (8, 9)).save(root / "cat" / "1.png")
         >>> print(*check(root).lines()[1:3], sep="; ")
-        images a class: 1 to 1, median 1; formats: PNG 1
+        images per class: 1 to 1, median 1; formats: PNG 1
     """
     listing = list_images(Path(root))
     examined, unreadable = examine_files(listing.rows, _examine)

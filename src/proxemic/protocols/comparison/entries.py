@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +147,7 @@ def _is_file(name: str) -> bool:
 
 
 def _number(name: str, form: str, fits: Callable[[str], bool]) -> str:
-    number = 1
-    while not fits(now := name if number == 1 else form.format(name, number)):
-        number += 1
-    return now
+    return next(filter(fits, (name if number == 1 else form.format(name, number) for number in count(1))))
 
 
 def _alike(entry: Entry, dataset: str, recipe: Mapping[str, Any]) -> bool:

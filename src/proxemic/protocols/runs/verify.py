@@ -1,7 +1,7 @@
 """Evaluate a model of faces on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
+from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
 from proxemic.protocols.runs.targets import check_outputs, check_target, is_run
-from proxemic.tables import Format, Table, format_of
+from proxemic.published import PublishedFigure
+from proxemic.tables import MISSING, Format, Table, format_of
 
 if TYPE_CHECKING:
     from proxemic.metrics import VerificationMetrics
     from proxemic.training import EvaluationConfig
 
-__all__ = ["SETS", "Verification", "verify"]
+__all__ = ["SETS", "Verification", "verification_against_paper", "verify"]
 
 SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
 """The sets that a model is evaluated on unless others are asked for."""
@@ -87,8 +89,7 @@ class Verification:
         Raises:
             UserError: If the model is not that of a run, whose recipe says which row it stands for.
         """
-        from proxemic.protocols.runs.finished import Run
-        from proxemic.protocols.runs.verification_against_paper import verification_against_paper
+        from proxemic.protocols.runs.finished import Run  # imports torch
 
         accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
         return verification_against_paper(self.model, Run(Path(self.model)).content, accuracies)
@@ -166,6 +167,26 @@ def verify(
     if out is not None:
         verification.write(out)
     return verification
+
+
+def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:
+    """Markdown: the accuracies of one run beside those of the row that its recipe stands for (Table V).
+
+    Args:
+        title: What to call the run.
+        recipe: Its values in full.
+        accuracies: In [0, 1], by the key of the set in `proxemic.data.faces.VERIFICATION_SETS`.
+    """
+    ours = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
+
+    def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
+        def named(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
+            return f"{figure.dataset} {figure.metric}", ours.get(figure.dataset, MISSING)
+
+        return tables_beside(rows, named, lambda _: (recipe, 1))
+
+    introduction = "In percent, over ten folds. Ours of one run, – is not measured; theirs as printed."
+    return page([introduction], {title: recipe}, parts, "verify")
 
 
 def _settings(target: Path, folder: Path | None, workers: int | None) -> "tuple[EvaluationConfig, Path, int]":

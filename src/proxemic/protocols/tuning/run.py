@@ -1,14 +1,16 @@
 """The search for a recipe's hyper-parameters on classes held out from training, by any number of processes."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries
+from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.protocols.directories import new_directory
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.runs.overrides import as_flags
@@ -22,7 +24,8 @@ from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import read_flags
-from proxemic.recipes.reader import read_recipe
+from proxemic.recipes.reader import read_recipe, to_yaml
+from proxemic.training.recipe import Recipe
 from proxemic.training.threads import cpu_threads
 
 with optional_dependency("train"):
@@ -51,7 +54,7 @@ class TuningResult:
 
 
 def tune(
-    recipe: str | Path | None = None,
+    recipe: Recipe | str | Path | None = None,
     *,
     out: str | Path | None = None,
     overrides: Mapping[str, object] | None = None,
@@ -73,7 +76,7 @@ def tune(
     the trials, whatever process or machine they come from; each returns when all trials are made.
 
     Args:
-        recipe: The recipe that is varied: a name, or a YAML file.
+        recipe: The recipe that is varied, by its name or its YAML file, or itself.
         out: The directory of the search: new, or that of the same search, which then goes on; None makes one under
             ``runs``.
         overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
@@ -107,26 +110,28 @@ def tune(
         raise ValueError(f"--trials is {trials}, but must be at least 1.")
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
-    file = find_recipe(str(recipe))
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
-    read = read_recipe(file, flags, own_code=True)
-    select_on = read.recipe.evaluation.select_on
-    if select_on != "validation":
-        raise UserError(
-            f"evaluation.select_on is {select_on}, but a search must choose on validation classes, as it must not see "
-            "the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
-        )
-    content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
-    content, pinned = pin(content, dict(read_flags(flags)))
-    name = space or "of the loss"
-    stages = read_stages(content, f"The search space {name}")
-    if sampler != "grid" or trials is not None:
-        budgets(stages, trials or 50)
-    check_stages(file, flags, stages, name)
+    with _recipe_file(recipe) as file:
+        read = read_recipe(file, flags, own_code=True)
+        select_on = read.recipe.evaluation.select_on
+        if select_on != "validation":
+            raise UserError(
+                f"evaluation.select_on is {select_on}, but a search must choose on validation classes, as it must not "
+                "see the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
+            )
+        content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
+        content, pinned = pin(content, read_flags(flags))
+        name = space or "of the loss"
+        stages = read_stages(content, f"The search space {name}")
+        if sampler != "grid" or trials is not None:
+            budgets(stages, trials or 50)
+        check_stages(file, flags, stages, name)
+    title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
+    source = title if isinstance(recipe, Recipe) else str(file)
     shown = None if storage is None else masked(storage)
-    out = new_directory(f"tune-{recipe}") if out is None else Path(out)
+    out = new_directory(f"tune-{title}") if out is None else Path(out)
     named = study or out.resolve().name
-    options = TuningOptions(str(file), list(flags), content, name, trials, sampler, pruner, shown, named, seed)
+    options = TuningOptions(source, list(flags), content, name, trials, sampler, pruner, shown, named, seed)
     directory = TuningDirectory(out)
     if not directory.is_begun(options, read.yaml):
         read.recipe.load()  # a folder that is missing is refused before anything is written
@@ -136,6 +141,17 @@ def tune(
     if pinned:
         report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
     return _make_trials(out, workers, storage, report)
+
+
+@contextlib.contextmanager
+def _recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
+    if not isinstance(recipe, Recipe):
+        yield find_recipe(str(recipe))
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "recipe.yaml"
+        write_text(file, to_yaml(recipe))
+        yield file
 
 
 def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:

@@ -80,9 +80,10 @@ class Processes:
 
 
 class ProcessesOfLightning(LightningEnvironment):
-    """Who they are to Lightning: each a machine of its own, with one device.
+    """The processes as Lightning sees them: each on a machine of its own, with one device.
 
-    It is to start none and to look for none, nor to take SLURM's signals: it would save in the middle of a step.
+    So Lightning starts no processes and looks for none, nor does it handle SLURM's signals by saving in the middle of a
+    step.
     """
 
     def __init__(self, processes: Processes) -> None:
@@ -101,10 +102,10 @@ class ProcessesOfLightning(LightningEnvironment):
 
 
 def keep_sigterm(trainer: Trainer) -> None:
-    """Keep Lightning from telling all processes of a SIGTERM that comes to one; ours agree on it themselves.
+    """Keep Lightning from announcing a SIGTERM to all processes; ours agree on it themselves.
 
-    It would do so by a collective in a handler of signals, which may meet another one, and by one before each step,
-    which waits for a GPU, and takes what a handler of signals raises meanwhile for an error of its own.
+    Lightning would do so by a collective in a signal handler, which may interrupt another collective, and by one before
+    each step, which waits for a GPU and takes an exception of a signal handler for an error of its own.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     trainer._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
@@ -112,11 +113,10 @@ def keep_sigterm(trainer: Trainer) -> None:
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Be one of the processes that torchrun or srun has started; without them, be the only one.
+    """Join the processes that torchrun or srun has started; without them, be the only one.
 
-    What ends the run leaves this as it is in the process that meets it first; the others end silently. A process that
-    is killed, or hangs for longer than a collective waits, is an error of the others, which then end, too; its rank is
-    named by the launcher.
+    An error leaves this context unchanged in the process that meets it first; the others end silently. Where a process
+    is killed, or hangs for longer than a collective waits, the others end with an error; the launcher names its rank.
 
     Raises:
         UserError: If another process is lost, or does not come.
@@ -151,7 +151,7 @@ def join_processes() -> Iterator[Processes]:
 
 
 def _launched() -> bool:
-    """Whether torchrun or srun has started this process and others; of srun's variables those of torchrun are made."""
+    """Whether torchrun or srun has started this process and others; srun's variables are translated to torchrun's."""
     given = os.environ
     if "TORCHELASTIC_RUN_ID" in given:
         return given["WORLD_SIZE"] != "1"
@@ -175,7 +175,7 @@ def _join() -> tuple[Processes, dist.Store]:
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
-        # Also with GPUs, what is agreed on between steps is of the CPU, and waits for none of them.
+        # Also with GPUs, processes agree between steps through the CPU, which waits for no GPU.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         group = dist.PrefixStore("group", store.clone())  # a connection of its own
         dist.init_process_group(backend, store=group, rank=rank, world_size=world, timeout=_COLLECTIVES)
@@ -193,7 +193,7 @@ def _join() -> tuple[Processes, dist.Store]:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Whether it comes from communicating with another process, which may be lost."""
+    """Whether an error comes from communicating with another process, which may be lost."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError | OSError) and "gloo/" in str(error))
 
 
@@ -206,7 +206,7 @@ def _is_first_to_say(processes: Processes, store: dist.Store) -> bool:
 
 
 def _keep_store(processes: Processes, store: dist.Store) -> None:
-    """Have the others ask the store before it is gone with the first process, which holds it unless torchrun does."""
+    """Wait until the others have asked the store, which ends with the first process unless torchrun holds it."""
     holds = processes.is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     deadline = time.monotonic() + _NOTICING
     with suppress(RuntimeError):

@@ -143,7 +143,8 @@ def ends(stage: Stage) -> list[dict[str, Any]]:
 def make(name: str, point: Mapping[str, Any]) -> nn.Module:
     # JSON, as a flag has it, for choices that are lists; a name for the identity.
     given = {
-        key.rpartition(".")[2]: json.loads(v) if isinstance(v, str) and v[0] == "[" else v for key, v in point.items()
+        key.rpartition(".")[2]: tuple(json.loads(v)) if isinstance(v, str) and v[0] == "[" else v
+        for key, v in point.items()
     }
     if given.get("f1") == "torch.positive":
         given["f1"] = torch.positive
