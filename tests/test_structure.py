@@ -28,7 +28,7 @@ ROOMS = {
     "protocols": {"data", "losses", "metrics", "models", "published", "recipes", "training"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
-# Arrows back up, within functions only, where a function takes what users have: the name of a recipe, the folder of a run.
+# Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.
 BACK_UP = {"training/train.py": {"recipes"}, "losses/own.py": {"protocols"}}
 # The command line and the package itself may import every room.
 ABOVE_ALL = {"cli", "__init__", "__main__"}
