@@ -28,8 +28,8 @@ ROOMS = {
     "protocols": {"data", "losses", "metrics", "models", "published", "recipes", "training"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
-# Arrows back up, within functions only: `train` takes also the name of a recipe, and writes the recipe into the run.
-BACK_UP = {"training/train.py": {"recipes"}}
+# Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.
+BACK_UP = {"training/train.py": {"recipes"}, "losses/own.py": {"protocols"}}
 # The command line and the package itself may import every room.
 ABOVE_ALL = {"cli", "__init__", "__main__"}
 
@@ -58,10 +58,7 @@ WITHOUT_SOURCE = {
     "distributed/test_equality.py": "every loss on several processes",
     "distributed/test_steps.py": "training steps on several processes",
     "distributed/test_unlike.py": "processes that differ",
-    "losses/test_arrays.py": "every loss: types of labels and embeddings",
-    "losses/test_lengths.py": "every loss: embeddings of extreme lengths",
     "losses/test_moving.py": "losses with state or random numbers",
-    "losses/test_published_gradients.py": "losses of several modules, against a paper",
     "losses/test_weights.py": "every loss: values and weights per sample",
     "recipes/test_every_recipe.py": "the recipes themselves",
     "recipes/test_messages.py": "all messages about recipes and flags",
@@ -70,6 +67,7 @@ WITHOUT_SOURCE = {
     "test_benchmarks.py": "benchmarks/",
     "test_docs.py": "docs/",
     "test_extending.py": "docs/extending.md",
+    "test_init.py": "proxemic/__init__.py",
     "test_imports.py": "importing each package",
     "test_readme.py": "README.md",
     "test_structure.py": "the whole repository",
