@@ -119,7 +119,9 @@ def test_a_wrong_class_inside_the_pair_loss_is_named(distance: str) -> None:
 PROXY_LOSSES = [
     name
     for name in proxemic.losses.__all__
-    if inspect.isclass(loss := getattr(proxemic.losses, name)) and issubclass(loss, ProxyLoss) and loss is not ProxyLoss
+    if inspect.isclass(loss := getattr(proxemic.losses, name))
+    and issubclass(loss, ProxyLoss)
+    and not inspect.isabstract(loss)
 ]
 
 
