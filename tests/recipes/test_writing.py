@@ -54,7 +54,8 @@ def test_a_recipe_that_is_built_in_python(tmp_path: Path) -> None:
     assert recipe.training.start_from == Path("runs/one")
     assert isinstance(recipe.loss(num_classes=3, embedding_size=2), ProxyAnchorLoss)
     # A class alone, and an object inside that a recipe file has described.
-    for loss in (CosFaceLoss, load("glyphs-small/contrastive", **{"loss.loss.neg_margin": 0.7}).loss):
+    margin: dict[str, Any] = {"loss.loss.neg_margin": 0.7}
+    for loss in (CosFaceLoss, load("glyphs-small/contrastive", **margin).loss):
         text, _ = read_back(replace(BUILT, loss=loss), tmp_path)
     assert yaml.safe_load(text)["loss"]["init_args"]["loss"]["init_args"]["neg_margin"] == 0.7
 
@@ -86,7 +87,7 @@ def test_what_cannot_be_written_is_one_sentence() -> None:
         "functools.partial\\(ProxyAnchorLoss": replace(BUILT, loss=ProxyAnchorLoss(3, 2)),
         "ContrastiveLoss, which does not": replace(BUILT, loss=partial(PairwiseLoss, loss=pairs.ContrastiveLoss())),
         "with keyword arguments": replace(BUILT, loss=partial(ProxyAnchorLoss, 3)),
-        "no key loss.alpa: did you mean loss.alpha": replace(BUILT, loss=partial(ProxyAnchorLoss, alpa=3)),
+        "no key loss.alpa: did you mean loss.alpha": replace(BUILT, loss=partial(ProxyAnchorLoss, alpa=3)),  # type: ignore[arg-type]
         **{
             f"{name}, which does not keep its argument": replace(BUILT, training=TrainingConfig(callbacks=[callback]))
             for name, callback in callbacks.items()
