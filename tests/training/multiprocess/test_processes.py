@@ -53,7 +53,8 @@ import os, signal, sys
 from datetime import timedelta
 import proxemic.training.multiprocess.processes as module
 
-module._COLLECTIVES = timedelta(seconds=4)
+module._COLLECTIVES = timedelta(seconds=3)
+module._NOTICING = 1.0
 with module.join_processes() as processes:
     processes.any(False)
     if processes.rank == int(sys.argv[1]):
@@ -67,7 +68,7 @@ with module.join_processes() as processes:
     [
         (1, "SIGKILL", False, "Connection"),
         (0, "SIGKILL", True, "Connection"),  # with it goes the store that the processes found each other by
-        (1, "SIGSTOP", False, "Timed out waiting 4000ms"),  # as a machine that is cut off: nothing is closed
+        (1, "SIGSTOP", False, "Timed out waiting 3000ms"),  # as a machine that is cut off: nothing is closed
     ],
 )
 def test_where_a_process_is_lost_the_others_end_and_one_says_so(
@@ -93,6 +94,7 @@ import os, signal
 from proxemic.training.multiprocess.processes import join_processes
 import proxemic.training.multiprocess.processes as module
 
+module._NOTICING = 1.0
 said = module._is_first_to_say
 
 def with_signals(*given):
