@@ -199,7 +199,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     assert "--data FashionMNIST --data.split images --data.validation_fraction 0" in analysis
     # No table of In-Shop.
     assert not published_figures(dataset="in-shop")
-    assert "for In-Shop, of which none of the three has a table" in readme
+    assert "for In-Shop, which none of the three papers has a table of" in readme
     # Tables 7 and 8: the best K; table 6: SoftTriple against the MPA family.
     for table in ("7", "8"):
         values = printed(table)

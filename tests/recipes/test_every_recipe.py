@@ -213,7 +213,9 @@ def new_kind(whole: ReadRecipe) -> bool:
             return {key: kind(each) for key, each in content.items()}
         if isinstance(content, list):
             return [kind(each) for each in content]
-        return min(content, 2) if isinstance(content, int | float) else content
+        if isinstance(content, bool) or content in (0, 1):
+            return content
+        return "a number" if isinstance(content, int | float) else content
 
     content = kind(yaml.safe_load(whole.yaml) | {"data": None, "evaluation": None, "published": None})
     before = len(KINDS)

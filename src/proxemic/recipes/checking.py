@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import proxemic.losses
 from proxemic.errors import UserError
@@ -24,6 +24,7 @@ from proxemic.recipes.places import (
     arms,
     elements,
     field_types,
+    is_container,
     is_plain,
     is_section,
     is_text,
@@ -164,6 +165,8 @@ class Check:
         self._check_names(key, arguments, known)
         for name, each in known.items():
             if name in arguments:
+                if arguments[name] is None and any(is_container(get_origin(arm)) for arm in arms(each.annotation)):
+                    continue  # the parser takes null for a list, and the class says what it makes of it
                 self.value(arguments[name], each.annotation, f"{key}.{name}")
             elif each.required:
                 raise self._missing(thing, name, each.annotation, key)

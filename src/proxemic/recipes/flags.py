@@ -6,6 +6,7 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.recipes.second_phase import merge
 from proxemic.recipes.values import as_yaml
+from proxemic.training.recipe import Recipe
 
 __all__ = ["Flags", "apply_overrides", "read_flags"]
 
@@ -31,6 +32,8 @@ def read_flags(flags: Sequence[str]) -> Flags:
             raise UserError(f"{name} is not known here: a value of the recipe is given as --optim.lr 0.01.")
         if not given:
             if not words or words[0].startswith("--"):
+                if name[2:].partition(".")[0] not in (sections := sorted(Recipe.__dataclass_fields__)):
+                    raise UserError(f"There is no flag {name}: allowed are --{', --'.join(sections)}.")
                 raise UserError(f"{name} has no value: write it after the flag, as in --optim.lr 0.01.")
             value = words.pop(0)
         overrides[".".join(part for part in name[2:].split(".") if part != "init_args")] = value
