@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import (
     Choices,
     Range,
@@ -15,6 +14,7 @@ from proxemic.protocols.tuning.spaces import (
     read_stages,
     recipe_value,
 )
+from proxemic.recipes.flags import as_flags
 
 __all__ = ["CheckSpaces", "PhaseSpace"]
 
