@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.protocols.tuning.spaces import (
-    Choices,
-    Range,
-    Stage,
-    default_space,
-    pin,
-    read_stages,
-    recipe_value,
-)
+from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
 from proxemic.recipes.flags import as_flags
 
 __all__ = ["CheckSpaces", "PhaseSpace"]
