@@ -16,24 +16,27 @@ def same_recipe(kept: str, given: str) -> bool:
 
     Args:
         kept: YAML, perhaps of an earlier version.
-        given: YAML.
+        given: YAML; that of a comparison or a search is also of the version that began it.
 
     >>> same_recipe("training: {epochs: 5}", "training: {epochs: 5, threads: null}")
     True
     >>> same_recipe("training: {epochs: 5}", "training: {epochs: 5, threads: 2}")
     False
+    >>> same_recipe("batches: {micro_batches: 2}", "batches: {parts: 2}")
+    True
     >>> same_recipe("published: null", "published: [{paper: softmax-loss-mean-proxy, table: '4.1', method: Ours}]")
     True
     """
     if kept == given:
         return True
     try:
-        return _trained(with_current_names(yaml.safe_load(kept))) == _trained(yaml.safe_load(given))
+        return _trained(kept) == _trained(given)
     except yaml.YAMLError:
         return False
 
 
-def _trained(content: Any) -> Any:
+def _trained(text: str) -> Any:
+    content = with_current_names(yaml.safe_load(text))
     return _without_nulls(content | {"published": None} if isinstance(content, dict) else content)
 
 
