@@ -35,6 +35,24 @@ def warm_start(*words: str | Path) -> warm.Process:
     return warm.Process("-m", "proxemic.cli", *words, environment=TERMINAL)
 
 
+FORKED_WORKERS = """
+import multiprocessing, sys
+from types import SimpleNamespace
+from proxemic.cli import main
+from proxemic.protocols.runs import jobs
+
+fork = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
+jobs.multiprocessing = SimpleNamespace(**vars(multiprocessing) | vars(fork))
+sys.exit(main())
+"""
+
+
+def start_with_workers(*words: str | Path, threads: int = 1) -> warm.Process:
+    """The same, where its worker processes are forked from it too: what they import otherwise takes most of a test."""
+    environment = {**TERMINAL, "OMP_NUM_THREADS": str(threads)}
+    return warm.Process("-c", FORKED_WORKERS, *words, environment=environment)
+
+
 class Here:
     """The same in this process, where only sentences and exit codes are looked at: another process takes seconds."""
 

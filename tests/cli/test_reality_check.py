@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 import warm
-from command_line import Here, assert_refused, warm_start
+from command_line import Here, assert_refused, start_with_workers
 from images import write_folder, write_recipe
 from proxemic.data import OwnImages, Preprocessing
 from proxemic.metrics import retrieval_metrics
@@ -38,7 +38,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked(recipe: Path) -> Path:
     """In two phases: stopped by Ctrl-C in the first search, killed in the second, then resumed to its end."""
     out = recipe.parent / "out"
-    process = warm_start("reality-check", recipe, *PHASES, *SMALL, "--out", out)
+    process = start_with_workers("reality-check", recipe, *PHASES, *SMALL, "--out", out)
     wait_for(process, out, "tiny/trials/*/fold-*/checkpoints/last.ckpt")
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
@@ -47,13 +47,13 @@ def checked(recipe: Path) -> Path:
     assert f"go on with proxemic reality-check --resume {out}" in errors
     assert "proxemic train" not in errors
 
-    process = warm_start("reality-check", "--resume", out)
+    process = start_with_workers("reality-check", "--resume", out)
     checkpoint = wait_for(process, out, "tiny/second-trials/*/fold-*/checkpoints/last.ckpt")
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     begun = [checkpoint.parents[1] / "environment.json", *out.glob("tiny/trials/*/fold-*/metrics.json")]
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in begun]
-    process = warm_start("reality-check", "--resume", out)
+    process = start_with_workers("reality-check", "--resume", out)
     output, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     # The run under way was taken up, not begun anew, and the first search was over.

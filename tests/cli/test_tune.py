@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from command_line import Here, assert_refused, warm_start
+from command_line import Here, assert_refused, start_with_workers
 from images import write_folder, write_recipe
 from proxemic.protocols.tuning import TuningResult, tune
 from proxemic.recipes.reader import read_recipe
@@ -176,7 +176,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
 ) -> None:
     out = tmp_path / "out"
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "36"]
-    process = warm_start(*words, "--workers", "2")
+    process = start_with_workers(*words, "--workers", "2")
     for name in ("1-0", "1-1"):
         wait_for_rows(out / "trials" / name, 2)  # both at a time
     process.kill()  # its workers end with it

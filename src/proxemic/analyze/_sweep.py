@@ -9,7 +9,7 @@ from proxemic.plots import write_figure
 from proxemic.protocols.comparison.directory import Result
 from proxemic.protocols.comparison.statistics import mean
 from proxemic.protocols.comparison.sweep import Sweep, plan_sweep, plot_sweep, read_sweeps, run_sweep
-from proxemic.protocols.runs.overrides import as_flags
+from proxemic.recipes.flags import as_flags
 from proxemic.tables import Table
 
 __all__ = ["SweepResult", "sweep"]

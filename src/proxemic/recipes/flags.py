@@ -1,5 +1,6 @@
 """Overrides of a recipe's values: ``--optim.lr 0.01``, or ``{"optim.lr": 0.01}``, is ``{"optim": {"lr": 0.01}}``."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from proxemic.recipes.second_phase import merge
 from proxemic.recipes.values import as_yaml
 from proxemic.training.recipe import Recipe
 
-__all__ = ["Flags", "apply_overrides", "read_flags"]
+__all__ = ["Flags", "apply_overrides", "as_flags", "read_flags"]
 
 
 class Flags(dict[str, str]):
@@ -38,6 +39,16 @@ def read_flags(flags: Sequence[str]) -> Flags:
             value = words.pop(0)
         overrides[".".join(part for part in name[2:].split(".") if part != "init_args")] = value
     return overrides
+
+
+def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
+    """Give overrides as flags, which the files of comparisons and searches keep.
+
+    >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
+    ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
+    """
+    pairs = ((key, each if isinstance(each, str) else json.dumps(each, default=str)) for key, each in overrides.items())
+    return tuple(word for key, text in pairs for word in (f"--{key}", text))
 
 
 def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:

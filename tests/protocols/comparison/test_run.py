@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import command_line
-from command_line import start
+from command_line import start_with_workers
 from proxemic.errors import UserError
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.directory import Comparison
 from proxemic.protocols.comparison.run import compare, finish_comparison, plan_comparison
 from proxemic.protocols.runs.jobs import Job, Workers, run_job
-from proxemic.protocols.runs.overrides import as_flags
+from proxemic.recipes.flags import as_flags
 
 OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
 FLAGS = as_flags(OVERRIDES)
@@ -49,11 +48,10 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
 ) -> None:
     out = tmp_path / "killed"
     # Neither the workers nor what the machine computes with otherwise change a digit.
-    monkeypatch.setitem(command_line.ENVIRONMENT, "OMP_NUM_THREADS", "2")
-    process = start("compare", *recipes, "--seeds", "2", "--workers", "2", "--out", out, *FLAGS)
-    for line in process.stdout or ():
-        if line.startswith("[1/4]"):
-            break
+    process = start_with_workers("compare", *recipes, "--seeds", "2", "--workers", "2", "--out", out, *FLAGS, threads=2)
+    while not list(out.glob("runs/*/*/metrics.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
     # As a terminal does: to the whole group.
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=300)

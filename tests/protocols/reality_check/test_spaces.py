@@ -12,7 +12,7 @@ from proxemic.errors import UserError
 from proxemic.protocols.reality_check.spaces import CheckSpaces, PhaseSpace
 from proxemic.protocols.tuning.spaces import Range, load_space, recipe_value
 from proxemic.recipes import find_recipe, list_recipes
-from proxemic.recipes.flags import read_flags
+from proxemic.recipes.flags import apply_overrides, read_flags
 from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.second_phase import merge
 
@@ -41,17 +41,16 @@ def after(recipe: Path, space: PhaseSpace) -> dict[str, Any]:
 def test_both_searches_begin_with_the_recipe_and_the_second_in_tighter_bounds() -> None:
     """Where the recipe's values can be sampled; the second phase's space holds its published rates."""
     for name in CHECKED:
-        recipe = find_recipe(name)
-        base = read(recipe)
+        base = read(find_recipe(name))
         spaces = spaces_of(base)
-        assert read(recipe, spaces.first.flags(spaces.first.initial)) == base, name
-        found = after(recipe, spaces.first)
+        assert apply_overrides(base, {**spaces.first.fixed, **spaces.first.initial}) == base, name
+        known = {key: value for key, value in spaces.first.initial.items() if value is not None}
+        found = apply_overrides(base, {**spaces.first.fixed, **spaces.first.middle(), **known})
         second = spaces.second(found)
         rates = {key: each for key, each in second.dimensions.items() if key.startswith("second_phase.optim.")}
         assert all(second.initial[key] in each for key, each in rates.items() if not key.endswith("graph_lr")), name
-        assert read(recipe, second.flags({key: second.initial[key] for key in rates if "graph" not in key})) == base, (
-            name
-        )
+        initial = {key: second.initial[key] for key in rates if "graph" not in key}
+        assert apply_overrides(base, {**second.fixed, **initial}) == base, name
         assert second.dimensions
         for key, each in second.dimensions.items():
             wider = spaces.first.dimensions[key.removeprefix("second_phase.")]

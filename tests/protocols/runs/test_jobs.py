@@ -1,5 +1,6 @@
 """Runs of recipes, in worker processes or in this one."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 import warm
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.protocols.runs.jobs import Job, run_job
+from proxemic.protocols.runs.jobs import Job, Workers, run_job
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe
 
@@ -47,6 +48,14 @@ jobs._begin_worker()
 def test_a_worker_that_begins_leaves_ctrl_c_to_its_parent() -> None:
     done = warm.run("-c", EARLY)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_workers_are_processes_of_their_own(tmp_path: Path) -> None:
+    with Workers(1) as workers:
+        workers.share(os.mkdir, tmp_path / "made")
+        with pytest.raises(FileExistsError):
+            workers.share(os.mkdir, tmp_path / "made")
+    assert (tmp_path / "made").is_dir()
 
 
 def test_a_run_has_the_threads_that_its_recipe_names(

@@ -389,12 +389,12 @@ def test_without_heartbeats_of_the_storage_trials_give_signs_of_life(
     journal = JournalWithHeartbeats(JournalFileBackend(str(tmp_path / "journal")))
     monkeypatch.setattr(study_module, "open_storage", lambda _: journal)
     monkeypatch.setattr(study_module, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(study_module, "GRACE", 2)
+    monkeypatch.setattr(study_module, "GRACE", 1)
     shared = open_study("journal", "s")
     shared.enqueue_trial({}, {SLOT: 0, PROCESS: ["elsewhere", 1, "1"]})
     trial_id = shared._pop_waiting_trial_id()
     assert trial_id is not None
-    with get_heartbeat_thread(trial_id, journal), pytest.raises(EnoughLooks), looks(8):  # for longer than GRACE
+    with get_heartbeat_thread(trial_id, journal), pytest.raises(EnoughLooks), looks(4):  # for longer than GRACE
         run(tmp_path, trials=1)
     assert [each.state.name for each in shared.trials] == ["RUNNING"]
     assert run(tmp_path, trials=1)[0].number == 0  # it no longer beats

@@ -138,7 +138,8 @@ def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *,
         (Path(name).stem, data_key(recipe)) if _is_file(name) else (name.replace("/", "-"), name.partition("/")[0])
     )
     slug = _number(slug, "{}-{}", lambda each: each not in [entry.slug for entry in before])
-    dataset = _number(dataset, "{} ({})", lambda each: all(_alike(entry, each, recipe) for entry in before))
+    other_images = {entry.dataset for entry in before if _test_images(entry.recipe) != _test_images(recipe)}
+    dataset = _number(dataset, "{} ({})", lambda each: each not in other_images)
     return Entry(name, slug, dataset, _loss_label(recipe["loss"]), text)
 
 
@@ -148,10 +149,6 @@ def _is_file(name: str) -> bool:
 
 def _number(name: str, form: str, fits: Callable[[str], bool]) -> str:
     return next(filter(fits, (name if number == 1 else form.format(name, number) for number in count(1))))
-
-
-def _alike(entry: Entry, dataset: str, recipe: Mapping[str, Any]) -> bool:
-    return entry.dataset != dataset or _test_images(entry.recipe) == _test_images(recipe)
 
 
 def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

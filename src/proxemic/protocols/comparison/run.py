@@ -17,7 +17,6 @@ from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
 from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.runs.same_recipe import same_recipe
 
 __all__ = ["compare", "finish_comparison", "plan_comparison"]
@@ -63,6 +62,8 @@ def compare(
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
         ValueError: If ``workers`` is below 1.
     """
+    from proxemic.recipes.flags import as_flags  # imports torch
+
     flags = as_flags(overrides or {})
     if resume is not None:
         if recipes or seeds is not None or out or flags:

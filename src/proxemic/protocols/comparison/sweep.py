@@ -72,11 +72,6 @@ class Sweep:
     axes: tuple[Axis, ...]
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Of all axes."""
-        return tuple(key for axis in self.axes for key in axis.keys)
-
-    @property
     def name(self) -> str:
         """What its files are called, as ``loss.k1,loss.k2``."""
         return ",".join(axis.name for axis in self.axes)

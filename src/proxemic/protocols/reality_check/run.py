@@ -1,5 +1,6 @@
 """The reality check itself: what is compared, the order of the work, and what is kept of it."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +19,15 @@ from proxemic.protocols.reality_check.search import drop_trials, find_best
 from proxemic.protocols.reality_check.spaces import CheckSpaces
 from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows, write_results
 from proxemic.protocols.runs.jobs import Workers, going_on_with
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import load_space
-from proxemic.recipes.flags import read_flags
+from proxemic.recipes.flags import as_flags, read_flags
 
 with optional_dependency("train"):
     import yaml
 
-    from proxemic.recipes import find_recipe
+    from proxemic.protocols.tuning.run import recipe_file
     from proxemic.recipes.reader import read_recipe
+    from proxemic.training.recipe import Recipe
 
 __all__ = ["RealityCheck", "RealityCheckResult", "folder_of", "reality_check"]
 
@@ -101,7 +102,7 @@ class RealityCheckResult:
 
 
 def reality_check(
-    recipes: Sequence[str | Path] = (),
+    recipes: Sequence[Recipe | str | Path] = (),
     *,
     out: str | Path | None = None,
     overrides: Mapping[str, object] | None = None,
@@ -120,7 +121,8 @@ def reality_check(
     """Tune each loss, then judge it, or go on with what was begun in ``out``.
 
     Args:
-        recipes: One per loss: names, patterns over the names as ``cub/reality-check/*``, or YAML files.
+        recipes: One per loss: names, patterns over the names as ``cub/reality-check/*``, YAML files, or recipes, which
+            are then named by their loss.
         out: The directory: new, or that of the same check, which then goes on; None makes one under ``runs``.
         overrides: Values of all recipes by dotted keys, such as ``{"training.epochs": 20}``.
         trials: Bayesian trials per loss, at least 1; each trains all folds. Where a recipe has two phases, as many are
@@ -147,15 +149,17 @@ def reality_check(
             raise UserError(
                 "--resume takes everything but --workers and --against from the check that it goes on with."
             )
-        out = Path(resume)
+        out, made = Path(resume), {}
         check = RealityCheck.read(out)
     else:
-        patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in map(str, recipes)]
+        made = {loss_name(recipe): recipe for recipe in recipes if isinstance(recipe, Recipe)}
+        named = [loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
+        patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in named]
         names = tuple(name for matches in patterns for name in matches)
         flags, known = as_flags(overrides or {}), tuple(spaces)
         check = RealityCheck(names, flags, trials, repeats, folds, embedding_size, metric, seed, known)
         out = new_directory("reality-check") if out is None else Path(out)
-    results = _check(check, out, workers, report or logging.getLogger("proxemic").info)
+    results = _check(check, made, out, workers, report or logging.getLogger("proxemic").info)
     text = None
     if against is not None:
         from proxemic.protocols.reality_check.against_paper import reality_against_paper
@@ -165,8 +169,11 @@ def reality_check(
     return RealityCheckResult(out, tuple(result_rows(results)), markdown(results, check.repeats), text)
 
 
-def _check(check: RealityCheck, out: Path, workers: int, report: Callable[[str], object]) -> dict[str, Repeats]:
-    plans = {recipe: _plan(check, recipe, out) for recipe in check.recipes}  # all are read before any is trained
+def _check(
+    check: RealityCheck, made: Mapping[str, Recipe], out: Path, workers: int, report: Callable[[str], object]
+) -> dict[str, Repeats]:
+    # All are read before any is trained.
+    plans = {recipe: _plan(check, recipe, made.get(recipe, recipe), out) for recipe in check.recipes}
     _begin(check, out)
     report(
         f"{out}: {len(plans)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
@@ -201,37 +208,38 @@ def _check(check: RealityCheck, out: Path, workers: int, report: Callable[[str],
     return results
 
 
-def _plan(check: RealityCheck, recipe: str, out: Path) -> tuple[dict[str, str], list[Any] | None]:
+def _plan(check: RealityCheck, name: str, recipe: Recipe | str, out: Path) -> tuple[dict[str, str], list[Any] | None]:
     """The recipes of the folds, and the search space: as they were begun with where they are out of reach by now."""
-    folder = out / folder_of(recipe) / "recipes"
-    content = _space(check, recipe, out)
-    try:
-        file = find_recipe(recipe)
-    except UserError:
-        if not (folder / "base.yaml").exists():
-            raise
-        return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}, content
-    plan = plan_folds(
-        file,
-        check.flags,
-        folds=check.folds,
-        embedding_size=check.embedding_size,
-        metric=check.metric,
-        split_seed=check.seed,
-    )
-    base = yaml.safe_load(plan["base"])
-    spaces = _spaces(check, recipe, base, content)
-    try:
-        flags = (*check.flags, *spaces.first.flags(spaces.first.middle()))
-        read = read_recipe(file, flags, own_code=True)
-        if base["second_phase"] is not None:
-            second = spaces.second(yaml.safe_load(read.yaml))
-            read = read_recipe(file, (*flags, *second.flags(second.middle())), own_code=True)
-        made = read.recipe
-    except (UserError, ValueError) as error:
-        raise UserError(f"{_space_name(check, recipe)} does not fit {recipe}: {error}") from error
-    if not folder.exists():
-        made.load()  # a folder that is missing is refused before anything is written
+    folder = out / folder_of(name) / "recipes"
+    content = _space(check, name, out)
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(recipe_file(recipe))
+        except UserError:
+            if not (folder / "base.yaml").exists():
+                raise
+            return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}, content
+        plan = plan_folds(
+            file,
+            check.flags,
+            folds=check.folds,
+            embedding_size=check.embedding_size,
+            metric=check.metric,
+            split_seed=check.seed,
+        )
+        base = yaml.safe_load(plan["base"])
+        spaces = _spaces(check, name, base, content)
+        try:
+            flags = (*check.flags, *spaces.first.flags(spaces.first.middle()))
+            read = read_recipe(file, flags, own_code=True)
+            if base["second_phase"] is not None:
+                second = spaces.second(yaml.safe_load(read.yaml))
+                read = read_recipe(file, (*flags, *second.flags(second.middle())), own_code=True)
+            made = read.recipe
+        except (UserError, ValueError) as error:
+            raise UserError(f"{_space_name(check, name)} does not fit {name}: {error}") from error
+        if not folder.exists():
+            made.load()  # a folder that is missing is refused before anything is written
     return plan, content
 
 
@@ -278,6 +286,11 @@ def _begin(check: RealityCheck, out: Path) -> None:
             raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
     else:
         write_json(out / SETTINGS, asdict(check))
+
+
+def loss_name(recipe: Recipe) -> str:
+    """The class of a recipe's loss, which names a recipe that no file holds."""
+    return getattr(recipe.loss, "func", recipe.loss).__name__
 
 
 def folder_of(recipe: str) -> str:

@@ -76,18 +76,7 @@ def _search(
     first: Path | None = None,
     keep_best: bool = False,
 ) -> FinishedTrial:
-    """Search one phase.
-
-    Args:
-        validation: Trains the trials.
-        space: What is varied.
-        trials: How many.
-        seed: Of the search.
-        report: Is called with one line per trial.
-        flags: That all trials have besides.
-        first: The trial of the first phase that these go on with.
-        keep_best: Keep the weights of the best trial so far.
-    """
+    """Search one phase, the second from the trial ``first``; ``keep_best`` keeps the weights of the best so far."""
     folder = validation.out / (TRIALS if first is None else SECOND_TRIALS)
     storage = f"sqlite:///{validation.out / 'study.db'}"
     study = "reality-check" if first is None else "reality-check-second-phase"

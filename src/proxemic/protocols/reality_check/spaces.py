@@ -5,16 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.protocols.runs.overrides import as_flags
-from proxemic.protocols.tuning.spaces import (
-    Choices,
-    Range,
-    Stage,
-    default_space,
-    pin,
-    read_stages,
-    recipe_value,
-)
+from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
+from proxemic.recipes.flags import as_flags
 
 __all__ = ["CheckSpaces", "PhaseSpace"]
 

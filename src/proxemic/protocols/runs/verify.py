@@ -170,13 +170,7 @@ def verify(
 
 
 def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:
-    """Markdown: the accuracies of one run beside those of the row that its recipe stands for (Table V).
-
-    Args:
-        title: What to call the run.
-        recipe: Its values in full.
-        accuracies: In [0, 1], by the key of the set in `proxemic.data.faces.VERIFICATION_SETS`.
-    """
+    """Markdown: the accuracies of one run, by the key of the set, beside those that its recipe stands for (Table V)."""
     ours = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
 
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:

@@ -61,16 +61,6 @@ class TuningDirectory:
         return self.path / "best.yaml"
 
     @property
-    def best(self) -> Path:
-        """The best value, its trial and its parameters (JSON)."""
-        return self.path / "best.json"
-
-    @property
-    def trials(self) -> Path:
-        """A row a trial (CSV)."""
-        return self.path / "trials.csv"
-
-    @property
     def storage(self) -> str:
         """URL of the study in the directory itself."""
         return f"sqlite:///{(self.path / 'study.db').resolve()}"
@@ -120,7 +110,7 @@ class TuningDirectory:
             ) from error
 
     def write_trials(self, stages: Sequence[Sequence[FinishedTrial]]) -> None:
-        """Write all trials, stage by stage."""
+        """Write ``trials.csv``: one row per trial, stage by stage."""
         names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
         rows = [
             [number, each.number, each.state, each.value, round(each.seconds, 1)]
@@ -129,7 +119,7 @@ class TuningDirectory:
             for number, stage in enumerate(stages, 1)
             for each in stage
         ]
-        write_csv(self.trials, ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
+        write_csv(self.path / "trials.csv", ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
 
     def drop_weights(self, stage: int, trials: Sequence[FinishedTrial], best: int | None) -> None:
         """Remove what is large of all finished trials but the best; recipe, history and metrics stay."""

@@ -13,7 +13,6 @@ from proxemic.extras import optional_dependency
 from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.protocols.directories import new_directory
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
@@ -23,7 +22,7 @@ from proxemic.protocols.tuning.study import masked, open_storage, storage_at_wor
 from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
-from proxemic.recipes.flags import read_flags
+from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.recipes.reader import read_recipe, to_yaml
 from proxemic.training.recipe import Recipe
 from proxemic.training.threads import cpu_threads
@@ -31,7 +30,7 @@ from proxemic.training.threads import cpu_threads
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["TuningResult", "tune"]
+__all__ = ["TuningResult", "recipe_file", "tune"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def tune(
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
-    with _recipe_file(recipe) as file:
+    with recipe_file(recipe) as file:
         read = read_recipe(file, flags, own_code=True)
         select_on = read.recipe.evaluation.select_on
         if select_on != "validation":
@@ -144,7 +143,8 @@ def tune(
 
 
 @contextlib.contextmanager
-def _recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
+def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
+    """The YAML file of a recipe; that of a recipe which has none is there in the block."""
     if not isinstance(recipe, Recipe):
         yield find_recipe(str(recipe))
         return

@@ -14,10 +14,10 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.locks import LOCK
 from proxemic.protocols.runs.jobs import Job, run_job
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, recipe_value
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
+from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
 
 with optional_dependency("train"):

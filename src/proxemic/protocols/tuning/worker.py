@@ -108,7 +108,9 @@ class TuningWorker:
         write_text(self.directory.best_recipe, comment + yaml.safe_dump(content, sort_keys=False))
         stages = [{"trial": f"{number}-{trial.number}", **asdict(trial)} for number, trial in enumerate(best, 1)]
         summary = {"metric": self.metric, "value": value, "trial": stages[-1]["trial"]}
-        write_json(self.directory.best, summary | {"parameters": dict(best[-1].parameters), "stages": stages})
+        write_json(
+            self.directory.path / "best.json", summary | {"parameters": dict(best[-1].parameters), "stages": stages}
+        )
 
     def _progress(self, number: int) -> Callable[[FinishedTrial], None]:
         """What is written and reported after each trial of a stage that this process made."""

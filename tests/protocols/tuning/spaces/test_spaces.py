@@ -14,7 +14,6 @@ from torch import nn
 from images import write_folder, write_recipe
 from proxemic import losses
 from proxemic.losses import MeanProxyNorm, ProxyLoss
-from proxemic.protocols.runs.overrides import as_flags
 from proxemic.protocols.tuning.spaces import (
     Choices,
     Factor,
@@ -28,6 +27,7 @@ from proxemic.protocols.tuning.spaces import (
 )
 from proxemic.protocols.tuning.stages import check_stages, stage_values
 from proxemic.recipes import find_recipe
+from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
 
 PROXY_LOSSES = sorted(

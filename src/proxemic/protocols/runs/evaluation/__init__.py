@@ -3,6 +3,5 @@
 from proxemic.protocols.runs.evaluation.files import evaluate_files
 from proxemic.protocols.runs.evaluation.models import choose_images, evaluate_models
 from proxemic.protocols.runs.evaluation.result import Evaluation
-from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 
-__all__ = ["Evaluation", "TargetMetrics", "choose_images", "evaluate_files", "evaluate_models", "evaluate_rows"]
+__all__ = ["Evaluation", "choose_images", "evaluate_files", "evaluate_models"]

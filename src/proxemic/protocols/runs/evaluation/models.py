@@ -159,14 +159,7 @@ def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
 def _load(
     source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
 ) -> tuple[ImageSet, str, Sequence[str]]:
-    """The images, which split they are, and notes.
-
-    Args:
-        source: Where the images come from.
-        trained_on: Where the images of the first run come from.
-        split: Which are asked for.
-        paths: The models.
-    """
+    """The images, which split they are, and notes; ``trained_on`` is the source of the first run's images."""
     same, moved, given = type(trained_on) is type(source), None, False
     if isinstance(trained_on, OwnImages) and isinstance(source, OwnImages):
         same = _place(trained_on) == _place(source)

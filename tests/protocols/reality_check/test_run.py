@@ -1,0 +1,34 @@
+"""`reality_check` as a function, without a training; its results are in tests/cli/test_reality_check.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.protocols.reality_check import reality_check
+from proxemic.protocols.runs.jobs import Job, Workers
+from proxemic.recipes import load, to_yaml
+
+
+def test_recipes_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images")))
+    out, begun = tmp_path / "out", list[Job]()
+
+    def run(_: Workers, jobs: list[Job], **__: object) -> None:
+        begun.extend(jobs)
+        raise UserError("The disk is full.")
+
+    monkeypatch.setattr(Workers, "run", run)
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check([recipe], out=out, trials=1, folds=2, embedding_size=8)
+    assert json.loads((out / "reality-check.json").read_text())["recipes"] == ["AllPairMultiProxyAnchorLoss"]
+    folder = out / "AllPairMultiProxyAnchorLoss"
+    assert yaml.safe_load((folder / "recipes" / "base.yaml").read_text()) == yaml.safe_load(to_yaml(recipe))
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check(resume=out)  # without the recipe
+    assert [job.out for job in begun] == [folder / "trials" / "0" / f"fold-{fold}" for fold in (0, 1)] * 2
+    with pytest.raises(ValueError, match="each must have a name of its own"):
+        reality_check([recipe, recipe], out=tmp_path / "twice")
