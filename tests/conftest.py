@@ -1,6 +1,8 @@
 """What every test has in common."""
 
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,3 +31,20 @@ def pytest_runtest_call() -> None:
 def _seed() -> None:
     """What a test draws is not to depend on the tests before it, which differ with the number of workers."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn once, as SVG and without a layout; a PNG on disk is empty. Layouts take most of a command."""
+    from matplotlib.figure import Figure
+
+    savefig = Figure.savefig
+
+    def quick(figure: Figure, file: Any, **options: Any) -> None:
+        figure.set_layout_engine("none")
+        if isinstance(file, Path) and options["format"] == "png":
+            file.touch()
+        else:
+            savefig(figure, file, **options)
+
+    monkeypatch.setattr(Figure, "savefig", quick)

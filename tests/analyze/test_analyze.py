@@ -21,6 +21,7 @@ def test_every_subcommand_is_a_function() -> None:
         proxemic.analyze.nothing  # noqa: B018
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_functions_return_figures_and_print_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def robustness(
     severities: Sequence[int] = (1, 2, 3, 4, 5),
     metric: str = "recall@1",
     seed: int = 0,
-    against_paper: bool = False,
+    against: Literal["paper"] | None = None,
     out: PathLike | None = None,
 ) -> RobustnessResult:
     """Evaluate finished runs on their test images under noise, dropped pixels, distortions and blur.
@@ -61,7 +62,7 @@ def robustness(
         severities: Levels from 1 (mild) to 5 (strong); the paper used about 3.
         metric: A metric that the evaluation of all runs computes.
         seed: Seed of the corruptions.
-        against_paper: Show also what the paper prints, and what differs in protocol.
+        against: Show also what the paper prints, and what differs in protocol.
         out: How the names of the files begin: ``RUN/robustness``.
 
     Raises:
@@ -95,7 +96,7 @@ def robustness(
         measured[name] = Robustness(per_run[:, 0], per_run[:, 1:].unflatten(1, (len(names), len(severities))))
     differences = _differences(groups, measured, names)
     summary = [*notes, _table(measured, names, severities, metric), *_difference_tables(differences)]
-    if against_paper:
+    if against:
         summary.append(_against_paper(groups, measured, names, severities, metric))
     intervals = {name: _intervals(group.curves) for name, group in measured.items()}
     figure = plot_robustness(

@@ -44,7 +44,8 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Characteristics]:
-    return {name: characteristics(loss) for name, loss in every_proxy_loss().items()}
+    # A fifth of the default samples must do, so that all of them have something to spare.
+    return {name: characteristics(loss, samples=192) for name, loss in every_proxy_loss().items()}
 
 
 def line(found: Characteristics) -> str:
@@ -73,11 +74,9 @@ def test_no_measurement_is_near_the_tolerance(found: dict[str, Characteristics])
         assert each.other_classes == 0, name
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_seed_changes_the_measurements_but_no_answer(seed: int, found: dict[str, Characteristics]) -> None:
-    for name, loss in every_proxy_loss(seed=seed).items():
-        # A quarter of the samples must do, so that all of them have something to spare.
-        other = characteristics(loss, seed=seed, samples=256)
+def test_the_seed_changes_the_measurements_but_no_answer(found: dict[str, Characteristics]) -> None:
+    for name, loss in every_proxy_loss(seed=1).items():
+        other = characteristics(loss, seed=1, samples=144)
         assert line(other) == line(found[name]), name
         assert other.negatives != found[name].negatives
 
@@ -96,7 +95,7 @@ def test_the_seed_changes_the_measurements_but_no_answer(seed: int, found: dict[
     ],
 )
 def test_sharp_flat_and_small_losses(loss: Callable[[], ProxyLoss], expected: str) -> None:
-    assert line(characteristics(loss())) == expected
+    assert line(characteristics(loss(), samples=192)) == expected
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(1e6, "no"), (1e-6, "yes")])
@@ -104,7 +103,7 @@ def test_a_warp_is_judged_by_the_gradient_that_trains(alpha: float, expected: st
     # Below α the value is the distance itself, so a shift cancels; autograd's second derivative, which takes Δ for a
     # constant, would not see that.
     loss = WarpedSoftmaxLoss(20, 3, alpha=alpha, k1=0.5, k2=2.0)
-    assert characteristics(loss).similarity == expected
+    assert characteristics(loss, samples=192).similarity == expected
 
 
 def test_what_a_loss_does_beyond_the_scores(found: dict[str, Characteristics]) -> None:
@@ -167,7 +166,7 @@ def _not_finite(p: Tensor, n: Tensor, x: Tensor) -> Tensor:
     ],
 )
 def test_objectives_made_up(objective: Objective, expected: str) -> None:
-    assert line(characteristics(_OfObjective(objective))) == expected
+    assert line(characteristics(_OfObjective(objective), samples=192)) == expected
 
 
 def test_nothing_is_left_behind() -> None:

@@ -19,15 +19,16 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
-    words = ["analyze", "sweep", tiny, "--out", out, "--training.epochs", "1", "--vary", "loss.alpha=8"]
-    first = warm_proxemic(*words, "--seeds", "1")
-    assert first.returncode == 0, first.stderr
+    flags = ["--training.epochs", "1"]
+    comparison, _ = plan_sweep(str(tiny), read_sweeps(["loss.alpha=8"]), [0], out, flags, "recall@1")
+    comparison.write()
+    (cell,) = comparison.cells()
+    finish(cell, {"recall@1": 0.25})
+    more = warm_proxemic("analyze", "sweep", tiny, "--out", out, "--vary", "loss.alpha=8", "--seeds", "2", *flags)
+    assert more.returncode == 0, more.stderr
     assert {path.name for path in out.iterdir()} == {
         "comparison", "values", *(f"sweep-loss.alpha.{kind}" for kind in ("png", "svg", "csv")),
     }  # fmt: skip
-
-    more = warm_proxemic(*words, "--seeds", "2")
-    assert more.returncode == 0, more.stderr
     assert "2 cells, 1 finished before" in more.stdout
     found = rows(out / "sweep-loss.alpha.csv")
     assert [(row["loss.alpha"], row["seed"]) for row in found] == [("8", "0"), ("8", "1")]
@@ -36,7 +37,8 @@ def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
         assert kept.metrics is not None
         assert float(row["recall@1"]) == kept.metrics["test"]["recall@1"]
         assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
-    mean, half = interval(*(100 * float(row["recall@1"]) for row in found[:2]))
+    assert float(found[0]["recall@1"]) == 0.25
+    mean, half = interval(*(100 * float(row["recall@1"]) for row in found))
     assert f"{mean:.2f} ± {half:.2f}" in more.stdout
 
 

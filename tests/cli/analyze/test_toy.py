@@ -18,7 +18,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     base = tmp_path_factory.mktemp("toy")
     names = ["warped-softmax", "data-wise"]
     for name in names:
-        words = ["--training.epochs", "2", "--model.width", "4", "--training.loggers", "[]"]
+        words = ["--training.epochs", "1", "--model.width", "4", "--training.loggers", "[]"]
         result = warm_proxemic("train", "--recipe", f"toy/{name}", "--out", base / name, *words)
         assert result.returncode == 0, result.stderr
         assert "Test: 10 classes, TRAINED ON (closed set), 500 queries" in result.stdout
@@ -34,12 +34,12 @@ def test_side_by_side_with_an_animation(runs: list[Path], tmp_path: Path, here: 
     assert {path.name for path in tmp_path.iterdir()} == expected
     with (tmp_path / "toy-diagram.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    first, last = (load_file(runs[0] / "snapshots" / f"epoch-000{number}.safetensors") for number in (0, 2))
+    first, last = (load_file(runs[0] / "snapshots" / f"epoch-000{number}.safetensors") for number in (0, 1))
     for when, shot in (("before", first), ("after", last)):
         places = [float(row["x"]) for row in lines if (row["when"], row["kind"]) == (when, "image")]
         assert places == pytest.approx(shot["embeddings"][:, 0].tolist(), abs=1e-5)
     with Image.open(tmp_path / "toy.gif") as film:
-        assert (film.n_frames, film.info["loop"]) == (3, 0)  # type: ignore[attr-defined]
+        assert (film.n_frames, film.info["loop"]) == (2, 0)  # type: ignore[attr-defined]
     with (tmp_path / "toy.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     first = FinishedRun(runs[0])
@@ -57,7 +57,7 @@ def test_forces_over_the_training(run: Path, runs: list[Path], tmp_path: Path, h
     assert result.returncode == 0, result.stderr
     with (tmp_path / "f-training.csv").open(newline="") as file:
         rows = [(row["training"], row["epoch"]) for row in csv.DictReader(file)]
-    assert rows == [("data-wise", str(epoch)) for epoch in range(3)]
+    assert rows == [("data-wise", str(epoch)) for epoch in range(2)]
     assert_refused(here("analyze", "forces", run), ["AllPairMultiProxyAnchorLoss", "one proxy per class"])
 
 

@@ -1,9 +1,8 @@
-"""``proxemic analyze``: one file per subcommand, which declares its flags and calls its function."""
+"""``proxemic analyze``: one file per subcommand, which declares its flags."""
 
 import argparse
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from proxemic.cli.analyze import (
     characteristics,
@@ -19,11 +18,6 @@ from proxemic.cli.analyze import (
     trajectories,
 )
 from proxemic.cli.analyze import map as embedding_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from proxemic.analyze import Analysis
 
 __all__ = ["SUBCOMMANDS", "add_parser"]
 
@@ -55,13 +49,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     subcommands = parser.add_subparsers(dest="action", metavar="ACTION")
     for subcommand in SUBCOMMANDS:
         takes_flags = subcommand is sweep
-        subcommand.add_parser(subcommands).set_defaults(run=partial(_run, subcommand.analyze), takes_flags=takes_flags)
+        name = "embedding_map" if subcommand is embedding_map else subcommand.__name__.rpartition(".")[2]
+        subcommand.add_parser(subcommands).set_defaults(run=partial(_run, name), takes_flags=takes_flags)
 
 
-def _run(
-    analyze: "Callable[[argparse.Namespace, list[str]], Analysis]", arguments: argparse.Namespace, flags: list[str]
-) -> None:
-    result = analyze(arguments, flags)
+def _run(name: str, arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Call the function of `proxemic.analyze`; its arguments have the names under which the flags are stored."""
+    from proxemic import analyze
+
+    frame = {"traceback", "command", "action", "run", "takes_flags"}
+    options = {key: value for key, value in vars(arguments).items() if key not in frame}
+    if "run_directory" in options:
+        options["run"] = options.pop("run_directory")
+    if name == "sweep":
+        from proxemic.cli.compare import read_seeds
+        from proxemic.recipes.flags import read_flags
+
+        options["seeds"] = None if arguments.seeds is None else read_seeds(arguments.seeds)
+        options["report"] = partial(print, flush=True)  # hours pass between two lines
+        options["overrides"] = read_flags(flags)
+    result = getattr(analyze, name)(**options)
     print(result)
     for _, files in groupby(result.written, key=lambda path: path.with_suffix("")):
         print(f"Wrote {', '.join(str(path) for path in files)}")

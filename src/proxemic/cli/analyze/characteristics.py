@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -27,16 +26,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write answers and numbers to a table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write answers and numbers as JSON")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import characteristics
-
-    return characteristics(
-        proxies_per_class=arguments.proxies_per_class,
-        seed=arguments.seed,
-        numbers=arguments.numbers,
-        csv=arguments.csv,
-        json=arguments.json,
-    )

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -22,10 +21,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="a finished run with snapshots")
     parser.add_argument("--out", type=Path, metavar="STEM", help="begin file names with this (forces, or RUN/forces)")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import forces
-
-    return forces(arguments.runs, out=arguments.out)

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -20,7 +19,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         allow_abbrev=False,
     )
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="a finished run of a softmax loss")
-    parser.add_argument("--no-images", action="store_true", help="leave out where the training images lie")
+    parser.add_argument(
+        "--no-images", dest="images", action="store_false", help="leave out where the training images lie"
+    )
     parser.add_argument(
         "--epsilon", type=float, default=0.1, help="angle between two of the three proxies (%(default)s)"
     )
@@ -28,10 +29,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--out", type=Path, metavar="STEM", help="write STEM.png, .svg and .csv (three-proxies, RUN/gap)"
     )
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import gap
-
-    return gap(arguments.runs, images=not arguments.no_images, epsilon=arguments.epsilon, out=arguments.out)

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -34,11 +33,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--out", type=Path, metavar="STEM", help="begin file names with this (landscape, or RUN/landscape)"
     )
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import landscape
-
-    names = ("label", "functions", "alpha", "k1", "k2", "temperature", "classes", "distance", "out")
-    return landscape(arguments.run_directory, **{name: getattr(arguments, name) for name in names})

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -22,12 +21,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seed", type=int, default=0, help="of augmentation and shuffles (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import local_centers
-
-    return local_centers(
-        arguments.runs, draws=arguments.draws, shuffles=arguments.shuffles, seed=arguments.seed, json=arguments.json
-    )

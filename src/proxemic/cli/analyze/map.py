@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -34,11 +33,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seed", type=int, default=0, help="of the chosen classes (%(default)s)")
     parser.add_argument("--out", type=Path, metavar="STEM", help="begin the files' names so (RUN/map)")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import embedding_map
-
-    names = ("split", "method", "classes", "thumbnails", "proxies", "seed", "out")
-    return embedding_map(arguments.run_directory, **{name: getattr(arguments, name) for name in names})

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -20,7 +19,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         allow_abbrev=False,
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run")
-    parser.add_argument("--corruptions", metavar="A,B", help="which, as shear,dropout (all nine)")
+    parser.add_argument(
+        "--corruptions", type=lambda text: text.split(","), metavar="A,B", help="which, as shear,dropout (all nine)"
+    )
     parser.add_argument(
         "--severities", type=_levels, default="1,2,3,4,5", metavar="1,3", help="which, of 1 to 5 (%(default)s)"
     )
@@ -31,21 +32,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg and .csv (RUN/robustness)")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import robustness
-
-    return robustness(
-        arguments.runs,
-        corruptions=None if arguments.corruptions is None else arguments.corruptions.split(","),
-        severities=arguments.severities,
-        metric=arguments.metric,
-        seed=arguments.seed,
-        against_paper=arguments.against == "paper",
-        out=arguments.out,
-    )
 
 
 def _levels(text: str) -> list[int]:

@@ -1,11 +1,9 @@
 """``proxemic analyze sweep``."""
 
 import argparse
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -36,22 +34,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time (%(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where runs, figures and tables go")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import sweep
-    from proxemic.cli.compare import read_seeds
-    from proxemic.recipes.flags import read_flags
-
-    return sweep(
-        arguments.recipe,
-        arguments.vary,
-        out=arguments.out,
-        grid=arguments.grid,
-        seeds=None if arguments.seeds is None else read_seeds(arguments.seeds),
-        metric=arguments.metric,
-        overrides=read_flags(flags),
-        workers=arguments.workers,
-        report=partial(print, flush=True),  # hours pass between two lines
-    )

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -26,10 +25,3 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--out", type=Path, metavar="STEM", help="begin file names with this (theorems, or RUN/theorems)"
     )
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import theorems
-
-    return theorems(arguments.runs, draws=arguments.draws, seed=arguments.seed, out=arguments.out)

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -25,14 +24,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="also STEM-diagram: images of the first run, its network, embeddings before and after the training "
         "(mean-proxy paper, figure 2.1)",
     )
-    parser.add_argument("--no-animation", action="store_true", help="write the figure alone")
+    parser.add_argument("--no-animation", dest="animation", action="store_false", help="write the figure alone")
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg, .csv and .gif (RUN/toy)")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import toy
-
-    animation = not arguments.no_animation
-    return toy(arguments.runs, diagram=arguments.diagram, animation=animation, out=arguments.out)

@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-__all__ = ["add_parser", "analyze"]
+__all__ = ["add_parser"]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -21,13 +20,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run, finished or not")
     parser.add_argument("--measure", default="avg_dtp", metavar="COLUMN", help="a column of history.csv (%(default)s)")
-    parser.add_argument("--log", action="store_true", help="a logarithmic axis")
+    parser.add_argument("--log", dest="logarithmic", action="store_true", help="a logarithmic axis")
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg and .csv (the first run's folder)")
     return parser
-
-
-def analyze(arguments: argparse.Namespace, flags: list[str]) -> Any:
-    """Call the function with what the flags say."""
-    from proxemic.analyze import trajectories
-
-    return trajectories(arguments.runs, measure=arguments.measure, logarithmic=arguments.log, out=arguments.out)
