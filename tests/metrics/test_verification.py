@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -127,6 +127,7 @@ def test_all_values_are_rates(sample: Pairs) -> None:
     assert (found.pairs, found.same) == (len(sample[1]), sum(sample[1]))
 
 
+@settings(max_examples=40)
 @given(pairs(), st.sampled_from([lambda d: d**3 + d, lambda d: 5 + d / 3, lambda d: torch.atan(d / 1e7)]))
 def test_rates_depend_on_the_order_of_distances_alone(sample: Pairs, bend: Callable[[Tensor], Tensor]) -> None:
     distances, same = tensors(sample)
@@ -140,6 +141,7 @@ def test_rates_depend_on_the_order_of_distances_alone(sample: Pairs, bend: Calla
         assert (point.tar, point.far) == (expected.tar, expected.far)
 
 
+@settings(max_examples=40)
 @given(pairs(least=6), st.randoms())
 def test_order_within_folds_and_scale_do_not_matter(sample: Pairs, random: object) -> None:
     distances, same = tensors(sample)

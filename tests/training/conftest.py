@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,3 +17,12 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes finds; they start once, as that takes seconds."""
     return run_processes(Path(__file__).parent / "gathering.py", tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture(scope="module")
+def without_plots() -> Iterator[None]:
+    """Runs in this process draw no plots, which cost as much as an epoch of so few images."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("draw_curves", "draw_gallery"):
+            patch.setattr(f"proxemic.training.results.{name}", lambda *_, **__: None)
+        yield

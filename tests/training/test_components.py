@@ -15,6 +15,8 @@ from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 SHORT = ["--evaluation.select_on", "last", "--evaluation.untrained", "false", "--training.epochs", "2"]
 RULE = ["--loss", "ArcFaceLoss", "--loss.scale", "8", "--loss.margin", "DynamicMargin", "--loss.margin.a", "0.4"]
 SECOND = ["--second_phase.epochs", "1", "--second_phase.loss.margin.a", "0.2"]

@@ -15,6 +15,8 @@ from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.protocols.runs.finished import FinishedRun, Run
 from proxemic.training import ProxyGap, Snapshots
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 MEASURED = """\
 extends: {tiny}
 loss: {{class_path: proxemic.losses.NormalizedSoftmaxLoss}}

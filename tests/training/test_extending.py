@@ -25,6 +25,8 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.training import PolynomialDecay, RunDirectory, train
 from proxemic.training.extending import check_extension, extend
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 FILES = ("model.safetensors", "loss.safetensors", "metrics.json", "recipe.yaml")
 
 

@@ -24,6 +24,8 @@ from proxemic.training import train
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import continue_optimizer, share_parameters
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 WARPED = ["--loss", "WarpedSoftmaxLoss", "--loss.alpha", "4", "--loss.k1", "0.9", "--loss.k2", "1.2"]
 SECOND = ["--second_phase.epochs", "2", "--second_phase.loss.alpha", "1", "--second_phase.optim.lr", "0.0005"]
 LAST = ["--evaluation.select_on", "last", "--evaluation.untrained", "false"]

@@ -18,6 +18,8 @@ from proxemic.training import RunDirectory, train
 from proxemic.training.run_directory import split_fingerprint
 from proxemic.training.warm_start import start_from
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
