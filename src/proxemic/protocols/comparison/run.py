@@ -62,11 +62,8 @@ def compare(
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
         ValueError: If ``workers`` is below 1.
     """
-    from proxemic.recipes.flags import as_flags  # imports torch
-
-    flags = as_flags(overrides or {})
     if resume is not None:
-        if recipes or seeds is not None or out or flags:
+        if recipes or seeds is not None or out or overrides:
             raise UserError(
                 "--resume takes recipes, seeds and flags from the comparison that it goes on with: leave them out, or "
                 f"give all of them with --out {resume} to add some."
@@ -74,7 +71,11 @@ def compare(
         comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
     else:
         out = Path(out) if out else new_directory("compare")
-        names = [str(recipe) for recipe in recipes]
+        names = find_names([str(recipe) for recipe in recipes])
+
+        from proxemic.recipes.flags import as_flags  # imports torch
+
+        flags = as_flags(overrides or {})
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
     if dry_run:
         return comparison

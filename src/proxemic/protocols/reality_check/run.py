@@ -290,7 +290,8 @@ def _begin(check: RealityCheck, out: Path) -> None:
 
 def loss_name(recipe: Recipe) -> str:
     """The class of a recipe's loss, which names a recipe that no file holds."""
-    return getattr(recipe.loss, "func", recipe.loss).__name__
+    loss: Any = recipe.loss
+    return getattr(loss, "func", loss).__name__
 
 
 def folder_of(recipe: str) -> str:
