@@ -34,10 +34,10 @@ def test_functions_return_figures_and_print_nothing(
         assert str(result)
         assert result.written
         assert all(path.is_file() for path in result.written)
-    assert statements.statements[""][0].name.startswith("Proposition 1")
-    assert dependence.dependence["ProxyNCALoss"].shape == (6, 3, 6, 3)
-    assert minima.minima["f = √t"].distance == pytest.approx(0, abs=1e-4)
-    assert 0.2 < curve.minimum < 1
+    assert statements.figures[""][0].name.startswith("Proposition 1")
+    assert dependence.figures["ProxyNCALoss"].shape == (6, 3, 6, 3)
+    assert minima.figures["f = √t"][1].distance == pytest.approx(0, abs=1e-4)
+    assert 0.2 < curve.figures.minimum < 1
 
 
 def test_what_needs_no_run_loads_no_trainer() -> None:

@@ -9,7 +9,7 @@ torchvision without one.
 >>> from tempfile import mkdtemp
 >>> from proxemic.analyze import gap
 >>> found = gap(out=Path(mkdtemp()) / "three-proxies")
->>> round(found.minimum, 4), [path.suffix for path in found.written]
+>>> round(found.figures.minimum, 4), [path.suffix for path in found.written]
 (0.5244, ['.png', '.svg', '.csv'])
 """
 
@@ -17,34 +17,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxemic.analyze._characteristics import CharacteristicsResult, characteristics
-    from proxemic.analyze._embedding_map import EmbeddingMapResult, embedding_map
-    from proxemic.analyze._forces import ForcesResult, forces
-    from proxemic.analyze._gap import GapResult, gap
-    from proxemic.analyze._gradients import GradientsResult, gradients
-    from proxemic.analyze._landscape import LandscapeResult, landscape
-    from proxemic.analyze._local_centers import LocalCentersResult, local_centers
-    from proxemic.analyze._robustness import RobustnessResult, robustness
-    from proxemic.analyze._sweep import SweepResult, sweep
-    from proxemic.analyze._theorems import TheoremsResult, theorems
-    from proxemic.analyze._toy import ToyResult, toy
-    from proxemic.analyze._trajectories import TrajectoriesResult, trajectories
+    from proxemic.analyze._characteristics import characteristics
+    from proxemic.analyze._embedding_map import embedding_map
+    from proxemic.analyze._forces import forces
+    from proxemic.analyze._gap import gap
+    from proxemic.analyze._gradients import gradients
+    from proxemic.analyze._landscape import landscape
+    from proxemic.analyze._local_centers import local_centers
+    from proxemic.analyze._robustness import robustness
+    from proxemic.analyze._sweep import sweep
+    from proxemic.analyze._theorems import theorems
+    from proxemic.analyze._toy import toy
+    from proxemic.analyze._trajectories import trajectories
     from proxemic.analyze.results import Analysis
 
 __all__ = [
     "Analysis",
-    "CharacteristicsResult",
-    "EmbeddingMapResult",
-    "ForcesResult",
-    "GapResult",
-    "GradientsResult",
-    "LandscapeResult",
-    "LocalCentersResult",
-    "RobustnessResult",
-    "SweepResult",
-    "TheoremsResult",
-    "ToyResult",
-    "TrajectoriesResult",
     "characteristics",
     "embedding_map",
     "forces",
@@ -63,5 +51,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name.removesuffix("Result"))
-    return getattr(import_module(f"{__name__}.{'results' if name == 'Analysis' else '_' + words.strip('_')}"), name)
+    return getattr(import_module(f"{__name__}.{'results' if name == 'Analysis' else '_' + name}"), name)

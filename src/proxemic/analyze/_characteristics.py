@@ -1,7 +1,7 @@
 """What the gradient of each proxy loss takes into account."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from proxemic.analyze.results import Analysis, PathLike
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json
 
-__all__ = ["CharacteristicsResult", "characteristics"]
+__all__ = ["characteristics"]
 
 CHANGES = {
     "other_samples": "batch",
@@ -31,13 +31,6 @@ an embedding's, as others change.
 """
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CharacteristicsResult(Analysis):
-    """The characteristics of each loss, by its name."""
-
-    losses: Mapping[str, Characteristics]
-
-
 def characteristics(
     *,
     proxies_per_class: int | None = None,
@@ -45,7 +38,7 @@ def characteristics(
     numbers: bool = False,
     csv: PathLike | None = None,
     json: PathLike | None = None,
-) -> CharacteristicsResult:
+) -> Analysis[Mapping[str, Characteristics]]:
     """Measure the six characteristics of Table 1 of the multi-proxy anchor paper for each proxy loss.
 
     Args:
@@ -54,6 +47,9 @@ def characteristics(
         numbers: Show also how much gradients changed.
         csv: A file for answers and measurements as a table.
         json: A file for the same as JSON.
+
+    Returns:
+        The characteristics by the name of the loss.
 
     Raises:
         UserError: If both files are one, or one cannot be written.
@@ -80,7 +76,7 @@ def characteristics(
         cells = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in starred.items()}
         summary += [LEGEND, _narrow_table(CHANGES.values(), cells)]
     written = [Path(path) for path in (csv, json) if path is not None]
-    return CharacteristicsResult(summary=summary, written=written, losses=losses)
+    return Analysis(summary=summary, written=written, figures=losses)
 
 
 def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:

@@ -34,13 +34,13 @@ from proxemic.plots import write_figure
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.tables import Table
 
-__all__ = ["EmbeddingMapResult", "embedding_map"]
+__all__ = ["EmbeddingMapFigures", "embedding_map"]
 
 _Plot = tuple[str, Any, Sequence[str], Iterable[Sequence[Any]]]  # name, figure, header and rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EmbeddingMapResult(Analysis):
+class EmbeddingMapFigures:
     """How the embeddings of all classes of a split lie; see `proxemic.analysis.geometry`."""
 
     hubness: Hubness
@@ -59,7 +59,7 @@ def embedding_map(
     proxies: bool = True,
     seed: int = 0,
     out: PathLike | None = None,
-) -> EmbeddingMapResult:
+) -> Analysis[EmbeddingMapFigures]:
     """Draw the embeddings of some classes in two dimensions, and measure how those of all classes lie.
 
     Args:
@@ -111,8 +111,10 @@ def embedding_map(
         f"{content.title}: {content.images.num_classes} classes, {len(labels):,} images, {distance} distance",
         [*([sample] if distances.anchors < len(labels) else []), *notes],
     )
-    return EmbeddingMapResult(
-        summary=[table], written=written, hubness=hubs, distances=distances, alignment=aligned, uniformity=uniform
+    return Analysis(
+        figures=EmbeddingMapFigures(hubness=hubs, distances=distances, alignment=aligned, uniformity=uniform),
+        summary=[table],
+        written=written,
     )
 
 

@@ -1,7 +1,6 @@
 """Whether the forces on embeddings align with those on their proxies as a training goes on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,23 +14,21 @@ from proxemic.losses.own import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["ForcesResult", "forces"]
+__all__ = ["forces"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ForcesResult(Analysis):
-    """The forces by training and then by epoch, or without runs by step."""
-
-    trainings: Mapping[str, Mapping[int, TrainingForces]]
-
-
-def forces(runs: Sequence[PathLike] = (), *, out: PathLike | None = None) -> ForcesResult:
+def forces(
+    runs: Sequence[PathLike] = (), *, out: PathLike | None = None
+) -> Analysis[Mapping[str, Mapping[int, TrainingForces]]]:
     """Measure and draw how far the forces on embeddings and those on proxies agree over a training.
 
     Args:
         runs: Finished runs with snapshots; none takes embeddings that follow the plain and the warped softmax freely,
             and draws also which pairs six losses pull together and push apart.
         out: How the names of the files begin: ``RUN/forces``, or ``forces``.
+
+    Returns:
+        The forces by training and then by epoch, or without runs by step.
 
     Raises:
         UserError: If a run does not fit.
@@ -66,7 +63,7 @@ def forces(runs: Sequence[PathLike] = (), *, out: PathLike | None = None) -> For
         header = ["loss", "end", "embedding", "other", "derivative_by_distance"]
         written += write_figure(figure, suffixed(stem, "losses"), header, lines)
     trainings = {name: {epoch: forces for epoch, (_, forces) in film.items()} for name, film in films.items()}
-    return ForcesResult(summary=[*notes, table], written=written, trainings=trainings)
+    return Analysis(summary=[*notes, table], written=written, figures=trainings)
 
 
 def _about_nine(epochs: list[int]) -> set[int]:

@@ -26,7 +26,7 @@ from proxemic.tables import Table
 if TYPE_CHECKING:
     from proxemic.protocols.runs.finished import FinishedRun
 
-__all__ = ["GapResult", "gap"]
+__all__ = ["GapFigures", "gap"]
 
 MEASURES = {
     "gap_at_scale": "mean squared gap at the loss's scale",
@@ -47,7 +47,7 @@ CLASS_COLUMNS = ("gap", "gap_at_scale", "to_proxy", "to_minimizer")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GapResult(Analysis):
+class GapFigures:
     """Gaps and bounds.
 
     Args:
@@ -64,7 +64,7 @@ class GapResult(Analysis):
 
 def gap(
     runs: Sequence[PathLike] = (), *, images: bool = True, epsilon: float = 0.1, out: PathLike | None = None
-) -> GapResult:
+) -> Analysis[GapFigures]:
     """Find where the softmax loss of each class is least, and compare that with the bounds of the mean-proxy paper.
 
     Args:
@@ -81,7 +81,7 @@ def gap(
     return _of_runs(runs, stem, images=images) if runs else _of_three_proxies(epsilon, stem)
 
 
-def _of_three_proxies(epsilon: float, stem: Path) -> GapResult:
+def _of_three_proxies(epsilon: float, stem: Path) -> Analysis[GapFigures]:
     if not 0 < epsilon < math.pi / 2:
         raise ValueError(f"epsilon is {epsilon}, but must be an angle between 0 and π/2 radians, as 0.1 is.")
     x, y = class_minimizers(three_proxies(epsilon))[0].tolist()
@@ -92,10 +92,10 @@ def _of_three_proxies(epsilon: float, stem: Path) -> GapResult:
         f"{angle:.4f} from its own proxy and {abs(angle - epsilon):.4f} from the second."
     )
     written = write_figure(figure, stem, ["angle", "loss"], curve)
-    return GapResult(summary=[sentence], written=written, measures={}, differences={}, minimum=angle)
+    return Analysis(figures=GapFigures(measures={}, differences={}, minimum=angle), summary=[sentence], written=written)
 
 
-def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> GapResult:
+def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis[GapFigures]:
     from proxemic.protocols.runs.finished import find_runs
     from proxemic.protocols.runs.groups import differences_from_first, repetitions
 
@@ -136,7 +136,7 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> GapResul
         for column, estimates in measures.items()
     }
     written = write_figure(plot_gaps(gaps, bounds), stem, ["run", "state", "class", *CLASS_COLUMNS], rows)
-    return GapResult(summary=tables, written=written, measures=measures, differences=differences)
+    return Analysis(figures=GapFigures(measures=measures, differences=differences), summary=tables, written=written)
 
 
 def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, float], dict[str, list[float]]]:

@@ -1,7 +1,6 @@
 """Which scores the gradient of one score depends on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from proxemic.files import check_stem
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["PAPER_LOSSES", "GradientsResult", "gradients"]
+__all__ = ["PAPER_LOSSES", "gradients"]
 
 PAPER_LOSSES = {
     "ProxyAnchorLoss": "ProxyAnchor",
@@ -30,22 +29,18 @@ LABELS = (0, 0, 1, 1, 2, 2)
 KINDS = ("positive", "negative")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GradientsResult(Analysis):
-    """Of each loss the `score_dependence` in a batch of three classes and six embeddings."""
-
-    dependence: Mapping[str, Tensor]
-
-
 def gradients(
     losses: Sequence[str] = tuple(PAPER_LOSSES), *, seed: int = 0, out: PathLike = "gradients"
-) -> GradientsResult:
+) -> Analysis[Mapping[str, Tensor]]:
     """Measure which class scores enter the gradient of a positive and of a negative class score, and draw them.
 
     Args:
         losses: Proxy losses, by class name.
         seed: Seed of the random scores.
         out: How the names of the files begin.
+
+    Returns:
+        The `score_dependence` of each loss in a batch of three classes and six embeddings.
 
     Raises:
         UserError: If there is no such loss.
@@ -79,7 +74,7 @@ def gradients(
     panels = {PAPER_LOSSES.get(name, name): (known[name].proxies_per_class, found[name]) for name in found}
     header = ["loss", "kind", "embedding", "proxy_class", "score", "dependence"]
     written = write_figure(draw_gradients(panels, labels), stem, header, numbers)
-    return GradientsResult(summary=[table], written=written, dependence=found)
+    return Analysis(summary=[table], written=written, figures=found)
 
 
 def _counts(dependence: Tensor) -> list[str]:

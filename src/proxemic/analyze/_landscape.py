@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,10 @@ from proxemic.losses.own import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["LandscapeResult", "landscape"]
+__all__ = ["landscape"]
 
 WARP = ("alpha", "k1", "k2")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LandscapeResult(Analysis):
-    """The landscapes by their titles, and the minimum of each."""
-
-    landscapes: Mapping[str, Landscape]
-    minima: Mapping[str, Minimum]
+Landscapes = Mapping[str, tuple[Landscape, Minimum]]
 
 
 def landscape(
@@ -57,7 +49,7 @@ def landscape(
     classes: int | None = None,
     distance: float | None = None,
     out: PathLike | None = None,
-) -> LandscapeResult:
+) -> Analysis[Landscapes]:
     """Draw the loss of one embedding as a function of its place, and find where it is least.
 
     Without arguments, of figures 1, 3 and 5 of the warping paper; with functions or proxies, of these; with a run, of
@@ -75,6 +67,9 @@ def landscape(
         classes: Proxies, corners of a polygon; 2 by default.
         distance: Distance between neighbouring proxies; 4 by default.
         out: How the names of the files begin: ``RUN/landscape``, or ``landscape``.
+
+    Returns:
+        The landscapes and the minimum of each, by their titles.
 
     Raises:
         UserError: If the arguments do not go together, or the run does not fit.
@@ -96,17 +91,16 @@ def landscape(
     return _of_settings(settings, stem) if settings else _of_paper(stem)
 
 
-def _of_paper(stem: Path) -> LandscapeResult:
+def _of_paper(stem: Path) -> Analysis[Landscapes]:
     parts = [_draw(stem, name, landscapes, 6.0) for name, landscapes in paper_landscapes().items()]
-    return LandscapeResult(
+    return Analysis(
+        figures={title: shown for part in parts for title, shown in part.figures.items()},
         summary=[table for part in parts for table in part.summary],
         written=[*(path for part in parts for path in part.written), *_draw_forces(stem)],
-        landscapes={title: shown for part in parts for title, shown in part.landscapes.items()},
-        minima={title: minimum for part in parts for title, minimum in part.minima.items()},
     )
 
 
-def _of_settings(settings: Mapping[str, Any], stem: Path) -> LandscapeResult:
+def _of_settings(settings: Mapping[str, Any], stem: Path) -> Analysis[Landscapes]:
     name = settings.get("functions", "warp")
     for key in WARP:
         if name != "warp" and key in settings:
@@ -122,7 +116,7 @@ def _of_settings(settings: Mapping[str, Any], stem: Path) -> LandscapeResult:
     return _draw(stem, name, {title: Landscape(proxies[0], proxies[1:], f1, f2, temperature)}, 1.5 * widest)
 
 
-def _of_run(path: Path, label: int, stem: Path) -> LandscapeResult:
+def _of_run(path: Path, label: int, stem: Path) -> Analysis[Landscapes]:
     from proxemic.protocols.runs.finished import FinishedRun
 
     run = FinishedRun(path)
@@ -157,7 +151,7 @@ def _of_run(path: Path, label: int, stem: Path) -> LandscapeResult:
 
 def _draw(
     stem: Path, name: str, landscapes: Mapping[str, Landscape], half_width: float, notes: Sequence[str] = ()
-) -> LandscapeResult:
+) -> Analysis[Landscapes]:
     minima = {title: find_minimum(shown) for title, shown in landscapes.items()}
     header = ["loss of an embedding", "minimum from its proxy", "alpha", "difference", "off the line"]
     table = Table(header, [[title, *_cells(landscapes[title], minimum)] for title, minimum in minima.items()])
@@ -167,7 +161,8 @@ def _draw(
     rows = [[f"{number:.6g}" for number in row] for row in numbers.tolist()]
     figure = draw_landscapes(landscapes, minima, half_width)
     written = write_figure(figure, suffixed(stem, name), ["x", "y", *landscapes], rows)
-    return LandscapeResult(summary=[*notes, table], written=written, landscapes=landscapes, minima=minima)
+    figures = {title: (shown, minima[title]) for title, shown in landscapes.items()}
+    return Analysis(figures=figures, summary=[*notes, table], written=written)
 
 
 def _cells(shown: Landscape, minimum: Minimum) -> list[str]:

@@ -1,7 +1,7 @@
 """Whether the proxies of a class found what differs within it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -24,25 +24,12 @@ from proxemic.protocols.runs.finished import FinishedRun, find_runs
 from proxemic.protocols.statistics import t_interval
 from proxemic.tables import Table
 
-__all__ = ["LocalCentersResult", "local_centers"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LocalCentersResult(Analysis):
-    """What was found in each run.
-
-    Args:
-        centers: Information by run and property, such as ``family`` for glyphs.
-        proxies: For each run how many proxies of a class are ``used``, ``per_class`` K, and their mean ``cosine``.
-    """
-
-    centers: Mapping[Path, Mapping[str, LocalCenters]]
-    proxies: Mapping[Path, Mapping[str, float]]
+__all__ = ["local_centers"]
 
 
 def local_centers(
     runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None
-) -> LocalCentersResult:
+) -> Analysis[Mapping[Path, tuple[Mapping[str, LocalCenters], Mapping[str, float]]]]:
     """Measure in bits what the nearest proxy of its class tells about a training image's group, beside chance.
 
     Args:
@@ -51,6 +38,10 @@ def local_centers(
         shuffles: Number of shuffles, for the range of chance.
         seed: Seed of augmentation and shuffles.
         json: A file for the figures.
+
+    Returns:
+        For each run the information by property, such as ``family`` for glyphs, and how many proxies of a class are
+        ``used``, ``per_class`` K, and their mean ``cosine``.
 
     Raises:
         UserError: If a run does not fit.
@@ -87,7 +78,7 @@ def local_centers(
         }
         write_json(Path(json), content)
     written = [] if json is None else [Path(json)]
-    return LocalCentersResult(summary=summary, written=written, centers=centers, proxies=proxies)
+    return Analysis(figures=measured, summary=summary, written=written)
 
 
 def _means(runs: Sequence[Mapping[str, LocalCenters]]) -> list[list[str]]:

@@ -25,14 +25,14 @@ from proxemic.protocols.runs.groups import differences_from_first, repetitions
 from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
-__all__ = ["RobustnessResult", "robustness"]
+__all__ = ["RobustnessFigures", "robustness"]
 
 HEADER = ("run", "group", "seed", "corruption", "severity", "metric", "value")
 HUE = "hue-and-saturation"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RobustnessResult(Analysis):
+class RobustnessFigures:
     """A metric of groups of runs under corruptions.
 
     Args:
@@ -53,7 +53,7 @@ def robustness(
     seed: int = 0,
     against: Literal["paper"] | None = None,
     out: PathLike | None = None,
-) -> RobustnessResult:
+) -> Analysis[RobustnessFigures]:
     """Evaluate finished runs on their test images under noise, dropped pixels, distortions and blur.
 
     Args:
@@ -114,7 +114,9 @@ def robustness(
         for setting, value in zip(settings, values[run.path], strict=True)
     ]
     written = write_figure(figure, stem, HEADER, rows)
-    return RobustnessResult(summary=summary, written=written, groups=measured, differences=differences)
+    return Analysis(
+        figures=RobustnessFigures(groups=measured, differences=differences), summary=summary, written=written
+    )
 
 
 def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,6 @@
 """A metric against one or two values of a recipe."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from proxemic.analyze.results import Analysis, PathLike, format_mean
@@ -12,14 +11,7 @@ from proxemic.protocols.comparison.sweep import Sweep, plan_sweep, plot_sweep, r
 from proxemic.recipes.flags import as_flags
 from proxemic.tables import Table
 
-__all__ = ["SweepResult", "sweep"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SweepResult(Analysis):
-    """The results of each sweep, point by point and by seed."""
-
-    results: Mapping[Sweep, Sequence[Mapping[int, Result]]]
+__all__ = ["sweep"]
 
 
 def sweep(
@@ -33,7 +25,7 @@ def sweep(
     overrides: Mapping[str, object] | None = None,
     workers: int = 1,
     report: Callable[[str], object] | None = None,
-) -> SweepResult:
+) -> Analysis[Mapping[Sweep, Sequence[Mapping[int, Result]]]]:
     """Train a recipe with one or two values varied over seeds, and draw a metric of the test against them.
 
     What ``out`` has finished is kept, so that the same call goes on where it was stopped.
@@ -48,6 +40,9 @@ def sweep(
         overrides: Other values of the recipe by dotted key, such as ``{"training.epochs": 5}``.
         workers: Number of runs at a time.
         report: Is given lines on the way; by default they are logged.
+
+    Returns:
+        The results of each sweep, point by point and by seed.
 
     Raises:
         UserError: If an argument is refused, before anything is written, or a run failed.
@@ -66,7 +61,7 @@ def sweep(
         ]
         figure = plot_sweep(swept, points, metric, recipe)
         written += write_figure(figure, Path(out) / f"sweep-{swept.name}", [*swept.keys, "seed", metric], rows)
-    return SweepResult(summary=tables, written=written, results=results)
+    return Analysis(summary=tables, written=written, figures=results)
 
 
 def _table(swept: Sweep, points: Sequence[Mapping[int, Result]], metric: str) -> Table:

@@ -1,7 +1,6 @@
 """The papers' propositions, lemmas and theorems as numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from proxemic.analysis.landscape import PAPER_WARP
@@ -15,19 +14,12 @@ from proxemic.losses.scores.similarity import Cosine
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["TheoremsResult", "theorems"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TheoremsResult(Analysis):
-    """The statements, by run; without runs by the empty name."""
-
-    statements: Mapping[str, Sequence[Statement]]
+__all__ = ["theorems"]
 
 
 def theorems(
     runs: Sequence[PathLike] = (), *, draws: int = 100, seed: int = 0, out: PathLike | None = None
-) -> TheoremsResult:
+) -> Analysis[Mapping[str, Sequence[Statement]]]:
     """Check every proposition, lemma and theorem of the mean-proxy and the warping paper on cases.
 
     Args:
@@ -36,6 +28,9 @@ def theorems(
         draws: Number of random cases.
         seed: Seed of the cases.
         out: How the names of the files begin: ``RUN/theorems``, or ``theorems``.
+
+    Returns:
+        The statements by run; without runs by the empty name.
 
     Raises:
         UserError: If a run does not fit.
@@ -67,7 +62,7 @@ def theorems(
         figure, lines = plot_proposition(PAPER_WARP)
         header = ["place", "f1 - f2", "slope of f1", "slope of f2"]
         written += write_figure(figure, suffixed(stem, "proposition"), header, lines)
-    return TheoremsResult(summary=tables, written=written, statements=statements)
+    return Analysis(summary=tables, written=written, figures=statements)
 
 
 def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]:

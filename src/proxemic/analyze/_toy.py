@@ -19,11 +19,11 @@ from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 from proxemic.training.epoch_metrics import as_compared
 
-__all__ = ["ToyResult", "toy"]
+__all__ = ["ToyFigures", "toy"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ToyResult(Analysis):
+class ToyFigures:
     """How compact classes are and how far apart.
 
     Args:
@@ -37,7 +37,7 @@ class ToyResult(Analysis):
 
 def toy(
     runs: Sequence[PathLike], *, diagram: bool = False, animation: bool = True, out: PathLike | None = None
-) -> ToyResult:
+) -> Analysis[ToyFigures]:
     """Draw the embeddings of training images and the proxies of runs side by side.
 
     Args:
@@ -92,7 +92,7 @@ def toy(
         ]
         header = ["when", "kind", "class", "x", "y", "z"]
         written += write_figure(figure, suffixed(stem, "diagram"), header, rows)
-    return ToyResult(summary=summary, written=written, separations=separations, means=means)
+    return Analysis(figures=ToyFigures(separations=separations, means=means), summary=summary, written=written)
 
 
 def _ends(run: FinishedRun) -> tuple[Scene, Scene]:

@@ -1,7 +1,6 @@
 """What was measured over trainings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,14 @@ from proxemic.protocols.runs.groups import repetitions
 from proxemic.protocols.statistics import t_interval
 from proxemic.tables import Table
 
-__all__ = ["TrajectoriesResult", "trajectories"]
+__all__ = ["trajectories"]
 
 TESTS = ("recall@1", "nmi")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TrajectoriesResult(Analysis):
-    """A measure over the epochs, by group of runs."""
-
-    trajectories: Mapping[str, Trajectory]
-
-
 def trajectories(
     runs: Sequence[PathLike], *, measure: str = "avg_dtp", logarithmic: bool = False, out: PathLike | None = None
-) -> TrajectoriesResult:
+) -> Analysis[Mapping[str, Trajectory]]:
     """Draw a column of ``history.csv`` over the epochs; runs of one recipe with several seeds are a group.
 
     Args:
@@ -36,6 +28,9 @@ def trajectories(
         measure: The column.
         logarithmic: Draw a logarithmic axis.
         out: How the names of the files begin: ``RUN/MEASURE``.
+
+    Returns:
+        The measure over the epochs, by group of runs.
 
     Raises:
         UserError: If there is no such run, or one has no such column.
@@ -61,7 +56,7 @@ def trajectories(
     ]
     figure = plot_trajectories(lines, measure, logarithmic=logarithmic)
     written = write_figure(figure, stem, ["group", "run", "seed", "epoch", measure], rows)
-    return TrajectoriesResult(summary=[Table(head, body, title, notes)], written=written, trajectories=lines)
+    return Analysis(summary=[Table(head, body, title, notes)], written=written, figures=lines)
 
 
 def _check_measured(run: Run, measure: str) -> None:

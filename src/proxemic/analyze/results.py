@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from proxemic.files import check_stem
 from proxemic.protocols.statistics import Estimate
@@ -13,15 +14,20 @@ __all__ = ["Analysis", "PathLike", "file_stem", "format_mean", "suffixed"]
 PathLike = Path | str
 
 
+Figures = TypeVar("Figures")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Analysis:
-    """The result of an analysis; that of each function adds its figures.
+class Analysis(Generic[Figures]):
+    """The result of an analysis.
 
     Args:
+        figures: What was measured; each function says of what type.
         summary: Sentences and tables for people, in their order; ``str(result)`` joins them.
         written: The files.
     """
 
+    figures: Figures
     summary: Sequence[Table | str]
     written: Sequence[Path]
 
