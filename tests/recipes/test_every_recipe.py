@@ -176,7 +176,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     create: Any = timm.create_model
 
     def narrow_resnet(name: str, **arguments: Any) -> nn.Module:
-        return create(name, **arguments | ({"base_width": 8, "layers": (1, 1, 1, 1)} if name.startswith("resnet50") else {}))
+        return create(
+            name, **arguments | ({"base_width": 8, "layers": (1, 1, 1, 1)} if name.startswith("resnet50") else {})
+        )
 
     monkeypatch.setattr(timm, "create_model", narrow_resnet)
     blocks = {name: type(block)(*(width // 8 for width in block)) for name, block in bn_inception._BLOCKS.items()}
