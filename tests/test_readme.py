@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from command_line import proxemic, warm_proxemic
+from command_line import warm_proxemic
 from images import write_folder
 from proxemic.data import OwnImages
 from proxemic.training.embed import embed_images, load_embedder
@@ -28,8 +28,7 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate", "train"]
     for words in commands:
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
-        command = proxemic if words.startswith("datasets") else warm_proxemic
-        result = command(*shlex.split(words), *quick, cwd=tmp_path)
+        result = warm_proxemic(*shlex.split(words), *quick, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 
     (code,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)

@@ -172,15 +172,19 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[type[ImageSource], 
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The large networks with an eighth of the channels inside: as deep, of the same parts, with all their options."""
+    """The large networks with an eighth of the channels inside and, where they repeat a block, one per stage."""
     create: Any = timm.create_model
 
     def narrow_resnet(name: str, **arguments: Any) -> nn.Module:
-        return create(name, **arguments | ({"base_width": 8} if name.startswith("resnet50") else {}))
+        return create(
+            name, **arguments | ({"base_width": 8, "layers": (1, 1, 1, 1)} if name.startswith("resnet50") else {})
+        )
 
     monkeypatch.setattr(timm, "create_model", narrow_resnet)
     blocks = {name: type(block)(*(width // 8 for width in block)) for name, block in bn_inception._BLOCKS.items()}
     monkeypatch.setattr(bn_inception, "_BLOCKS", blocks)
+    for name in iresnet.IRESNETS:
+        monkeypatch.setitem(iresnet.IRESNETS, name, (1, 1, 1, 1))
     monkeypatch.setattr(iresnet, "_WIDTHS", tuple(width // 8 for width in iresnet._WIDTHS))
 
 
@@ -217,7 +221,7 @@ def new_kind(whole: ReadRecipe) -> bool:
             return content
         return "a number" if isinstance(content, int | float) else content
 
-    content = kind(yaml.safe_load(whole.yaml) | {"data": None, "evaluation": None, "published": None})
+    content = kind(yaml.safe_load(whole.yaml) | dict.fromkeys(("data", "augment", "evaluation", "published")))
     before = len(KINDS)
     KINDS.add(str(content))
     return len(KINDS) > before

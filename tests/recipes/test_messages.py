@@ -105,6 +105,11 @@ MODULES = {
         "import a_package_that_is_not_there\n",
         "importing lacks fails: ModuleNotFoundError: No module named 'a_package_that_is_not_there' (line 1 of",
     ),
+    "narrow.Loss": (
+        "from proxemic.losses import ProxyAnchorLoss\n"
+        "class Loss(ProxyAnchorLoss):\n    def objective(self, positive, negative): return positive.sum()\n",
+        "its objective must take (self, positive, negative, labels, embeddings): too many positional arguments.",
+    ),
     "elsewhere.Loss": (None, "no module elsewhere is found: install its package, run the command in its folder"),
 }
 

@@ -15,6 +15,7 @@ from typing import Any, get_origin
 
 import proxemic.losses
 from proxemic.errors import UserError
+from proxemic.losses import ProxyLoss
 from proxemic.losses.described import keyword_here
 from proxemic.recipes.importing import find_object, is_there, may_name
 from proxemic.recipes.places import (
@@ -160,6 +161,12 @@ class Check:
             if arguments or others:
                 raise self._error(key, f"{key} is {path}, which takes no arguments here: give its import path alone")
             return
+        if issubclass(thing, ProxyLoss) and thing.step_objective is ProxyLoss.step_objective:
+            try:
+                inspect.signature(thing.objective).bind("self", "positive", "negative", "labels", "embeddings")
+            except TypeError as error:
+                message = f"{key} is {path}, but its objective must take (self, positive, negative, labels, embeddings)"
+                raise self._error(key, f"{message}: {error}") from error
         every = parameters(thing)
         known = {name: each for name, each in [*every.items()][place.filled :] if name not in place.filled_names}
         self._check_names(key, arguments, known)
