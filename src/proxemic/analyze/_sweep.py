@@ -60,7 +60,7 @@ def sweep(
             for seed, result in by_seed.items()
         ]
         figure = plot_sweep(swept, points, metric, recipe)
-        written += write_figure(figure, Path(out) / f"sweep-{swept.name}", [*swept.keys, "seed", metric], rows)
+        written += write_figure(figure, Path(out) / f"sweep-{swept.name}", [*swept.points()[0], "seed", metric], rows)
     return Analysis(summary=tables, written=written, figures=results)
 
 
