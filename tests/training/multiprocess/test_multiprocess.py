@@ -239,9 +239,10 @@ def test_an_image_that_one_process_cannot_read_is_named(tmp_path: Path) -> None:
 
 
 def test_other_commands_are_for_one_process(recipe: Path) -> None:
-    one, other = proxemic_together(2, "compare", recipe)
-    assert_refused(one, ["is for one process: start it without torchrun"])
-    assert (other.returncode, other.stdout, other.stderr) == (2, "", "")
+    for words in (["compare", recipe], ["evaluate", recipe.parent / "none"]):
+        one, other = proxemic_together(2, *words)
+        assert_refused(one, ["is for one process: start it without torchrun"])
+        assert (other.returncode, other.stdout, other.stderr) == (2, "", "")
 
 
 def test_slurm_asks_before_the_time_is_up(recipe: Path, together: Path, tmp_path: Path) -> None:
