@@ -5,8 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-__all__ = ["call_with_known", "constructor_parameters"]
-
 
 def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Parameter]]:
     """The parameters of a class's constructor, each with the class that declares it.

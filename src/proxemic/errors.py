@@ -1,7 +1,5 @@
 """Failures that a user can act on: one sentence each, shown without a traceback by the command line."""
 
-__all__ = ["Interrupted", "OutOfMemory", "UserError"]
-
 
 class UserError(Exception):
     """Something the user gave, or the machine lacks; the message says what came, what is allowed and what to do."""

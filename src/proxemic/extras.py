@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["how_to_install", "optional_dependency"]
-
 
 @contextmanager
 def optional_dependency(name: str) -> Iterator[None]:

@@ -12,18 +12,6 @@ from typing import Any
 
 from proxemic.errors import UserError
 
-__all__ = [
-    "check_folder",
-    "check_stem",
-    "read_json",
-    "readable",
-    "remove_stale_temporaries",
-    "write_atomically",
-    "write_csv",
-    "write_json",
-    "write_text",
-]
-
 _LONGEST_NAME, _LONGEST_PATH, _DEEPEST = 255, 3800, 200  # bytes, but for the last: Linux, with room for our own names
 
 

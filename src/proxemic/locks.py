@@ -10,8 +10,6 @@ from proxemic.extras import optional_dependency
 with optional_dependency("train"):
     from filelock import FileLock, Timeout
 
-__all__ = ["LOCK", "exclusive_lock"]
-
 LOCK = ".lock"
 
 

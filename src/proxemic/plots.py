@@ -11,8 +11,6 @@ with optional_dependency("train"):
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-__all__ = ["save_figure", "write_figure"]
-
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
     """Write a figure in the format that its suffix says, ``.png`` or ``.svg``.

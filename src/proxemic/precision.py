@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["full_precision"]
-
 
 @contextmanager
 def full_precision(wanted: bool = True) -> Iterator[None]:

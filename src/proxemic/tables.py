@@ -17,8 +17,6 @@ with optional_dependency("train"):
     from rich.console import Console
     from rich.table import Table as RichTable
 
-__all__ = ["FORMATS", "MISSING", "Format", "Table", "format_of", "percent", "without_nan"]
-
 Format = Literal["table", "json", "csv", "markdown"]
 FORMATS: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "markdown"}
 """The format of a file by the ending of its name."""

@@ -4,8 +4,6 @@ from typing import Any
 
 from proxemic.extras import optional_dependency
 
-__all__ = ["add_legend", "class_colour", "hide_spines", "integer_ticks", "new_figure"]
-
 
 def new_figure(width: float | int, height: float | int) -> Any:
     """Make a figure of this size in inches, whose parts make room for each other.

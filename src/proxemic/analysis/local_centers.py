@@ -17,15 +17,6 @@ from torch import Tensor
 
 from proxemic.losses import ProxyLoss
 
-__all__ = [
-    "LocalCenters",
-    "conditional_information",
-    "nearest_own_proxy",
-    "proxies_used",
-    "proxy_cosine",
-    "shuffled_information",
-]
-
 
 @dataclass(frozen=True)
 class LocalCenters:

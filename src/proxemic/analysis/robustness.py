@@ -10,8 +10,6 @@ from torch import Tensor
 
 from proxemic.analysis.drawing import add_legend, hide_spines, new_figure
 
-__all__ = ["Robustness", "plot_robustness"]
-
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow that is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DASHES = ("-", "--", ":", "-.")

@@ -6,8 +6,6 @@ from typing import Any
 
 from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, integer_ticks, new_figure
 
-__all__ = ["Trajectory", "plot_trajectories"]
-
 DASHES = ("-", "--", ":", "-.")
 
 

@@ -11,8 +11,6 @@ from proxemic.analyze.results import Analysis, PathLike
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json
 
-__all__ = ["characteristics"]
-
 CHANGES = {
     "other_samples": "batch",
     "shift": "shift",

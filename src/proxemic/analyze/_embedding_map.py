@@ -34,8 +34,6 @@ from proxemic.plots import write_figure
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.tables import Table
 
-__all__ = ["EmbeddingMapFigures", "embedding_map"]
-
 _Plot = tuple[str, Any, Sequence[str], Iterable[Sequence[Any]]]  # name, figure, header and rows
 
 

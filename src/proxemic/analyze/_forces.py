@@ -14,8 +14,6 @@ from proxemic.losses.own import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["forces"]
-
 
 def forces(
     runs: Sequence[PathLike] = (), *, out: PathLike | None = None

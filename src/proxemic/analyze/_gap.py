@@ -26,8 +26,6 @@ from proxemic.tables import Table
 if TYPE_CHECKING:
     from proxemic.protocols.runs.finished import FinishedRun
 
-__all__ = ["GapFigures", "gap"]
-
 MEASURES = {
     "gap_at_scale": "mean squared gap at the loss's scale",
     "gap": "mean squared gap at σ = 1",

@@ -14,8 +14,6 @@ from proxemic.files import check_stem
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["PAPER_LOSSES", "gradients"]
-
 PAPER_LOSSES = {
     "ProxyAnchorLoss": "ProxyAnchor",
     "SoftTripleLoss": "SoftTriple",

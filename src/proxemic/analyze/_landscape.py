@@ -31,8 +31,6 @@ from proxemic.losses.own import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["landscape"]
-
 WARP = ("alpha", "k1", "k2")
 Landscapes = Mapping[str, tuple[Landscape, Minimum]]
 

@@ -24,8 +24,6 @@ from proxemic.protocols.runs.finished import FinishedRun, find_runs
 from proxemic.protocols.statistics import t_interval
 from proxemic.tables import Table
 
-__all__ = ["local_centers"]
-
 
 def local_centers(
     runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None

@@ -25,8 +25,6 @@ from proxemic.protocols.runs.groups import differences_from_first, repetitions
 from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
-__all__ = ["RobustnessFigures", "robustness"]
-
 HEADER = ("run", "group", "seed", "corruption", "severity", "metric", "value")
 HUE = "hue-and-saturation"
 

@@ -11,8 +11,6 @@ from proxemic.protocols.comparison.sweep import Sweep, plan_sweep, plot_sweep, r
 from proxemic.recipes.flags import as_flags
 from proxemic.tables import Table
 
-__all__ = ["sweep"]
-
 
 def sweep(
     recipe: str,

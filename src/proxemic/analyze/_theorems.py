@@ -14,8 +14,6 @@ from proxemic.losses.scores.similarity import Cosine
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
-__all__ = ["theorems"]
-
 
 def theorems(
     runs: Sequence[PathLike] = (), *, draws: int = 100, seed: int = 0, out: PathLike | None = None

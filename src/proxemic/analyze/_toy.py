@@ -19,8 +19,6 @@ from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 from proxemic.training.epoch_metrics import as_compared
 
-__all__ = ["ToyFigures", "toy"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ToyFigures:

@@ -13,8 +13,6 @@ from proxemic.protocols.runs.groups import repetitions
 from proxemic.protocols.statistics import t_interval
 from proxemic.tables import Table
 
-__all__ = ["trajectories"]
-
 TESTS = ("recall@1", "nmi")
 
 

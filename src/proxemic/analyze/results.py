@@ -9,8 +9,6 @@ from proxemic.files import check_stem
 from proxemic.protocols.statistics import Estimate
 from proxemic.tables import Table
 
-__all__ = ["Analysis", "PathLike", "file_stem", "format_mean", "suffixed"]
-
 PathLike = Path | str
 
 

@@ -5,8 +5,6 @@ from safetensors.torch import load_file
 from proxemic.analysis.toy import Scene
 from proxemic.protocols.runs.finished import Run
 
-__all__ = ["HOW_TO_KEEP", "read_snapshots"]
-
 HOW_TO_KEEP = "--training.callbacks '[{class_path: proxemic.training.Snapshots}]'"
 
 

@@ -5,8 +5,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-__all__ = ["add_parser", "read_seeds", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""

@@ -10,8 +10,6 @@ from proxemic.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from proxemic.data.benchmarks import Benchmark
 
-__all__ = ["add_parser", "run"]
-
 _GLYPHS = "glyphs"  # rendered here, so that there is nothing to fetch
 _PARTS = ("train", "test")
 _NOTE = """\

@@ -4,8 +4,6 @@ import argparse
 import time
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
-
 NEXT = """
 Look at {run}/gallery.png: each row is a character that was never trained on, and its nearest neighbours.
 What to try next:

@@ -6,8 +6,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""

@@ -10,8 +10,6 @@ from proxemic.errors import UserError
 if TYPE_CHECKING:
     from proxemic.training.memory import Setting
 
-__all__ = ["add_parser", "run"]
-
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     "KiB": 2**10,
     "MiB": 2**20,

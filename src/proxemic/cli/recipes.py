@@ -2,8 +2,6 @@
 
 import argparse
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""

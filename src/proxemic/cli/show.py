@@ -5,8 +5,6 @@ from typing import Any
 
 from proxemic.tables import Table, percent
 
-__all__ = ["print_metrics", "print_table"]
-
 
 def print_metrics(result: Mapping[str, Any]) -> None:
     """Print the content of ``metrics.json``: test metrics, beside the untrained network's and the chance level.

@@ -4,8 +4,6 @@ import argparse
 import functools
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""

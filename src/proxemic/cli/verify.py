@@ -5,8 +5,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-__all__ = ["add_parser", "run"]
-
 SETS = "lfw,cfp_fp,agedb_30,calfw,cplfw"
 
 

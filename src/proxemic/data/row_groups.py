@@ -7,8 +7,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-__all__ = ["RowGroups", "number_names"]
-
 
 def number_names(names: Sequence[str | None]) -> tuple[Int64[Tensor, " rows"], tuple[str, ...]]:
     """Number names in the sorted order of their text, None as -1; give the number of each, and the different names."""

@@ -23,8 +23,6 @@ from torch.distributed.tensor import DTensor, Shard
 
 from proxemic.distributed.class_sharding import part_of
 
-__all__ = ["load_shards", "load_whole", "save_shards"]
-
 Rows = Mapping[str, Shaped[Tensor, "rows *shape"]]
 
 

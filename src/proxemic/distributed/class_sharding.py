@@ -9,8 +9,6 @@ from torch import Tensor
 
 from proxemic.distributed.gather import exchange_sizes, gather_batch
 
-__all__ = ["ClassSharding", "make_class_sharding", "part_of"]
-
 
 @dataclass(frozen=True)
 class ClassSharding:

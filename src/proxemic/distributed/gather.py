@@ -15,18 +15,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = [
-    "exchange_sizes",
-    "gather_batch",
-    "gather_rows",
-    "local_part",
-    "local_rows",
-    "pool_across",
-    "reduce_scores_across",
-    "share_first",
-    "sum_across",
-]
-
 Group = dist.ProcessGroup
 
 

@@ -14,8 +14,6 @@ from proxemic.losses.margins import shifted_angle
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["AdaFaceLoss"]
-
 _SHORTEST, _LONGEST = 0.001, 100.0  # lengths are clipped to, as in the authors' code
 _EPS = 0.001  # added to σ_z there
 

@@ -8,24 +8,6 @@ from typing import Any, NoReturn, TypeGuard
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "check_callable",
-    "check_count",
-    "check_counts",
-    "check_embeddings",
-    "check_finite",
-    "check_labels",
-    "check_modules",
-    "check_positive",
-    "check_reduction",
-    "check_weights",
-    "is_number",
-    "is_pair",
-    "refuse_samples",
-    "refuse_script",
-    "shown",
-]
-
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is one finite number, NumPy's included: no bool, no tensor."""

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from proxemic.losses.checks import check_counts, is_number, shown
 
-__all__ = ["check_beta", "class_balanced_weights"]
-
 
 def class_balanced_weights(
     counts: Int[Tensor, " classes"] | Sequence[int], beta: float = 0.999

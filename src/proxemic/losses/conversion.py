@@ -15,8 +15,6 @@ from proxemic.losses.scores.pooling import MaxPooling
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
 
-__all__ = ["from_pytorch_metric_learning"]
-
 Maker = Callable[[Any], tuple[Callable[..., ProxyLoss], dict[str, Any], Tensor, int]]
 
 

@@ -14,8 +14,6 @@ from proxemic.losses.margins import angular_margin, wider_angle
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["CurricularFaceLoss"]
-
 
 class CurricularFaceLoss(MarginSoftmax):
     """ArcFace whose hard negatives weigh less at first and more as training goes on.

@@ -7,8 +7,6 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-__all__ = ["Described", "keyword_here"]
-
 ELSEWHERE = {
     "temperature": ("scale", "scale=1/temperature"),
     "softmax_scale": (None, "temperature=1/softmax_scale to ProxyNCAPlusPlusLoss, which PML's ProxyNCALoss is"),

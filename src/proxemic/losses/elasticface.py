@@ -14,8 +14,6 @@ from proxemic.losses.margin_softmax import MarginSoftmax, check_radians
 from proxemic.losses.margins import angular_margin
 from proxemic.losses.options import ProxyOptions
 
-__all__ = ["ElasticFaceLoss"]
-
 
 class ElasticFaceLoss(MarginSoftmax):
     """ArcFace or CosFace with a margin ``m_i ~ N(m, s²)`` for every sample of every step.

@@ -20,8 +20,6 @@ from proxemic.losses.scores.scoring import Scoring, dense_class_scores
 from proxemic.losses.scores.similarity import InnerProduct, unit
 from proxemic.optim.sparse_rows import step_rows
 
-__all__ = ["HISTLoss", "propagation"]
-
 
 @dataclass(frozen=True)
 class _Mahalanobis(InnerProduct):

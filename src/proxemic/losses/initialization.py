@@ -8,8 +8,6 @@ import math
 from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["eighth_normal", "kaiming_normal", "kaiming_uniform", "small_normal", "unit_directions", "xavier_uniform"]
-
 
 def kaiming_normal(proxies: Float[Tensor, "classes proxies dim"]) -> None:
     """Normal with variance ``2 / (classes · proxies)``, Kaiming's for the fan-out of the proxy layer (Proxy-Anchor)."""

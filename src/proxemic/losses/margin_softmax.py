@@ -26,8 +26,6 @@ from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.sub_centers import far_from_dominant
 
-__all__ = ["ArcFaceLoss", "CosFaceLoss", "MagFaceLoss", "MarginSoftmax", "SphereFaceLoss"]
-
 
 class MarginSoftmax(ProxyLoss):
     """Base class of the softmax losses with a margin: ``mean_i softplus(N_i(σ) − σ·with_margin(P_i))``.
@@ -294,6 +292,7 @@ def _check_cosine_margin(name: str, value: float) -> float:
 
 
 def check_radians(name: str, value: float) -> float:
+    """``value``, if it is an angle in radians up to a right one; else a `ValueError`."""
     if not (is_number(value) and 0 <= value <= math.pi / 2):
         large = is_number(value) and value > math.pi / 2
         degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""

@@ -14,20 +14,6 @@ from torch import Tensor
 
 from proxemic.losses.checks import check_counts, check_positive, is_number, shown
 
-__all__ = [
-    "MARGINS",
-    "DynamicMargin",
-    "Margin",
-    "MarginRule",
-    "angular_margin",
-    "class_margins",
-    "common_margin",
-    "multiplied_angle",
-    "shifted_angle",
-    "target_margin",
-    "wider_angle",
-]
-
 MARGINS = ("margin", "_margin")
 """Names of the buffers ``[C]`` in which losses keep margins per class: given to them, not learned."""
 

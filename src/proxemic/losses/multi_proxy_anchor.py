@@ -15,8 +15,6 @@ from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.regularizers import CenterRegularizer
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["AllPairMultiProxyAnchorLoss", "DataWiseMultiProxyAnchorLoss", "MultiProxyAnchorLoss"]
-
 
 class MultiProxyAnchorLoss(ProxyAnchorLoss):
     """MPA: Proxy-Anchor of softmax-pooled class scores, plus τR (MPA paper, equations 6 and 7).

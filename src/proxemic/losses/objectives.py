@@ -5,8 +5,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["all_pair_objective", "anchor_negative", "anchor_positive", "softmax_objective"]
-
 
 def softmax_objective(positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
     """``softplus(N_i − p_i)``: cross-entropy, with the positive logit ``p`` free to carry a margin or a warp.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from proxemic.losses.scores.pooling import Pooling
 
-__all__ = ["ProxyOptions", "list_options"]
-
 
 class ProxyOptions(TypedDict, total=False):
     """Keywords of every proxy loss, which its constructor hands on to that of `ProxyLoss` as ``**options``.

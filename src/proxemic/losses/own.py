@@ -15,8 +15,6 @@ from proxemic.losses.checks import check_embeddings, check_labels, refuse_sample
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 
-__all__ = ["Loss", "MakesLoss", "OwnLoss", "load_loss", "loss_name", "make_loss"]
-
 
 class OwnLoss(nn.Module):
     """A user's module, given float32 embeddings and int64 labels of the batch of all processes.

@@ -11,8 +11,6 @@ from proxemic.extras import optional_dependency
 with optional_dependency("pairs"):
     from pytorch_metric_learning.losses import CrossBatchMemory
 
-__all__ = ["PairMemory"]
-
 
 class PairMemory(nn.Module):
     """PML's memory, with its position in the ``state_dict``: PML has the embeddings and the labels there alone.

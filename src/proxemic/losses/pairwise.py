@@ -14,8 +14,6 @@ from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, shown
 from proxemic.losses.described import Described
 
-__all__ = ["PairwiseLoss"]
-
 LOSSES = "pytorch_metric_learning.losses"
 
 

@@ -13,8 +13,6 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["ProxyAnchorLoss"]
-
 
 class ProxyAnchorLoss(ProxyLoss):
     """Pull of the classes in the batch and push of all classes, equation 4 of Proxy-Anchor.

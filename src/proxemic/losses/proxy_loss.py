@@ -35,8 +35,6 @@ from proxemic.losses.scores.streaming import streamed_scores
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
 
-__all__ = ["ProxyLoss"]
-
 
 class ProxyLoss(Described, ABC):
     """Base class of the proxy losses: ``objective(P, N) + Σ regularizers(proxies)``.

@@ -12,8 +12,6 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["ProxyNCALoss", "ProxyNCAPlusPlusLoss"]
-
 
 class ProxyNCALoss(ProxyLoss):
     """``mean_i −log(e^{−σ‖x̂_i−ŵ_{y_i}‖²} / Σ_{c≠y_i} e^{−σ‖x̂_i−ŵ_c‖²})``: the own class is not in the denominator.

@@ -14,8 +14,6 @@ from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.regularizers import CenterRegularizer
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["SoftTripleLoss"]
-
 
 class SoftTripleLoss(ProxyLoss):
     """``mean_i softplus(N_i(λ) − λ(P_i − δ)) + τR`` over softmax-pooled class scores.

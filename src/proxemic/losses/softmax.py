@@ -11,8 +11,6 @@ from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 
-__all__ = ["NormalizedSoftmaxLoss"]
-
 
 class NormalizedSoftmaxLoss(ProxyLoss):
     """``mean_i softplus(N_i(σ) − σ P_i)``: cross-entropy of σ times the cosine to each class's proxy.

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from proxemic.losses.scores.similarity import unit
 
-__all__ = ["far_from_dominant"]
-
 HELD = 2**24
 """Numbers: each embedding is compared with a copy of its class's proxies, of so many at a time (64 MiB in float32)."""
 

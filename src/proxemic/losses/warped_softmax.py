@@ -17,8 +17,6 @@ from proxemic.losses.scores.pooling import SoftmaxPooling
 from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.scores.similarity import Euclidean
 
-__all__ = ["EuclideanSoftmaxLoss", "Power", "WarpedSoftmaxLoss", "check_warp", "warp"]
-
 Distances = Callable[..., Any]  # of a tensor; its types unchecked, so that a recipe may name torch.sqrt
 
 

@@ -6,8 +6,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-__all__ = ["clip_norm", "clip_value"]
-
 
 def clip_value(parameters: Iterable[nn.Parameter], limit: float) -> None:
     """Clamp every entry of the gradients to ±``limit``."""

@@ -5,8 +5,6 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["PolynomialDecay"]
-
 
 class PolynomialDecay(LRScheduler):
     r"""Every rate grows linearly, then falls to 0 as a power of what is left, one step after each batch.

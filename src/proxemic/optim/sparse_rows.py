@@ -16,8 +16,6 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, Optimizer, 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["check_steps_rows", "is_stepped_by_rows", "step_rows"]
-
 # Their state of a row depends on that row alone and starts from 0 (also SGD's momentum of a row that comes later, which
 # dampening then reduces in its first step too); AdamW is an Adam.
 _BY_ROW = (SGD, Adadelta, Adagrad, Adam, Adamax, NAdam, RAdam, RMSprop)

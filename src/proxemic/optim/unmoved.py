@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["watch_proxies"]
-
 PATIENCE = 10
 """Optimiser steps, of any optimiser, after which proxies that have a gradient should have moved."""
 

@@ -12,8 +12,6 @@ from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
 from proxemic.tables import Table
 
-__all__ = ["SAME", "SHOWN_BY", "Command", "PaperRow", "page", "paper_rows", "shown_by", "tables_beside"]
-
 SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
 """Two names of one number: precision@1 is whether the nearest image is of the query's class, too."""
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from proxemic.errors import UserError
 
-__all__ = ["is_begun", "new_directory"]
-
 
 def is_begun(path: Path, marker: str, kind: str, leftovers: Collection[str] = ()) -> bool:
     """Whether a directory holds work that was begun, so that it goes on; False for a new or an empty directory.

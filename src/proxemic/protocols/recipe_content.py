@@ -7,8 +7,6 @@ from typing import Any
 
 from proxemic.recipes.importing import find_object
 
-__all__ = ["class_name", "data_key", "metric_names"]
-
 
 def class_name(value: Mapping[str, Any]) -> str:
     """The name of the class that a value of a recipe names.

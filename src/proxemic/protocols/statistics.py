@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from proxemic.extras import optional_dependency
 from proxemic.tables import MISSING
 
-__all__ = ["Estimate", "few_classes", "format_estimate", "paired_by_seed", "t_interval"]
-
 
 @dataclass(frozen=True)
 class Estimate:

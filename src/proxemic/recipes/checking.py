@@ -34,8 +34,6 @@ from proxemic.recipes.places import (
 )
 from proxemic.recipes.values import as_yaml, fits, said, shown
 
-__all__ = ["Check"]
-
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _BESIDE = {
     "data": "proxemic.data",

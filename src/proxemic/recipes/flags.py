@@ -9,8 +9,6 @@ from proxemic.recipes.second_phase import merge
 from proxemic.recipes.values import as_yaml
 from proxemic.training.recipe import Recipe
 
-__all__ = ["Flags", "apply_overrides", "as_flags", "read_flags"]
-
 
 class Flags(dict[str, str]):
     """Overrides that were given on the command line: messages about them name the flag, not the file."""

@@ -18,8 +18,6 @@ from types import ModuleType
 
 from proxemic.errors import UserError
 
-__all__ = ["find_object", "is_own", "is_there", "may_name"]
-
 
 def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code: bool) -> object:
     """Give what an import path names: an attribute of a module, not of what the module has imported.

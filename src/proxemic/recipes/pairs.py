@@ -15,8 +15,6 @@ from proxemic.recipes.writing import remember
 with optional_dependency("train"):
     from jsonargparse import Namespace
 
-__all__ = ["make_inside"]
-
 _PAIRS = ("loss.loss", "loss.miner")
 """The places inside a `PairwiseLoss`."""
 

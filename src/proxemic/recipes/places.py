@@ -19,23 +19,6 @@ from proxemic.extras import optional_dependency
 from proxemic.losses import Power
 from proxemic.recipes.importing import is_own
 
-__all__ = [
-    "PACKAGE",
-    "PLACES",
-    "Inside",
-    "Parameter",
-    "Place",
-    "arms",
-    "elements",
-    "field_types",
-    "is_container",
-    "is_plain",
-    "is_section",
-    "is_text",
-    "parameters",
-    "place_of",
-]
-
 PACKAGE = "pytorch_metric_learning."
 
 _ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"

@@ -29,18 +29,6 @@ from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 with optional_dependency("train"):
     from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-__all__ = [
-    "Evaluation",
-    "ReadRecipe",
-    "load",
-    "own_backbone",
-    "read_evaluation",
-    "read_evaluation_config",
-    "read_recipe",
-    "read_yaml",
-    "to_yaml",
-]
-
 MAX_EXTENDED = 20
 
 

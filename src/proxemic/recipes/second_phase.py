@@ -6,8 +6,6 @@ from typing import Any
 from proxemic.errors import UserError
 from proxemic.recipes.values import as_yaml
 
-__all__ = ["differences", "merge", "read_changes", "split_overrides"]
-
 _KEY = "second_phase"
 
 

@@ -9,8 +9,6 @@ from proxemic.errors import UserError
 from proxemic.recipes.places import arms, elements, is_container
 from proxemic.recipes.yaml_files import TooMuch, parse_yaml
 
-__all__ = ["as_yaml", "fits", "said", "shown"]
-
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
 

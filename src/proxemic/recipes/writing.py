@@ -16,8 +16,6 @@ from proxemic.arguments import constructor_parameters
 from proxemic.errors import UserError
 from proxemic.recipes.places import arms, elements, field_types, is_section, parameters, place_of
 
-__all__ = ["as_content", "remember"]
-
 _MADE_WITH = WeakIdKeyDictionary()
 """The arguments of the objects that were made from a recipe file, which most of them do not keep."""
 

@@ -9,8 +9,6 @@ from proxemic.extras import optional_dependency
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["TooMuch", "parse_yaml", "read_yaml", "write_yaml"]
-
 
 class TooMuch(ValueError):
     """What a text stands for is too deep, too large, or endless."""

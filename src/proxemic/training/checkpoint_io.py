@@ -12,8 +12,6 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 
-__all__ = ["AtomicCheckpointIO", "read_checkpoint"]
-
 _PARTS = {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step", "proxemic"}
 
 

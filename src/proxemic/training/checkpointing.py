@@ -28,8 +28,6 @@ from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
 from proxemic.training.times import Times
 
-__all__ = ["RunCheckpointer"]
-
 
 class RunCheckpointer(Checkpoint):
     """Saves a run such that it can be killed at any moment and resumed with the same result.

@@ -25,8 +25,6 @@ from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 from proxemic.training.times import Times
 
-__all__ = ["Components", "build_components", "build_networks", "check_accelerator", "held_out_images"]
-
 
 @dataclass(frozen=True)
 class Components:

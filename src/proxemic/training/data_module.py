@@ -15,8 +15,6 @@ from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
 
-__all__ = ["EpochOrder", "TrainingData", "leave_signals"]
-
 
 class TrainingData(LightningDataModule):
     """The training images of a run.

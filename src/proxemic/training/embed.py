@@ -22,16 +22,6 @@ from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
 from proxemic.training.retrieval_metric import gather_uneven, split_roles
 
-__all__ = [
-    "embed_dataset",
-    "embed_images",
-    "evaluate_embeddings",
-    "join_shares",
-    "load_embedder",
-    "pick_device",
-    "share_of",
-]
-
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
     """Load the model of a run, and what its images go through, on the CPU and in evaluation mode.

@@ -24,8 +24,6 @@ from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import embed_images, join_shares
 from proxemic.training.module import EmbeddingTask
 
-__all__ = ["DistanceToProxy", "EpochMeasure", "ProxyGap", "Snapshots", "as_compared"]
-
 
 class EpochMeasure(Callback, ABC):
     """Measures something before the first epoch and after each epoch.

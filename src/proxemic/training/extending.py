@@ -21,8 +21,6 @@ from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
-__all__ = ["branch", "check_extension", "extend", "with_epochs"]
-
 _ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}
 """After how many epochs these have come to their end, where the rate is 0, rises again or is not defined."""
 

@@ -11,8 +11,6 @@ from proxemic.data import ImageSet, Preprocessing
 from proxemic.models import EmbeddingModel
 from proxemic.training.embed import embed_images
 
-__all__ = ["FlipSum", "embed_faces"]
-
 
 class FlipSum(nn.Module):
     """A network whose embedding of a picture is the sum of its own two, of the picture and of its mirror image.

@@ -16,8 +16,6 @@ from proxemic.training.module import TrainingDiverged
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
-__all__ = ["explained", "explanation", "to_be_continued"]
-
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # torch's words, of modules and of optimisers
 

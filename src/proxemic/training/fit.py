@@ -31,8 +31,6 @@ from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
 from proxemic.training.times import Times
 
-__all__ = ["Display", "fit"]
-
 
 @dataclass(frozen=True)
 class Display:

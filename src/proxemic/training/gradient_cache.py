@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["embed_in_micro_batches"]
-
 
 def embed_in_micro_batches(
     network: nn.Module, images: Float[Tensor, "batch ..."], count: int

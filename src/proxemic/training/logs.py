@@ -10,8 +10,6 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from proxemic.files import write_csv
 
-__all__ = ["run_loggers"]
-
 
 def run_loggers(folder: Path, step: int) -> Sequence[Logger]:
     """Log to TensorBoard and to CSV, each in its ``version_0`` of a folder.

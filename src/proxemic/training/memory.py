@@ -12,8 +12,6 @@ from proxemic.losses.scores.sampling import num_sampled
 from proxemic.losses.scores.scoring import Scoring
 from proxemic.losses.scores.streaming import Plan
 
-__all__ = ["OPTIMIZERS", "MemoryPlan", "Needs", "Setting", "alternatives", "plan"]
-
 FLOAT, LABEL = 4, 8
 
 # Tensors of a parameter's size that an optimiser keeps, and that it makes in a step on a CPU, weight decay included.

@@ -26,8 +26,6 @@ from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import Phase, continue_optimizer, share_parameters
 
-__all__ = ["EmbeddingTask", "TrainingDiverged"]
-
 
 class TrainingDiverged(UserError):
     """The loss or the weights are no longer finite."""

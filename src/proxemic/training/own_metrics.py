@@ -10,8 +10,6 @@ from torch import Tensor
 from proxemic.errors import UserError
 from proxemic.training.recipe import EvaluationConfig
 
-__all__ = ["check_own_metrics", "compute_own_metrics"]
-
 _OTHERS = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")
 """What else a row of the history holds."""
 

@@ -14,8 +14,6 @@ from proxemic.models import EmbeddingModel
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.sparse_rows import check_steps_rows, is_stepped_by_rows
 
-__all__ = ["Optimization", "parameter_groups"]
-
 
 def parameter_groups(
     model: nn.Module,

@@ -12,8 +12,6 @@ from proxemic.losses.own import Loss, MakesLoss
 from proxemic.optim.sparse_rows import is_stepped_by_rows
 from proxemic.training.parameter_groups import Optimization
 
-__all__ = ["Phase", "SecondPhase", "continue_optimizer", "share_parameters"]
-
 
 @dataclass(frozen=True)
 class SecondPhase:

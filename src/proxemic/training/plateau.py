@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["EndedPhase", "UntilPlateau", "ended_phases"]
-
 
 @dataclass(frozen=True)
 class UntilPlateau:

@@ -16,8 +16,6 @@ from proxemic.files import write_atomically
 from proxemic.metrics import nearest_neighbours
 from proxemic.plots import save_figure
 
-__all__ = ["draw_curves", "draw_gallery"]
-
 RIGHT, WRONG, QUERY = "#1a9641", "#d7191c", "#444444"
 _TILE_WIDTH, _TILE_HEIGHT, _HEADER, _SIDE, _FRAME = 138, 162, 36, 120, 4  # pixels
 

@@ -9,8 +9,6 @@ from tqdm import tqdm
 
 from proxemic.training.checkpointing import RunCheckpointer
 
-__all__ = ["TrainingBar"]
-
 
 class TrainingBar(TQDMProgressBar):
     """Lightning's bar with the figures that matter here, shown on terminals only.

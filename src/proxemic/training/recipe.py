@@ -23,8 +23,6 @@ from proxemic.training.plateau import UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
-__all__ = ["BatchConfig", "EvaluationConfig", "Recipe", "TrainingConfig"]
-
 MOST_WORKERS = 256
 
 

@@ -19,8 +19,6 @@ from proxemic.training.plots import draw_curves, draw_gallery
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
-__all__ = ["write_results"]
-
 
 def write_results(
     recipe: Recipe, splits: Splits, checkpointer: RunCheckpointer, run: RunDirectory, display: Display, *, test: bool

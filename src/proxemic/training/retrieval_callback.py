@@ -8,8 +8,6 @@ from proxemic.training.embed import embed_images, evaluate_embeddings, join_shar
 from proxemic.training.module import EmbeddingTask, TrainingDiverged
 from proxemic.training.recipe import EvaluationConfig
 
-__all__ = ["RetrievalCallback"]
-
 
 class RetrievalCallback(Callback):
     """After training epochs, embed held-out images with the module and log how well they are retrieved.

@@ -15,8 +15,6 @@ from proxemic.metrics.confidence import AveragedOver
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.ranking import Divisor
 
-__all__ = ["RetrievalMetric", "gather_uneven", "split_roles"]
-
 _STATES = ("embeddings", "labels", "indexes", "is_query", "is_gallery", "sequences")
 
 

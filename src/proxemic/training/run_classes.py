@@ -8,8 +8,6 @@ from proxemic.data import ImageSource, Splits
 from proxemic.errors import UserError
 from proxemic.files import read_json
 
-__all__ = ["RunClasses"]
-
 
 @dataclass(frozen=True)
 class RunClasses:

@@ -21,8 +21,6 @@ from proxemic.files import read_json, write_csv, write_json, write_text
 from proxemic.locks import LOCK
 from proxemic.training.run_classes import RunClasses
 
-__all__ = ["RunDirectory", "split_fingerprint"]
-
 
 @dataclass(frozen=True)
 class RunDirectory:

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["cpu_threads"]
-
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Times"]
-
 
 class Times:
     """Seconds of wall clock, by what they were spent on.

@@ -27,8 +27,6 @@ from proxemic.training.threads import cpu_threads
 from proxemic.training.times import Times
 from proxemic.training.warm_start import start_from, trained_before
 
-__all__ = ["TrainingResult", "new_directory", "train"]
-
 _SEEN_BY = 120.0  # seconds in which a file of one machine is seen by the others in a folder they share; NFS may take 60
 
 

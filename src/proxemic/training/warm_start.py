@@ -15,8 +15,6 @@ from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
 
-__all__ = ["load_loss", "start_from", "trained_before"]
-
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
     """Load the chosen weights of a run: the network's, and those of the loss that belong to the classes trained on.

@@ -13,8 +13,6 @@ from proxemic.analysis.toy.scenes import Scene
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count, check_positive
 
-__all__ = ["TrainingForces", "descend", "training_forces"]
-
 
 @dataclass(frozen=True, eq=False)
 class TrainingForces:

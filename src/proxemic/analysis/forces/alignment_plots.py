@@ -12,8 +12,6 @@ from proxemic.analysis.drawing import class_colour, integer_ticks, new_figure
 from proxemic.analysis.forces.alignment import TrainingForces
 from proxemic.analysis.toy.scenes import Scene
 
-__all__ = ["plot_force_alignment"]
-
 ON_EMBEDDINGS, ON_PROXIES = "#aa3399", "black"
 _ARROWS = 60  # a panel
 _PANELS = 3

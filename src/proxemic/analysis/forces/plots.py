@@ -12,8 +12,6 @@ from proxemic.analysis.drawing import add_legend, new_figure
 from proxemic.analysis.forces.two_classes import two_class_forces
 from proxemic.analysis.landscape.potential import Function, WarpPotential
 
-__all__ = ["draw_forces", "plot_forces"]
-
 PULL, PUSH, COUPLED = "#d55e00", "#0072b2", "#aa3399"
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from proxemic.analysis.landscape.potential import Function
 from proxemic.losses.checks import check_positive
 
-__all__ = ["Forces", "two_class_forces"]
-
 
 @dataclass(frozen=True)
 class Forces:

@@ -11,8 +11,6 @@ from proxemic.losses import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.checks import check_positive
 from proxemic.losses.own import Loss, loss_name
 
-__all__ = ["GapBounds", "class_directions", "class_minimizers", "gap_bounds", "softmax_form", "squared_gaps"]
-
 _BYTES = 2**27  # of the logits held at once
 _STEPS = 20_000
 

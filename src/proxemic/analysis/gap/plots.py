@@ -12,8 +12,6 @@ from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, new
 from proxemic.analysis.gap.bounds import class_minimizers
 from proxemic.analysis.gradients.fields import TARGET, WRONG
 
-__all__ = ["plot_gaps", "plot_three_proxies", "three_proxies"]
-
 MINIMUM, GREY = "#e6ab02", "#999999"
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
 from proxemic.metrics.exact import Distance
 
-__all__ = ["ClassDistances", "class_distances"]
-
 
 @dataclass(frozen=True, eq=False)
 class ClassDistances:

@@ -12,8 +12,6 @@ from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
 
-__all__ = ["Hubness", "alignment", "hubness", "uniformity"]
-
 
 @dataclass(frozen=True, eq=False)
 class Hubness:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from proxemic.metrics.exact import Distance, ExactRows, distance_block
 
-__all__ = ["MOST_PAIRS", "Pairs"]
-
 MOST_PAIRS = 2**27
 _ROWS, _COLUMNS = 512, 4096  # of a tile: 16 MB
 

@@ -11,8 +11,6 @@ from proxemic.analysis.geometry.distances import ClassDistances
 from proxemic.analysis.geometry.neighbourhoods import Hubness
 from proxemic.metrics.exact import Distance
 
-__all__ = ["chance_occurrences", "plot_class_distances", "plot_occurrences"]
-
 WITHIN, BETWEEN, CHANCE = "#0072b2", "#d55e00", "#444444"
 
 

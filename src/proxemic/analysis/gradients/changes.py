@@ -15,8 +15,6 @@ from proxemic.analysis.gradients.scores import random_embeddings, relative_chang
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.similarity import Cosine
 
-__all__ = ["batch_labels", "gradient_changes"]
-
 
 def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
     """Up to 16 classes once, then the first half of them again: classes with one sample and with two.

@@ -9,8 +9,6 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
 from proxemic.losses.scores.similarity import Cosine
 
-__all__ = ["THRESHOLD", "score_dependence"]
-
 THRESHOLD = 1e-6
 """Rounding changes a gradient by about 1e-13 of itself; a score that enters, by more than this in some draw."""
 

@@ -12,8 +12,6 @@ from proxemic.analysis.gradients.scores import at_rest
 from proxemic.losses import PairwiseLoss, ProxyLoss
 from proxemic.losses.scores.similarity import unit
 
-__all__ = ["gradient_field", "loss_values", "plot_gradient_field"]
-
 Rest = tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]]
 
 TARGET, WRONG = "#0072b2", "#d55e00"

@@ -11,8 +11,6 @@ from torch import Tensor
 from proxemic.analysis.drawing import add_legend, new_figure
 from proxemic.analysis.gradients.dependence import THRESHOLD
 
-__all__ = ["draw_gradients", "plot_gradients"]
-
 POSITIVE, NEGATIVE, ANCHOR = "#d55e00", "#0072b2", "#999999"
 ASKED = "#f0e442"
 SHAPES = "osDv^P"

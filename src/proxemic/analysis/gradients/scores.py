@@ -12,8 +12,6 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import reduce_scores
 from proxemic.losses.scores.similarity import unit
 
-__all__ = ["at_rest", "objective_of_scores", "random_embeddings", "relative_change", "score_gradients"]
-
 # A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
 _FLOOR = 1e-6
 

@@ -16,8 +16,6 @@ from proxemic.analysis.gradients.scores import at_rest
 from proxemic.losses import ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count
 
-__all__ = ["Answer", "Characteristics", "characteristics", "every_proxy_loss"]
-
 # Rounding changes a gradient by about 1e-13 of itself; what it depends on, by 1e-2 and more in some draw.
 _TOLERANCE = 1e-6
 

@@ -10,8 +10,6 @@ from proxemic.analysis.landscape.potential import Function, Landscape, WarpPoten
 from proxemic.losses import Power
 from proxemic.losses.checks import check_positive
 
-__all__ = ["PAPER_WARP", "TOY_EMBEDDINGS", "named_functions", "paper_landscapes", "polygon"]
-
 PAPER_WARP = WarpPotential(alpha=3.0, k1=0.65, k2=1.5)
 """That of figure 3."""
 

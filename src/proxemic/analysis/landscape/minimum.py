@@ -10,8 +10,6 @@ from torch import Tensor
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 from proxemic.losses.checks import check_positive
 
-__all__ = ["Minimum", "find_minimum"]
-
 _RINGS, _ANGLES, _DOUBLINGS, _HALVINGS = 64, 128, 10, 36
 
 # Places whose values differ by no more than this share of the window's range are equally low.

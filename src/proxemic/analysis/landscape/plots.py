@@ -13,8 +13,6 @@ from proxemic.analysis.landscape.minimum import Minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 from proxemic.losses.checks import check_positive
 
-__all__ = ["draw_landscapes", "landscape_grid", "plot_landscape"]
-
 MARK = "#d55e00"
 _LEVELS = 20
 

@@ -19,8 +19,6 @@ from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count, check_positive
 from proxemic.losses.warped_softmax import check_warp, warp
 
-__all__ = ["Function", "Landscape", "WarpPotential", "landscape_of", "pushes_off_proxies"]
-
 Function = Callable[[Tensor], Tensor]
 
 

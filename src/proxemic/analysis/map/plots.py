@@ -11,8 +11,6 @@ from proxemic.analysis.drawing import add_legend
 from proxemic.analysis.map.thumbnails import draw_thumbnails
 from proxemic.extras import optional_dependency
 
-__all__ = ["NAMED_CLASSES", "plot_map"]
-
 # Told apart by colour-blind eyes too (Okabe and Ito); the shapes tell apart classes of one colour.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 SHAPES = ("o", "s", "^", "D")

@@ -10,8 +10,6 @@ from torch import Tensor
 from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_positive
 
-__all__ = ["PrincipalComponents", "principal_components", "t_sne"]
-
 _ROWS = 4096  # turned into float64 at a time
 
 

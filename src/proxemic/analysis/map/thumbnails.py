@@ -10,8 +10,6 @@ from torch import Tensor
 
 from proxemic.extras import optional_dependency
 
-__all__ = ["draw_thumbnails", "place_thumbnails"]
-
 _INCHES, _PIXELS = 0.36, 96
 _MOST, _TRIES = 40, 400
 

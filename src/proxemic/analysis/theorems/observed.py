@@ -14,8 +14,6 @@ from proxemic.analysis.landscape.minimum import find_minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 from proxemic.losses.checks import check_count
 
-__all__ = ["Statement", "check_theorems", "pair_bounds"]
-
 GROWING: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "t": (torch.positive, 1.0),
     "t²": (torch.square, 4.0),

@@ -10,8 +10,6 @@ from torch import Tensor
 from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.potential import WarpPotential
 
-__all__ = ["plot_lemma", "plot_proposition"]
-
 OUTWARD, INWARD, MARK = "#0072b2", "#d55e00", "#aa3399"
 OWN, OTHER = (0.0, 0.0), (4.0, 0.0)
 _FALLS = 1.5  # where t·exp(−t/1.5) begins to fall

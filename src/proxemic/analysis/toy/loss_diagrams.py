@@ -11,8 +11,6 @@ from proxemic.analysis.drawing import new_figure
 from proxemic.analysis.landscape.minimum import find_minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 
-__all__ = ["DIAGRAMS", "pair_forces", "plot_loss_diagrams"]
-
 PULL, PUSH, COUPLED = "#d62728", "#1f77b4", "#c020c0"
 SHAPES = "os^"
 

@@ -10,8 +10,6 @@ from proxemic.analysis.drawing import add_legend, class_colour, new_figure
 from proxemic.analysis.toy.scenes import Scene
 from proxemic.files import write_atomically
 
-__all__ = ["animate_scenes", "plot_scene", "plot_scenes", "reach_of"]
-
 _COLOURS = 10
 
 

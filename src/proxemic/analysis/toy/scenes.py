@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-__all__ = ["Scene", "separation"]
-
 
 @dataclass(frozen=True, eq=False)
 class Scene:

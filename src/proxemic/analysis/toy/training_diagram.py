@@ -10,8 +10,6 @@ from proxemic.analysis.toy.scenes import Scene
 if TYPE_CHECKING:
     from proxemic.data import ImageSet
 
-__all__ = ["draw_training_diagram"]
-
 _CLASSES, _IMAGES = 4, 4  # shown
 
 

@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-__all__ = ["add_parser"]
-
 PAPER = "ProxyAnchorLoss,SoftTripleLoss,MultiProxyAnchorLoss,DataWiseMultiProxyAnchorLoss,AllPairMultiProxyAnchorLoss"
 
 

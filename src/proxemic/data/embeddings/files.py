@@ -15,8 +15,6 @@ from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels
 from proxemic.files import write_atomically
 
-__all__ = ["LabelledEmbeddings", "check_embedding_name", "read_embeddings", "write_embeddings"]
-
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:

@@ -16,8 +16,6 @@ from proxemic.data.row_groups import RowGroups
 from proxemic.data.tables import NOTE_COLUMNS
 from proxemic.files import readable
 
-__all__ = ["read_parquet", "read_safetensors", "write_parquet", "write_safetensors"]
-
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
 _TEXTS = ("class_names", "paths", *_GROUPS.values())
 _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)

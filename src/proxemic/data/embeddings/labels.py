@@ -12,8 +12,6 @@ from proxemic.data.embeddings.npy import read_npy
 from proxemic.data.row_groups import RowGroups, number_names
 from proxemic.data.tables import read_notes
 
-__all__ = ["RowLabels", "number_labels", "read_labels", "read_row_table"]
-
 
 @dataclass(frozen=True, eq=False)
 class RowLabels:

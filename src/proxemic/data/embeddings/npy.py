@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["read_npy"]
-
 
 def read_npy(path: Path) -> np.ndarray:
     """Map the array of a .npy file into memory, of any shape and any type but objects.

@@ -16,8 +16,6 @@ from proxemic.data.row_groups import RowGroups
 from proxemic.data.sources.image_folder import anything_to_find, image_set, read_images
 from proxemic.data.tables import IMAGE_COLUMNS, Row
 
-__all__ = ["join_query_gallery", "load_query_gallery"]
-
 
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
     """Read queries and a gallery of images as one set, with notes as in `Splits`.

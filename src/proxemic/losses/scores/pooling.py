@@ -10,8 +10,6 @@ from torch import Tensor
 
 from proxemic.losses.checks import is_number, shown
 
-__all__ = ["MaxPooling", "MeanPooling", "Pooling", "SoftmaxPooling"]
-
 
 class Pooling(ABC):
     """From K similarities to one class score; with K = 1 every pooling is the similarity itself."""

@@ -15,8 +15,6 @@ from proxemic.losses.described import Described
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
 
-__all__ = ["CenterRegularizer", "MeanProxyNorm", "Regularizer"]
-
 
 class Regularizer(Described, ABC):
     """``weight ·`` a function of the proxies, which stays exact where classes are sampled or sharded.

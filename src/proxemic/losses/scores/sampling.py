@@ -14,8 +14,6 @@ from proxemic.distributed.class_sharding import ClassSharding, part_of
 from proxemic.distributed.gather import local_part
 from proxemic.optim.sparse_rows import step_rows
 
-__all__ = ["SampledClasses", "SamplingWeights", "choose_classes", "num_sampled"]
-
 
 @dataclass(frozen=True)
 class SamplingWeights:

@@ -22,8 +22,6 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import Cosine, Similarity
 from proxemic.precision import full_precision
 
-__all__ = ["Elementwise", "Scoring", "dense_class_scores", "dense_scores", "pair_scores", "reduce_scores"]
-
 Elementwise = Callable[[Tensor], Tensor]
 
 

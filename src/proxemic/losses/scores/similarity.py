@@ -14,8 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Cosine", "Euclidean", "InnerProduct", "Similarity", "inverse_length", "unit"]
-
 SHORTEST = 1e-12
 """Length below which a vector has no direction; see `unit`."""
 

@@ -26,8 +26,6 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import Elementwise, Scoring, dense_scores, pair_scores
 from proxemic.precision import full_precision
 
-__all__ = ["Plan", "streamed_scores"]
-
 Grads = tuple[Tensor | None, Tensor | None]
 
 

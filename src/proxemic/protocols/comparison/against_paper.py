@@ -9,8 +9,6 @@ from proxemic.protocols.comparison.statistics import mean
 from proxemic.protocols.statistics import format_estimate
 from proxemic.published import PublishedFigure
 
-__all__ = ["against_paper"]
-
 
 def against_paper(comparison: Comparison) -> str:
     """Markdown: for every recipe the figures of the rows that it stands for, which its key ``published`` names.

@@ -13,8 +13,6 @@ from proxemic.protocols.comparison.entries import Entry
 from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-__all__ = ["Cell", "Comparison", "Result", "computed_metrics"]
-
 
 @dataclass(frozen=True)
 class Result:

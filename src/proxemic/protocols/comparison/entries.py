@@ -14,8 +14,6 @@ from proxemic.errors import UserError
 from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.recipes import find_recipe, list_recipes
 
-__all__ = ["Entry", "find_names", "read_entry"]
-
 _SAME_TEST = ("validation_fraction", "cache_dir")
 """Values of a data source that leave the test images what they are."""
 

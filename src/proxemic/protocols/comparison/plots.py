@@ -14,8 +14,6 @@ from proxemic.protocols.comparison.statistics import mean
 from proxemic.protocols.comparison.tables import FOOTNOTES, MARKS
 from proxemic.protocols.statistics import t_interval
 
-__all__ = ["draw_curves", "draw_points"]
-
 DASHES = ("-", "--", ":", "-.")
 
 

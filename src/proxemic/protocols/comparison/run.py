@@ -19,8 +19,6 @@ from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-__all__ = ["compare", "finish_comparison", "plan_comparison"]
-
 DEFAULT_SEEDS = (0, 1, 2, 3, 4)
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from proxemic.protocols.comparison.directory import Result
 from proxemic.protocols.statistics import Estimate, paired_by_seed, t_interval
 
-__all__ = ["SeedVariation", "difference", "mean", "seed_variation"]
-
 
 @dataclass(frozen=True)
 class SeedVariation:

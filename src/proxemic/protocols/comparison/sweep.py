@@ -24,8 +24,6 @@ from proxemic.training import Recipe
 with optional_dependency("train"):
     from matplotlib.figure import Figure
 
-__all__ = ["Axis", "Sweep", "plan_sweep", "plot_sweep", "read_sweeps", "run_sweep"]
-
 
 @dataclass(frozen=True)
 class Axis:

@@ -9,8 +9,6 @@ from proxemic.protocols.comparison.statistics import difference, mean, seed_vari
 from proxemic.protocols.statistics import Estimate, format_estimate
 from proxemic.tables import MISSING, Table
 
-__all__ = ["markdown", "write_tables"]
-
 MARKS = {"validation": "", "test": " †", "last": " ‡"}
 FOOTNOTES = {
     "test": "† the epoch was chosen on the test classes: too good beside the others.",

@@ -16,8 +16,6 @@ from proxemic.tables import MISSING
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["reality_against_paper"]
-
 
 def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, Repeats]) -> str:
     """Markdown: separated, concatenated and complete beside those of the rows that the recipes stand for.

@@ -20,8 +20,6 @@ with optional_dependency("train"):
     from proxemic.training import EvaluationConfig, RunDirectory
     from proxemic.training.module import TrainingDiverged
 
-__all__ = ["CrossValidation", "FoldFailed", "all_training_classes", "concatenated", "plan_folds"]
-
 
 class FoldFailed(UserError):
     """A training that these hyper-parameters do not allow; others may."""

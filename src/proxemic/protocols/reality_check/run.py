@@ -29,8 +29,6 @@ with optional_dependency("train"):
     from proxemic.recipes.reader import read_recipe
     from proxemic.training.recipe import Recipe
 
-__all__ = ["RealityCheck", "RealityCheckResult", "folder_of", "reality_check"]
-
 SETTINGS = "reality-check.json"
 SPACE = "space.json"
 """What is searched; null for the package's space of the loss."""

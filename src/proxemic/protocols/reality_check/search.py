@@ -15,8 +15,6 @@ from proxemic.recipes.reader import read_recipe
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["drop_trials", "find_best"]
-
 TRIALS, SECOND_TRIALS = "trials", "second-trials"
 
 

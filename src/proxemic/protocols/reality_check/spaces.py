@@ -8,8 +8,6 @@ from proxemic.errors import UserError
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
 from proxemic.recipes.flags import as_flags
 
-__all__ = ["CheckSpaces", "PhaseSpace"]
-
 SECOND = "second_phase."
 
 

@@ -8,8 +8,6 @@ from proxemic.files import write_csv, write_text
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
-__all__ = ["KINDS", "Repeats", "ResultRow", "markdown", "result_rows", "write_results"]
-
 KINDS = ("separated", "concatenated", "complete")
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 

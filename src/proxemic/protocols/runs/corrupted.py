@@ -20,8 +20,6 @@ from proxemic.published import PublishedFigure
 from proxemic.tables import MISSING
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 
-__all__ = ["check_metric", "check_same_test", "measure_corrupted", "robustness_against_paper"]
-
 
 def check_same_test(runs: Sequence[FinishedRun]) -> None:
     """Raise `UserError` unless all runs are evaluated on the same classes, images and roles."""

@@ -12,8 +12,6 @@ from proxemic.tables import Table, format_of
 if TYPE_CHECKING:
     from proxemic.protocols.runs.evaluation import Evaluation
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     targets: str | Path | Sequence[str | Path],

@@ -24,8 +24,6 @@ from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
 from proxemic.training.warm_start import load_loss
 
-__all__ = ["FinishedRun", "Run", "find_runs", "named_runs"]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -7,8 +7,6 @@ from proxemic.errors import UserError
 from proxemic.protocols.runs.finished import Run
 from proxemic.protocols.statistics import Estimate, t_interval
 
-__all__ = ["differences_from_first", "distinct_names", "repetitions"]
-
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 

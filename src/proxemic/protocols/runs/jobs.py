@@ -18,8 +18,6 @@ from typing import Any
 from proxemic.errors import Interrupted, OutOfMemory, UserError
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-__all__ = ["RUN_THREADS", "Job", "Workers", "check_stopped", "going_on_with", "run_job"]
-
 RUN_THREADS = 1
 """CPU threads of a run whose recipe names none: the same figures with any number of workers, on any machine."""
 

@@ -6,8 +6,6 @@ import yaml
 
 from proxemic.recipes.yaml_files import with_current_names
 
-__all__ = ["same_recipe"]
-
 
 def same_recipe(kept: str, given: str) -> bool:
     """Whether two recipes in full train the same; a key that one lacks, as it is older, counts as null.

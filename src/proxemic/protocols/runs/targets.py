@@ -5,8 +5,6 @@ from pathlib import Path
 
 from proxemic.errors import UserError
 
-__all__ = ["check_outputs", "check_target", "is_run"]
-
 
 def check_target(path: Path, kinds: Sequence[str]) -> None:
     """Raise `UserError` unless there is a file, a finished run, or a folder that `save_model` wrote.

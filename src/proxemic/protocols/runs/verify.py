@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from proxemic.metrics import VerificationMetrics
     from proxemic.training import EvaluationConfig
 
-__all__ = ["SETS", "Verification", "verification_against_paper", "verify"]
-
 SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
 """The sets that a model is evaluated on unless others are asked for."""
 

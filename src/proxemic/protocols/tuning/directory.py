@@ -16,8 +16,6 @@ from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.recipes.flags import read_flags
 from proxemic.training import RunDirectory
 
-__all__ = ["TuningDirectory", "TuningOptions"]
-
 
 @dataclass(frozen=True)
 class TuningOptions:

@@ -16,8 +16,6 @@ from proxemic.protocols.tuning.trials import FinishedTrial
 with optional_dependency("tune"):
     import optuna
 
-__all__ = ["draw_importance", "draw_slices"]
-
 
 def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
     """Write ``importance.png``: for each stage, how much of the difference between trials each parameter explains."""

@@ -30,8 +30,6 @@ from proxemic.training.threads import cpu_threads
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["TuningResult", "recipe_file", "tune"]
-
 
 @dataclass(frozen=True)
 class TuningResult:

@@ -13,8 +13,6 @@ with optional_dependency("tune"):
     from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
     from optuna.trial import FrozenTrial
 
-__all__ = ["Sampler", "SeededPerTrial"]
-
 Sampler = Literal["tpe", "gp", "random", "grid"]
 
 

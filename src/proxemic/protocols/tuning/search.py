@@ -37,8 +37,6 @@ with optional_dependency("tune"):
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 
-__all__ = ["Pruner", "search"]
-
 Pruner = Literal["median", "none"]
 
 POLL = 0.5

@@ -24,8 +24,6 @@ with optional_dependency("train"):
     import yaml
     from filelock import FileLock
 
-__all__ = ["StageSearch", "budgets", "check_stages", "compose_best", "recipe_fingerprint", "stage_values"]
-
 
 def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
     """The number of trials of each stage.

@@ -25,20 +25,6 @@ with optional_dependency("tune"):
     from sqlalchemy import Connection, event
     from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-__all__ = [
-    "PROCESS",
-    "agree",
-    "fail_dead_trials",
-    "importances",
-    "is_dead",
-    "masked",
-    "open_storage",
-    "open_study",
-    "process_mark",
-    "quiet",
-    "storage_at_work",
-]
-
 HEARTBEAT, GRACE = 30, 150
 """Seconds between the heartbeats of a trial, and without one until the trial counts as dead."""
 BEATS = "beat"

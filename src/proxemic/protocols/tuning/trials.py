@@ -10,8 +10,6 @@ with optional_dependency("tune"):
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 
-__all__ = ["ENDED", "FAILURE", "SLOT", "FinishedTrial", "Trial", "TrialFailed", "best_of", "finished_trials"]
-
 SLOT, ENDED, FAILURE = "slot", "ended", "failure"
 """Attributes of Optuna's trials: our number of the trial, how it ended, and why it failed."""
 

@@ -20,8 +20,6 @@ with optional_dependency("tune"):
 with optional_dependency("train"):
     import yaml
 
-__all__ = ["TuningWorker"]
-
 
 class TuningWorker:
     """One process of a search, which makes trials of the stages one after the other.

@@ -16,8 +16,6 @@ from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnv
 
 from proxemic.errors import UserError
 
-__all__ = ["Processes", "ProcessesOfLightning", "join_processes", "keep_sigterm"]
-
 _JOINING = timedelta(minutes=5)  # for all processes to come
 _COLLECTIVES: timedelta | None = None  # for a collective; None takes torch's own: 30 minutes of gloo, 10 of NCCL
 _READING = timedelta(days=7)  # for what takes as long as it takes, as the first reading of millions of images

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from proxemic.distributed.checkpoint import load_shards, load_whole, save_shards
 from proxemic.training.multiprocess.processes import Processes
 
-__all__ = ["ProxyShards"]
-
 _PROXIES = "loss.proxies"
 
 

@@ -12,9 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from proxemic.distributed.gather import pool_across
 from proxemic.errors import UserError
 
-__all__ = ["JoinedBatchNorm"]
-
-
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, BatchNormAct2d)
 
 

@@ -11,8 +11,6 @@ from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.recipes.reader import read_evaluation_config
 
-__all__ = ["evaluate_files"]
-
 
 def evaluate_files(
     paths: Sequence[Path],

@@ -20,8 +20,6 @@ from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder, pick_device
 from proxemic.training.run_directory import split_fingerprint
 
-__all__ = ["ImagesToEvaluate", "choose_images", "evaluate_models"]
-
 
 @dataclass(frozen=True)
 class ImagesToEvaluate:

@@ -13,8 +13,6 @@ from proxemic.protocols.runs.evaluation.rows import TargetMetrics
 from proxemic.protocols.statistics import few_classes
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
-__all__ = ["Evaluation"]
-
 _IMAGES = {"unseen": "classes not trained on alone", "seen": "classes TRAINED ON alone"}
 _NO_INTERVAL = Interval(math.nan, math.nan, math.nan)
 _NO_DIFFERENCE = PairedDifference(math.nan, math.nan, math.nan, math.nan)

@@ -9,8 +9,6 @@ from proxemic.metrics import RetrievalMetrics
 from proxemic.training import EvaluationConfig
 from proxemic.training.embed import evaluate_embeddings
 
-__all__ = ["TargetMetrics", "evaluate_rows"]
-
 
 @dataclass(frozen=True)
 class TargetMetrics:

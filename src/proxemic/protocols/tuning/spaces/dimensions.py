@@ -11,8 +11,6 @@ import numpy as np
 
 from proxemic.errors import UserError
 
-__all__ = ["Choices", "Dimension", "Factor", "Range", "grid_points", "read_dimension"]
-
 
 @dataclass(frozen=True)
 class Range:

@@ -11,8 +11,6 @@ from proxemic.errors import UserError
 from proxemic.protocols.tuning.spaces.dimensions import Choices, Dimension, Factor, Range, read_dimension
 from proxemic.recipes.reader import read_yaml
 
-__all__ = ["Stage", "default_space", "list_spaces", "load_space", "pin", "read_stages", "recipe_value"]
-
 FOLDER = Path(__file__).parent
 PACKAGES = ("proxemic.losses.", "pytorch_metric_learning.")
 
