@@ -252,6 +252,7 @@ def test_a_loss_that_becomes_nan_later_keeps_the_last_good_checkpoint(images: Pa
     assert warm_proxemic("evaluate", run).returncode == 0
 
 
+@pytest.mark.full_disk
 def test_a_full_disk_while_writing_a_checkpoint(images: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", images)
     run = tmp_path / "run"
@@ -263,6 +264,7 @@ def test_a_full_disk_while_writing_a_checkpoint(images: Path, tmp_path: Path) ->
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.full_disk
 def test_a_full_disk_keeps_the_checkpoint_before(images: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", images)
     run = tmp_path / "run"
@@ -276,6 +278,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(images: Path, tmp_path: Path) -
     assert (run / "checkpoints" / "last.ckpt").read_bytes() == checkpoint
 
 
+@pytest.mark.full_disk
 def test_a_full_disk_while_writing_sharded_proxies(images: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", images)
     run = tmp_path / "run"

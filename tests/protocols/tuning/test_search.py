@@ -309,6 +309,7 @@ for at in ("objective", "between", "beginning"):
 """
 
 
+@pytest.mark.full_disk
 def test_a_full_disk_ends_the_search_in_one_sentence_and_another_goes_on(tmp_path: Path) -> None:
     done = warm.run("-c", FULL, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
