@@ -54,7 +54,9 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
         return {name: as_content(each, elements(annotation), _below(key, name)) for name, each in value.items()}
     if isinstance(value, list | tuple | set):
         return [as_content(each, elements(annotation), key) for each in value]
-    if inspect.isclass(value) or inspect.isroutine(value):
+    if inspect.isclass(value) or (
+        inspect.isroutine(value) and not isinstance(value, partial)
+    ):  # a partial is, from 3.14 on
         return _import_path(value, key)
     if _tells_its_fields(value):
         types = field_types(type(value))
