@@ -22,41 +22,24 @@ SHOWN_BY: dict[Command, str] = {
     "analyze robustness": "corrupted pictures",
     "verify": "face verification",
 }
-"""Commands with ``--against paper``, and what the figures are of that each alone shows."""
-
-MULTI_PROXY = (
-    "SoftTripleLoss",
-    "MultiProxyAnchorLoss",
-    "DataWiseMultiProxyAnchorLoss",
-    "AllPairMultiProxyAnchorLoss",
-)
+"""Commands with ``--against paper``, and what each alone shows the figures of."""
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row that a recipe names, with its figures of the recipe's data set.
-
-    Args:
-        named: As the recipe names it.
-        figures: Empty where the recipe was given other data, or another loss.
-    """
+    """A row that a recipe names, with its figures; none where flags gave the recipe other data or another loss."""
 
     named: PublishedRow
     figures: tuple[PublishedFigure, ...]
 
     def of(self, command: Command) -> "PaperRow":
-        """The row with what one command shows, which is beside what it alone shows that of clean pictures."""
+        """The row with the figures that one command shows."""
         figures = tuple(each for each in self.figures if command in shown_by(each))
         return replace(self, figures=figures)
 
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
-    """The rows of the papers' tables that a recipe stands for; none where it names none.
-
-    Args:
-        recipe: Its values in full. A flag may have given it other data, or another loss: it then no longer stands for
-            the row, which has no figures.
-    """
+    """The rows of the papers' tables that a recipe, given in full, stands for."""
     return [
         PaperRow(named, tuple(each for each in named.figures(data_key(recipe)) if _is_its_loss(each, recipe)))
         for named in (PublishedRow(**each) for each in recipe.get("published") or ())
@@ -80,20 +63,21 @@ def page(
     parts: Callable[[str, Sequence[PaperRow]], Iterable[str]],
     command: Command,
 ) -> str:
-    """Markdown: a section for each recipe that stands for rows, and which do not.
+    """Markdown: a section for each recipe that stands for rows, and a list of those that do not.
 
-    Args:
-        introduction: What ours is.
-        recipes: Their values in full, by what to call them.
-        parts: Writes the section of a recipe, of its rows with the figures that ``command`` shows.
-        command: Who shows it; figures of others are referred to.
+    ``parts`` writes the section of a title in ``recipes`` from the figures that ``command`` shows; for those that other
+    commands show, the page names the command.
     """
     written = ["# Ours and the papers'", *introduction]
     without: dict[str, list[str]] = {}
     for title, recipe in recipes.items():
         rows = paper_rows(recipe)
         if not any(row.figures for row in rows):
-            why = "stand for their rows no longer, as they were given other data or another loss" if rows else _NO_ROW
+            why = (
+                "stand for their rows no longer, as they were given other data or another loss"
+                if rows
+                else "name no row of the papers' tables that they stand for"
+            )
             without.setdefault(why, []).append(f"`{title}`")
             continue
         shown = [row for each in rows if (row := each.of(command)).figures]
@@ -102,18 +86,11 @@ def page(
     return "\n\n".join(written) + "\n"
 
 
-_NO_ROW = "name no row of the papers' tables that they stand for"
-
-
 def _elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
     """A sentence for every other command that shows figures of the rows."""
+    hidden = [figure for row in rows for figure in row.figures if command not in shown_by(figure)]
     for other, what in SHOWN_BY.items():
-        hidden = [
-            row
-            for row in rows
-            if any(shown_by(each)[0] == other for each in {*row.figures} - {*row.of(command).figures})
-        ]
-        tables = dict.fromkeys(row.named.table for row in hidden)
+        tables = dict.fromkeys(figure.table for figure in hidden if shown_by(figure)[0] == other)
         if tables:
             yield f"Figures of {what}, table {', '.join(tables)}: proxemic {other} --against paper."
 
@@ -125,25 +102,23 @@ def tables_beside(
 ) -> Iterator[str]:
     """Markdown: a line for each figure, with a note for each protocol.
 
-    Args:
-        rows: With the figures to show.
-        ours: What to call a figure, and our value as text.
-        protocol: The recipe that our value is of, and how many seeds.
+    ``ours`` gives what to call a figure and our value as text, ``protocol`` the recipe of our value and how many seeds.
     """
-    lines, notes = [], []
+    lines, notes = [], dict[str, int]()
     for row in rows:
         for figure in row.figures:
-            note = _note(figure, *protocol(figure))
-            if note not in notes:
-                notes.append(note)
+            number = notes.setdefault(_note(figure, *protocol(figure)), len(notes) + 1)
+            theirs = figure.printed
+            if figure.spread is not None:
+                theirs += f" ± {figure.spread:g} ({figure.spread_kind})"
             place = f"{figure.paper}, table {figure.table}, {_row_name(figure)}"
-            lines.append([*ours(row, figure), _printed(figure), place, f"[{notes.index(note) + 1}]"])
+            lines.append([*ours(row, figure), theirs, place, f"[{number}]"])
     yield Table(["metric", "ours", "theirs", "printed in", "protocol"], lines, align="lrrll").text("markdown")
-    yield "\n".join(f"- [{number}] {note}" for number, note in enumerate(notes, start=1))
+    yield "\n".join(f"- [{number}] {note}" for note, number in notes.items())
 
 
 def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
-    """Whether class, pair loss inside and regularisers are the row's; the untrained network has none."""
+    """Whether loss, pair loss in it and regularizers are those of the figure; that of an untrained network has none."""
     loss = _last_loss(recipe)
     given = loss.get("init_args", {})
     inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
@@ -165,10 +140,6 @@ def _row_name(figure: PublishedFigure) -> str:
     details = ", ".join(each for each in (figure.variant, figure.settings) if each)
     quoted = ", quoted from another paper" if figure.quoted else ""
     return f"{figure.method}{f' ({details})' if details else ''}{quoted}"
-
-
-def _printed(figure: PublishedFigure) -> str:
-    return figure.printed + (f" ± {figure.spread:g} ({figure.spread_kind})" if figure.spread is not None else "")
 
 
 def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str:
@@ -226,7 +197,7 @@ def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, o
 
 
 def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> Iterator[str]:
-    """The row's own numbers that flags have changed; the number of proxies is among the rest of the protocol."""
+    """The row's own numbers that flags have changed; `_protocol` has the number of proxies."""
     for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):
         given = ours.get(key)
         if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):
@@ -234,15 +205,14 @@ def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> I
 
 
 def _proxies(figure: PublishedFigure) -> int | None:
-    """Of a row that states no number, 1 where the loss knows of no other."""
     stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
     if stated:
         return int(stated[1])
-    return None if figure.loss in MULTI_PROXY else 1
+    return None if figure.loss == "SoftTripleLoss" or figure.loss.endswith("MultiProxyAnchorLoss") else 1
 
 
 def _equal(ours: object, theirs: object) -> bool:
-    """As names are spelt in either place: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
+    """Compare names of either spelling: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
     if not isinstance(ours, str):
         return ours == theirs
     first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(each))[0].lower()) for each in (ours, theirs))

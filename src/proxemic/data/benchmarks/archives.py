@@ -18,25 +18,13 @@ from filelock import FileLock
 from tqdm import tqdm
 
 # RuntimeError: an encrypted .zip
-_DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-)
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
 
 
 def unpack(archive: Path, tree: str) -> Path:
-    """Unpack one folder of a .zip or .tgz archive beside it, unless it is there.
+    """Unpack one folder of a .zip or .tgz archive beside it, unless it is there; other folders are left out.
 
-    It is made under a hidden name and renamed at the end, so that a folder of that name is whole, whatever happens on
-    the way. Links, and names that lead out of the folder, are refused; other folders of the archive are left out.
-
-    Raises:
-        ValueError: If the archive is damaged, holds no such folder or something unsafe, or the disk is too small.
+    It is made under a hidden name and renamed at the end: a folder of that name is whole.
     """
     target = archive.parent / tree
     unfinished, lock = archive.with_name(f".{tree}.unpacking"), archive.with_name(f".{tree}.lock")

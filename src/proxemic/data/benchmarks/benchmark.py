@@ -103,12 +103,11 @@ class Benchmark(ImageSource):
         """Read what the annotations say, and look which of the images are there.
 
         Raises:
-            AbsentError: If it is not there, or still packed.
+            AbsentError: If the data set is not there, or still packed.
             ValueError: If the annotations contradict themselves.
         """
 
     def load(self) -> Splits:
-        """Read the official splits, check their counts, and hold out training classes for validation."""
         official = self.read()
         return self.arrange(official, self.judge(official))
 
@@ -118,11 +117,7 @@ class Benchmark(ImageSource):
         return Splits(train, validation, official.test, notes)
 
     def judge(self, official: Official) -> tuple[str, ...]:
-        """Refuse what is not the whole of the data set; where that is allowed, give a note that says so.
-
-        Raises:
-            ValueError: If something is missing or different, and `check_counts` is set.
-        """
+        """Raise `ValueError` unless the whole data set is there; with ``check_counts=False``, give notes instead."""
         counts = official.counts
         differences = [
             f"{name} {counts.get(name, 0):,} instead of {count:,}"
@@ -141,11 +136,7 @@ class Benchmark(ImageSource):
 
     @property
     def folder(self) -> Path:
-        """The folder that is searched.
-
-        Raises:
-            ValueError: If none is given.
-        """
+        """The folder that is searched; raises `ValueError` where ``root`` is not given."""
         if self.root is None:
             raise ValueError(
                 f"data.root is missing: give the folder of {self.facts.title} (--data.root DIR); proxemic datasets "
@@ -155,15 +146,11 @@ class Benchmark(ImageSource):
 
     @property
     def command(self) -> str:
-        """What to type to get the data set."""
+        """The command that gets the data set."""
         return f"proxemic datasets prepare {self.facts.key} --root {self.folder}"
 
     def find(self, *names: str) -> Path:
-        """Find the first of the files or folders that is there.
-
-        Raises:
-            AbsentError: If none is; it says how to get the data set.
-        """
+        """The first of the files or folders that is there; `AbsentError` says how to get the data set."""
         for name in names:
             if (self.folder / name).exists():
                 return self.folder / name
@@ -187,6 +174,6 @@ class Benchmark(ImageSource):
         return (*self.facts.files, *self.facts.mirror_files)
 
     def locate(self, file: OriginalFile) -> Path | None:
-        """Where an original file lies, if it does."""
+        """Where an original file is, or None."""
         places = (self.folder / file.name, self.folder / Path(file.name).name)
         return next((place for place in places if place.is_file()), None)

@@ -57,7 +57,7 @@ class BenchmarkReport:
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the counts, flaws and unreadable images as plain data for JSON."""
+        """The counts, flaws and unreadable images as plain data for JSON."""
         return {name: value for name, value in vars(self).items() if name != "problem"}
 
 

@@ -25,32 +25,19 @@ _PAUSE = 1.0  # seconds, doubled from attempt to attempt
 _TIMEOUT = 30.0  # seconds without a byte
 
 
-class _BrokenOff(Exception):
-    """The connection ended early: worth another attempt."""
-
-
 class _Refused(Exception):
-    """The server, or this machine, says no: not worth one."""
+    """The server, or this machine, says no: not worth another attempt."""
 
 
 def download(url: str, target: Path, md5: str | None = None) -> None:
-    """Fetch a file, unless it is there; `target` exists only once it is whole and its checksum is right.
+    """Fetch a file, unless it is there; ``target`` exists only once it is whole and its checksum is right.
 
-    What has arrived lies in `NAME.part` meanwhile. A later call, also after the process was killed, asks the server for
-    the rest; it starts anew where the server cannot do that, or its file has changed.
+    Until then what has arrived lies in ``NAME.part``. A later call, also after the process was killed, asks the server
+    for the rest; it starts anew where the server cannot do that, or its file has changed.
 
-    Args:
-        url: http:// or https:// address.
-        target: Where to put it; its folder is made.
-        md5: Its checksum, if there is one.
-
-    Raises:
-        ValueError: If it cannot be fetched or written, or has another checksum.
-
-    Example:
-        >>> download("ftp://example.org/a.zip", Path("a.zip"))
-        Traceback (most recent call last):
-        ValueError: ftp://example.org/a.zip is no http:// or https:// address.
+    >>> download("ftp://example.org/a.zip", Path("a.zip"))
+    Traceback (most recent call last):
+    ValueError: ftp://example.org/a.zip is no http:// or https:// address.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url} is no http:// or https:// address.")
@@ -119,7 +106,7 @@ def _fetch(part: _Part) -> None:
             if error.code not in (408, 429) and error.code < 500:
                 raise _Refused(str(error)) from error
             reason = str(error)
-        except (_BrokenOff, HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
+        except (HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
         except URLError as error:
             reason = str(error.reason)
@@ -161,8 +148,7 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
         raise _Refused("the server sent another part than it was asked for")
     if start == 0:
         part.begin(_version(response))
-    length = response.headers.get("Content-Length")
-    total = None if length is None else start + int(length)
+    total = None if response.length is None else start + response.length
     free = shutil.disk_usage(part.path.parent).free
     if total is not None and total - start > free:
         raise _Refused(f"{(total - start) / 1e9:.1f} GB are to come, but {free / 1e9:.1f} GB are free")
@@ -175,7 +161,7 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
             file.write(chunk)
             bar.update(len(chunk))
     if total is not None and part.size < total:
-        raise _BrokenOff(f"the connection broke after {part.size:,} of {total:,} bytes")
+        raise ConnectionError(f"the connection broke after {part.size:,} of {total:,} bytes")
 
 
 def _start(response: HTTPResponse) -> int:

@@ -18,11 +18,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def draw_points(comparison: Comparison) -> None:
-    """Write ``points.png`` and ``.svg``: one row per data set, one column per metric, one line per recipe.
-
-    The point is the mean, the bar its 95% interval, the faint dots are seeds. Nothing is drawn where nothing is
-    finished.
-    """
+    """Write ``points.png`` and ``.svg``: a row per data set, a column per metric, and each recipe's mean and seeds."""
     results, datasets = comparison.results(), comparison.datasets()
     shown = {name: comparison.shown_metrics(entries) for name, entries in datasets.items()}
     columns = max(map(len, shown.values()))
@@ -71,11 +67,7 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
 
 
 def draw_curves(comparison: Comparison) -> None:
-    """Write ``curves.png``: per data set the metric that chose the epoch against the epoch, one colour per recipe.
-
-    The line is the mean over the finished seeds, the band its 95% interval. Recipes that evaluate nothing during
-    training have no line.
-    """
+    """Write ``curves.png``: the metric that chose the epoch against the epoch, a mean with its 95% band per recipe."""
     datasets = comparison.datasets()
     most = max(map(len, datasets.values()))
     figure = Figure(figsize=(7.5, len(datasets) * max(3.0, 0.19 * most + 0.6)), layout="constrained")

@@ -39,22 +39,22 @@ def compare(
     """Train every recipe with every seed and write tables and plots; what is finished in ``out`` is kept.
 
     Args:
-        recipes: Names, patterns over the package's names such as ``glyphs-small/*``, or YAML files.
-        out: The comparison's directory: a new one (None takes ``runs/compare-DATE-TIME``), or one to go on with.
-            Recipes and seeds that it has stay in it.
-        seeds: Of each recipe; None takes 0 to 4, or those that ``out`` has.
+        recipes: Names, patterns of the package's names such as ``glyphs-small/*``, or YAML files.
+        out: The directory: a new one (None takes ``runs/compare-DATE-TIME``), or that of a comparison to continue,
+            which keeps its recipes and seeds.
+        seeds: Seeds of each recipe; None takes 0 to 4, or those that ``out`` has.
         overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
-        resume: Go on with the comparison in this directory, as it was begun; recipes, seeds, overrides and ``out`` are
-            left out.
+        resume: Continue the comparison in this directory as it was begun, without recipes, seeds, overrides and
+            ``out``.
         workers: Processes that train, at least 1; the figures do not depend on it.
-        baseline: The recipe, by name or pattern, that the others of its data set are compared with; None is the first.
-        metrics: To be shown; none shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
+        baseline: Name or pattern of the recipe that the others of its data set are compared with; None is the first.
+        metrics: The metrics to show; empty shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
         against: Also write ``against-paper.md``: what the papers print of the rows that the recipes stand for.
         dry_run: Check the arguments, but train and write nothing.
-        report: Is given a line for each finished run. None logs them.
+        report: Called with a line for each finished run. None logs them.
 
     Returns:
-        The comparison, with its results. Cells that failed say so in ``table.md``; another call tries them again.
+        The comparison, with its results. ``table.md`` names the cells that failed; another call tries them again.
 
     Raises:
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
@@ -93,15 +93,7 @@ def plan_comparison(
     metrics: Sequence[str] = (),
     own_code: bool = False,
 ) -> Comparison:
-    """Read the recipes and join them to what ``out`` has; nothing is written.
-
-    Arguments are those of `compare`, with overrides as flags, and ``own_code`` is that of `read_entry`.
-
-    Raises:
-        UserError: As `compare`.
-    """
-    names = find_names(recipes)
-
+    """Read the recipes, by names that `find_names` returns, and join them to what ``out`` has; nothing is written."""
     from proxemic.recipes.flags import read_flags  # imports torch
 
     before = _begun(out)
@@ -111,7 +103,7 @@ def plan_comparison(
         had = " ".join(before.flags) or "none"
         raise UserError(f"{out} was begun with other flags ({had}): give the same, or another --out.")
     entries = list(before.entries) if before else []
-    for name in names:
+    for name in recipes:
         known = next((entry for entry in entries if entry.name == name), None)
         new = read_entry(name, flags, entries, own_code=own_code)
         if known is None:
@@ -132,7 +124,7 @@ def plan_comparison(
 
 
 def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
-    """The same comparison with another baseline or other metrics, where they are given."""
+    """The comparison with another baseline or other metrics, where they are given."""
     if baseline is not None:
         if not any(entry.is_named(baseline) for entry in comparison.entries):
             names = ", ".join(entry.title for entry in comparison.entries)
@@ -156,7 +148,7 @@ def _begun(out: Path) -> Comparison | None:
 def finish_comparison(
     comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] | None = None
 ) -> None:
-    """Train what is not finished yet, and write tables and plots; the arguments are those of `compare`."""
+    """Train what is not finished, and write tables and plots."""
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     with exclusive_lock(comparison.path):
@@ -192,7 +184,7 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
 
 
 class _Progress:
-    """Reports each cell that ends, and writes the tables anew."""
+    """Reports each cell that ends, and rewrites the tables."""
 
     def __init__(self, comparison: Comparison, cells: Mapping[Path, Cell], report: Callable[[str], object]) -> None:
         self.comparison, self.cells, self.report = comparison, cells, report
@@ -222,7 +214,7 @@ class _Progress:
 
 
 def _duration(seconds: float) -> str:
-    """A time to be read at a glance.
+    """A time for people.
 
     >>> _duration(7.4), _duration(190), _duration(9000)
     ('7 s', '3 min', '2.5 h')
