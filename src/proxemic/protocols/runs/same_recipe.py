@@ -8,13 +8,9 @@ from proxemic.recipes.yaml_files import with_current_names
 
 
 def same_recipe(kept: str, given: str) -> bool:
-    """Whether two recipes in full train the same; a key that one lacks, as it is older, counts as null.
+    """Whether two recipes in full, as YAML of this or an earlier version, train the same.
 
-    What stands beside the results, ``published``, changes nothing of them, and may differ.
-
-    Args:
-        kept: YAML, perhaps of an earlier version.
-        given: YAML; that of a comparison or a search is also of the version that began it.
+    A key that one lacks counts as null; ``published`` does not change the results, and may differ.
 
     >>> same_recipe("training: {epochs: 5}", "training: {epochs: 5, threads: null}")
     True
@@ -25,10 +21,8 @@ def same_recipe(kept: str, given: str) -> bool:
     >>> same_recipe("published: null", "published: [{paper: softmax-loss-mean-proxy, table: '4.1', method: Ours}]")
     True
     """
-    if kept == given:
-        return True
     try:
-        return _trained(kept) == _trained(given)
+        return kept == given or _trained(kept) == _trained(given)
     except yaml.YAMLError:
         return False
 

@@ -22,10 +22,10 @@ def evaluate_files(
     overrides: Mapping[str, object],
     report: Callable[[str], object],
 ) -> list[TargetMetrics]:
-    """Evaluate each file by its labels.
+    """Evaluate each file by its labels; the arguments are those of `proxemic.evaluate`.
 
     Raises:
-        UserError: If a file cannot be read, or two are not of the same rows.
+        UserError: If a file cannot be read, or two do not have the same rows.
     """
     if gallery_labels is not None and gallery is None:
         raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
@@ -71,6 +71,6 @@ def _texts(groups: RowGroups | None) -> tuple[str | None, ...] | None:
 
 
 def _roles(content: LabelledEmbeddings) -> list[list[bool]]:
-    """Whether each row is a query, and whether it is in the gallery; by default all are both."""
+    """Whether each row is a query, and whether it is in the gallery."""
     everyone = [True] * len(content.embeddings)
     return [everyone if role is None else role.tolist() for role in (content.rows.is_query, content.rows.is_gallery)]

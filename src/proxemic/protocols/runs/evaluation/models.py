@@ -23,15 +23,7 @@ from proxemic.training.run_directory import split_fingerprint
 
 @dataclass(frozen=True)
 class ImagesToEvaluate:
-    """Images, and how models are evaluated on them.
-
-    Args:
-        images: The images.
-        split: Which these are: ``train``, ``validation``, ``test`` or ``all``.
-        notes: What the user should know of them.
-        config: How the embeddings are evaluated.
-        workers: Processes that load images.
-    """
+    """Images of a split (or ``all``), notes on them for the user, and how models are evaluated on them."""
 
     images: ImageSet
     split: str
@@ -47,7 +39,7 @@ def evaluate_models(
 
     Args:
         paths: Directories of runs or other models, or their ``model.safetensors``.
-        chosen: What the models are evaluated on.
+        chosen: The images.
         by_category: Also evaluate the queries of each category.
         save_embeddings: Where to write the embeddings; a ``.npy`` file holds them without labels.
 
@@ -82,10 +74,10 @@ def evaluate_models(
 
 
 def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
-    """The labels of the classes that any of the models was trained on, by name; None if one's are not known."""
-    known = [RunDirectory(path if path.is_dir() else path.parent).read_classes() for path in paths]
+    """The labels of the classes whose names a model was trained on; None if those of one model are not known."""
     names: set[str] = set()
-    for classes in known:
+    for path in paths:
+        classes = RunDirectory(path if path.is_dir() else path.parent).read_classes()
         if classes is None:
             return None
         names.update(classes.trained)
@@ -95,10 +87,7 @@ def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> froze
 def _with_parts(
     target: TargetMetrics, content: LabelledEmbeddings, trained: Collection[int] | None, config: EvaluationConfig
 ) -> TargetMetrics:
-    """Add the metrics of the unseen classes alone and of those trained on, where there are both.
-
-    Each part searches itself, as if the other classes were not there.
-    """
+    """Add the metrics of the unseen and the seen classes, where there are both; each part searches itself alone."""
     labels = content.rows.labels
     if trained is None or labels is None:
         return target
@@ -157,7 +146,7 @@ def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
 def _load(
     source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
 ) -> tuple[ImageSet, str, Sequence[str]]:
-    """The images, which split they are, and notes; ``trained_on`` is the source of the first run's images."""
+    """The images, their split, and notes; ``trained_on`` is the source of the first run's images."""
     same, moved, given = type(trained_on) is type(source), None, False
     if isinstance(trained_on, OwnImages) and isinstance(source, OwnImages):
         same = _place(trained_on) == _place(source)
@@ -193,7 +182,7 @@ def _load(
 
 
 def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
-    """The splits of a run, if these may be its images in another place: its classes, with as many images of each."""
+    """The splits of a run, if these may be its images in another place: the same classes with as many images each."""
     classes = run.read_classes()
     if classes is None or source.root is None:
         return None

@@ -12,18 +12,11 @@ from proxemic.training.embed import evaluate_embeddings
 
 @dataclass(frozen=True)
 class TargetMetrics:
-    """The metrics of one model or file of embeddings.
+    """The metrics of one model or file of embeddings on a split, or on its ``seen`` or ``unseen`` classes.
 
-    Args:
-        name: What the user called it.
-        split: Which images these are: ``test``, ``train``, ``validation``, ``all``, ``seen`` or ``unseen``.
-        rows: Labels and names of the images or embeddings.
-        metrics: The metrics, with the values of each query.
-        metric: The one by which classes and queries are ranked from worst to best.
-        trained_on: How many of the classes the models were trained on; None where that is not known.
-        parts: The same of the unseen classes alone, and of those trained on, where there are both.
-        categories: The same of the queries of each category alone, where that was asked for.
-        category: The category of these queries, where they are those of one.
+    ``metric`` ranks classes and queries from worst to best. ``trained_on`` is the number of classes that the models
+    were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
+    queries of each category, which have its name in ``category``.
     """
 
     name: str
@@ -49,11 +42,7 @@ class TargetMetrics:
         return len(self.metrics.labels[self.metrics.evaluated].unique())
 
     def with_categories(self) -> "TargetMetrics":
-        """Add the metrics of the queries of each category, which search the whole gallery.
-
-        Raises:
-            UserError: If the rows have no categories.
-        """
+        """Add the metrics of the queries of each category, which search the whole gallery."""
         categories, is_query = self.rows.categories, self.rows.is_query
         if categories is None:
             raise UserError(
