@@ -111,8 +111,10 @@ def tables_beside(
             theirs = figure.printed
             if figure.spread is not None:
                 theirs += f" ± {figure.spread:g} ({figure.spread_kind})"
-            place = f"{figure.paper}, table {figure.table}, {_row_name(figure)}"
-            lines.append([*ours(row, figure), theirs, place, f"[{number}]"])
+            details = ", ".join(filter(None, (figure.variant, figure.settings)))
+            place = f"{figure.paper}, table {figure.table}, {figure.method}{f' ({details})' if details else ''}"
+            quoted = ", quoted from another paper" if figure.quoted else ""
+            lines.append([*ours(row, figure), theirs, place + quoted, f"[{number}]"])
     yield Table(["metric", "ours", "theirs", "printed in", "protocol"], lines, align="lrrll").text("markdown")
     yield "\n".join(f"- [{number}] {note}" for note, number in notes.items())
 
@@ -136,21 +138,15 @@ def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 
 
-def _row_name(figure: PublishedFigure) -> str:
-    details = ", ".join(each for each in (figure.variant, figure.settings) if each)
-    quoted = ", quoted from another paper" if figure.quoted else ""
-    return f"{figure.method}{f' ({details})' if details else ''}{quoted}"
-
-
 def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str:
     theirs = published_protocol(figure)
-    ours = _protocol(recipe, seeds)
-    stated = {name: value for name, value in _stated(figure, theirs).items() if value not in ("", None, "unstated")}
-    differs = [
-        f"{name}: ours {ours[name]}, theirs {value}" for name, value in stated.items() if not _equal(ours[name], value)
-    ]
+    differs, unstated = [], []
+    for name, (our_value, value) in _compared(figure, theirs, recipe, seeds).items():
+        if value in ("", None, "unstated"):
+            unstated.append(name)
+        elif not _equal(our_value, value):
+            differs.append(f"{name}: ours {our_value}, theirs {value}")
     differs += _settings_that_differ(figure, _last_loss(recipe).get("init_args", {}))
-    unstated = [name for name in ours if name not in stated]
     data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
     if held_out and recipe["evaluation"]["select_on"] == "validation":
@@ -161,43 +157,33 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
     if unstated:
         text += f" Not stated: {', '.join(unstated)}."
-    remarks = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
+    remarks = "; ".join(filter(None, (theirs.hyperparameters, theirs.note, figure.note)))
     return f"{text} Theirs: {remarks}." if remarks else text
 
 
-def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:
-    model, optimizer = recipe["model"], recipe["optim"]["optimizer"]
+def _compared(
+    figure: PublishedFigure, theirs: PublishedProtocol, recipe: Mapping[str, Any], seeds: int
+) -> dict[str, tuple[object, object]]:
+    """The parts of the protocol, ours and theirs."""
+    model = recipe["model"]
+    pretrained = "imagenet" if model["pretrained"] or model["weights"] else "no"
+    proxies = _last_loss(recipe)["init_args"].get("proxies_per_class", 1)
     return {
-        "backbone": model["backbone"],
-        "embedding size": model["embedding_size"],
-        "image size": recipe["images"]["size"],
-        "batch size": recipe["batches"]["size"],
-        "epochs": recipe["training"]["epochs"],
-        "optimizer": class_name(optimizer),
-        "chosen on": recipe["evaluation"]["select_on"],
-        "seeds": seeds,
-        "pretrained": "imagenet" if model["pretrained"] or model["weights"] else "no",
-        "proxies per class": _last_loss(recipe)["init_args"].get("proxies_per_class", 1),
-    }
-
-
-def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, object]:
-    return {
-        "backbone": figure.backbone or protocol.backbone,
-        "embedding size": figure.embedding_size or protocol.embedding_size,
-        "image size": figure.image_size or protocol.image_size,
-        "batch size": protocol.batch_size,
-        "epochs": protocol.epochs,
-        "optimizer": protocol.optimizer,
-        "chosen on": protocol.selected_on,
-        "seeds": protocol.seeds,
-        "pretrained": protocol.pretrained,
-        "proxies per class": _proxies(figure),
+        "backbone": (model["backbone"], figure.backbone or theirs.backbone),
+        "embedding size": (model["embedding_size"], figure.embedding_size or theirs.embedding_size),
+        "image size": (recipe["images"]["size"], figure.image_size or theirs.image_size),
+        "batch size": (recipe["batches"]["size"], theirs.batch_size),
+        "epochs": (recipe["training"]["epochs"], theirs.epochs),
+        "optimizer": (class_name(recipe["optim"]["optimizer"]), theirs.optimizer),
+        "chosen on": (recipe["evaluation"]["select_on"], theirs.selected_on),
+        "seeds": (seeds, theirs.seeds),
+        "pretrained": (pretrained, theirs.pretrained),
+        "proxies per class": (proxies, _proxies(figure)),
     }
 
 
 def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> Iterator[str]:
-    """The row's own numbers that flags have changed; `_protocol` has the number of proxies."""
+    """The row's own numbers that flags have changed; `_compared` has the number of proxies."""
     for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):
         given = ours.get(key)
         if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):

@@ -1,7 +1,7 @@
 """Means with 95% intervals, differences of paired values, and what to say of few classes."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxemic.extras import optional_dependency
@@ -34,12 +34,6 @@ def t_interval(values: Sequence[float]) -> Estimate:
     with optional_dependency("train"):
         from scipy.special import stdtrit  # quicker to import than scipy.stats
     return Estimate(mean, float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / n**0.5, n)
-
-
-def paired_by_seed(values: Mapping[int, float], baseline: Mapping[int, float]) -> Estimate | None:
-    """By how much values exceed those of the baseline with the same seed; None without a common seed."""
-    differences = [value - baseline[seed] for seed, value in values.items() if seed in baseline]
-    return t_interval(differences) if differences else None
 
 
 def format_estimate(estimate: Estimate | None, factor: float = 100) -> str:

@@ -69,27 +69,16 @@ def _unpack_tgz(archive: Path, tree: str, folder: Path) -> None:
     with archive.open("rb") as file, _bar(archive, archive.stat().st_size) as bar:
         content = gzip.GzipFile(fileobj=file, mode="rb")
         with tarfile.open(fileobj=content, mode="r|") as opened:
+            opened.extraction_filter = getattr(tarfile, "data_filter", None)  # not in every Python 3.11
             for member in opened:
                 if not _belongs(member.name, tree, archive):
                     continue
                 if not (member.isfile() or member.isdir()):
                     raise ValueError(f"{archive} holds a link, {member.name!r}, which the original does not.")
-                _write(opened, member, folder / member.name)
+                opened.extract(member, folder, set_attrs=False)
                 bar.update(file.tell() - bar.n)
         while content.read(1 << 20):  # to the checksum at the end
             pass
-
-
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    # Not extract(): its filter, without which it would also set owners and modes, is not in every Python 3.11.
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source = archive.extractfile(member)
-    assert source is not None  # a file
-    with source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink)
 
 
 def _belongs(name: str, tree: str, archive: Path) -> bool:

@@ -108,6 +108,11 @@ class Benchmark(ImageSource):
         """
 
     def load(self) -> Splits:
+        """Read the official splits, and hold out training classes for validation.
+
+        Raises:
+            ValueError: If the data set is not there, not whole or damaged.
+        """
         official = self.read()
         return self.arrange(official, self.judge(official))
 

@@ -90,10 +90,6 @@ class _Part:
                 return version
         return None
 
-    def begin(self, version: str) -> None:
-        self.path.write_bytes(b"")
-        self.note.write_text(f"{self.url}\n{version}", encoding="utf-8")
-
 
 def _fetch(part: _Part) -> None:
     failures, arrived = 0, False
@@ -143,11 +139,16 @@ def _ask(part: _Part) -> None:
 def _receive(response: HTTPResponse, part: _Part) -> None:
     if response.headers.get_content_type() == "text/html":
         raise _Refused("the server sent a web page in its place")
-    start = _start(response)
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    start = 0 if response.status != 206 else int(match[1]) if match else -1
     if start not in (0, part.size):
         raise _Refused("the server sent another part than it was asked for")
     if start == 0:
-        part.begin(_version(response))
+        tag = response.headers.get("ETag", "")
+        # A weak tag names no exact bytes and may not be asked with.
+        version = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+        part.path.write_bytes(b"")
+        part.note.write_text(f"{part.url}\n{version}", encoding="utf-8")
     total = None if response.length is None else start + response.length
     free = shutil.disk_usage(part.path.parent).free
     if total is not None and total - start > free:
@@ -162,19 +163,6 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
             bar.update(len(chunk))
     if total is not None and part.size < total:
         raise ConnectionError(f"the connection broke after {part.size:,} of {total:,} bytes")
-
-
-def _start(response: HTTPResponse) -> int:
-    if response.status != 206:
-        return 0
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(match[1]) if match else -1
-
-
-def _version(response: HTTPResponse) -> str:
-    tag = response.headers.get("ETag", "")
-    # A weak tag names no exact bytes and may not be asked with.
-    return response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
 
 
 def _finish(part: _Part, md5: str | None) -> None:

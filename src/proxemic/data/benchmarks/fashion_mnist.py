@@ -40,9 +40,6 @@ class FashionMNIST(Benchmark):
         check_counts: Refuse files of other counts or checksums than the published; otherwise a note says so.
         split: "classes" as above, or "images": the official splits, tested on classes that were trained on.
 
-    Raises:
-        ValueError: If (on load) a file is missing, cut short or not of this format.
-
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     2017.
 

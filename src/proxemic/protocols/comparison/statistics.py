@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proxemic.protocols.comparison.directory import Result
-from proxemic.protocols.statistics import Estimate, paired_by_seed, t_interval
+from proxemic.protocols.statistics import Estimate, t_interval
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Est
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
     """By how much a test metric exceeds the baseline's with the same seed; None without a common seed."""
-    return paired_by_seed(_values(results, metric, "test"), _values(baseline, metric, "test"))
+    base = _values(baseline, metric, "test")
+    pairs = [value - base[seed] for seed, value in _values(results, metric, "test").items() if seed in base]
+    return t_interval(pairs) if pairs else None
 
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:

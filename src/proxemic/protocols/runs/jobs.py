@@ -256,7 +256,6 @@ def _stop_worker(number: int, frame: object) -> None:
 
 def _logged(job: Job) -> dict[str, Any]:
     """Run a job with its output in a file, as several write at a time."""
-    global _stopped
     job.out.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -265,11 +264,8 @@ def _logged(job: Job) -> dict[str, Any]:
         with job.out.with_name(f"{job.out.name}.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        check_stopped()
-        return run_job(job, report=print, on_epoch=lambda _: check_stopped())
-    except Interrupted:
-        _stopped = True
-        raise
+        with _until_stopped():
+            return run_job(job, report=print, on_epoch=lambda _: check_stopped())
     except OutOfMemory as error:
         raise OutOfMemory(f"With fewer --workers a run has more memory. {error}") from error
     finally:
@@ -281,10 +277,17 @@ def _logged(job: Job) -> dict[str, Any]:
 
 
 def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    with _until_stopped():
+        work(*arguments)
+
+
+@contextlib.contextmanager
+def _until_stopped() -> Iterator[None]:
+    """Remember what a training tells that had the signal handler: this worker was told to stop."""
     global _stopped
     try:
         check_stopped()
-        work(*arguments)
+        yield
     except Interrupted:
         _stopped = True
         raise

@@ -23,6 +23,7 @@ SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
 """The sets that a model is evaluated on unless others are asked for."""
 
 _FAR = 1e-3
+_TAR = f"tar@far={_FAR:g}"
 _MEAN = "mean"
 
 
@@ -63,23 +64,15 @@ class Verification:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per set and, for several sets, a row of their means."""
-        rows = [
-            {
-                "set": name,
-                "pairs": metrics.pairs,
-                "accuracy": metrics.accuracy.mean,
-                "std": metrics.accuracy.std,
-                "threshold": fmean(metrics.accuracy.thresholds),
-                "auc": metrics.auc,
-                f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
-            }
-            for name, metrics in self.sets.items()
-        ]
+        columns = ("pairs", "accuracy", "std", "threshold", "auc", _TAR)
+        rows = []
+        for name, metrics in self.sets.items():
+            values = _summary(metrics) | {"threshold": fmean(metrics.accuracy.thresholds)}
+            rows.append({"set": name} | {key: values[key] for key in columns})
         if len(rows) == 1:
             return rows
-        shared = ("accuracy", "auc", f"tar@far={_FAR:g}")
-        means = {key: fmean(row[key] for row in rows) if key in shared else None for key in rows[0]}
-        return [*rows, means | {"set": _MEAN}]
+        means = {key: fmean(row[key] for row in rows) for key in ("accuracy", "auc", _TAR)}
+        return [*rows, dict.fromkeys(rows[0]) | means | {"set": _MEAN}]
 
     def against_paper(self) -> str:
         """Markdown: the accuracies of a run beside those of the paper (Table V); other models raise `UserError`."""
@@ -211,7 +204,7 @@ def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
         "thresholds": accuracy.thresholds,
         "auc": metrics.auc,
         "eer": metrics.eer,
-        f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
+        _TAR: metrics.tar_at_far[_FAR].tar,
     }
 
 
