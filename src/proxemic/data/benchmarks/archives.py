@@ -1,8 +1,4 @@
-"""Original archives, unpacked whole or not at all.
-
-torchvision's `extract_archive` would unpack other folders and links too, show no progress on archives of gigabytes, and
-take names that lead outside from a tape archive under Python 3.11.0 to 3.11.3.
-"""
+"""Original archives, unpacked whole or not at all: torchvision would unpack other folders and links of theirs, too."""
 
 import gzip
 import shutil

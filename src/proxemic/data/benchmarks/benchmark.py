@@ -39,10 +39,6 @@ class Facts:
         page: Where a person reads about it.
         by_hand: How a person gets it, as half a sentence, where the files have no address.
         mirror_files: Archives of another layout, unpacked where they lie there.
-
-    Example:
-        >>> Facts("cub", "CUB-200-2011", {"train classes": 100}, (), "https://example.org").counts["train classes"]
-        100
     """
 
     key: str
@@ -75,12 +71,9 @@ class Official:
     @property
     def counts(self) -> dict[str, int]:
         """Number of classes and images of each split, and of queries and gallery where the test tells them apart."""
-        counts = {
-            "train classes": self.train.num_classes,
-            "train images": len(self.train),
-            "test classes": self.test.num_classes,
-            "test images": len(self.test),
-        }
+        counts: dict[str, int] = {}
+        for name, images in {"train": self.train, "test": self.test}.items():
+            counts |= {f"{name} classes": images.num_classes, f"{name} images": len(images)}
         if self.test.is_query is not None and self.test.is_gallery is not None:
             counts["query images"] = int(self.test.is_query.sum())
             counts["gallery images"] = int(self.test.is_gallery.sum())

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from proxemic.plots import save_figure
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import mean
+from proxemic.protocols.comparison.statistics import mean, metric_values
 from proxemic.protocols.comparison.tables import FOOTNOTES, MARKS
 from proxemic.protocols.statistics import t_interval
 
@@ -46,9 +46,7 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
             where = axes.get_yaxis_transform()
             axes.text(0.02, place, "not measured", transform=where, va="center", fontsize=7, color="#888888")
             continue
-        values = [
-            100 * each.values["test"][metric] for each in results[entry].values() if metric in each.values["test"]
-        ]
+        values = [100 * value for value in metric_values(results[entry], metric).values()]
         # Below the bar, which would hide them.
         axes.plot(
             values, [place + 0.25] * len(values), ".", color="#4477aa", alpha=0.4, markersize=6, markeredgewidth=0
@@ -71,9 +69,8 @@ def draw_curves(comparison: Comparison) -> None:
     datasets = comparison.datasets()
     most = max(map(len, datasets.values()))
     figure = Figure(figsize=(7.5, len(datasets) * max(3.0, 0.19 * most + 0.6)), layout="constrained")
-    for axes, (name, entries) in zip(
-        figure.subplots(len(datasets), 1, squeeze=False)[:, 0], datasets.items(), strict=True
-    ):
+    rows = figure.subplots(len(datasets), squeeze=False)[:, 0]
+    for axes, (name, entries) in zip(rows, datasets.items(), strict=True):
         metrics = dict.fromkeys(entry.recipe["evaluation"]["metric"] for entry in entries)
         for place, entry in enumerate(entries):
             _curve(axes, comparison, entry, place)

@@ -30,21 +30,21 @@ class SeedVariation:
 
 def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Estimate | None:
     """The mean of a metric over the seeds that have it; None where none has."""
-    values = _values(results, metric, split)
+    values = metric_values(results, metric, split)
     return t_interval(list(values.values())) if values else None
 
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
     """By how much a test metric exceeds the baseline's with the same seed; None without a common seed."""
-    base = _values(baseline, metric, "test")
-    pairs = [value - base[seed] for seed, value in _values(results, metric, "test").items() if seed in base]
+    base = metric_values(baseline, metric)
+    pairs = [value - base[seed] for seed, value in metric_values(results, metric).items() if seed in base]
     return t_interval(pairs) if pairs else None
 
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
     """The variation of a test metric, relative to that of ``against``; None without two recipes of two seeds."""
-    pairs = [(list(_values(each, metric, "test").values()), _values(each, against, "test")) for each in results]
-    pairs = [(values, list(unit.values())) for values, unit in pairs if len(values) > 1]
+    pairs = [[list(metric_values(each, name).values()) for name in (metric, against)] for each in results]
+    pairs = [(values, unit) for values, unit in pairs if len(values) > 1]
     if len(pairs) < 2:
         return None
     deviations = [statistics.stdev(values) for values, _ in pairs]
@@ -59,6 +59,7 @@ def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against
     return SeedVariation(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
 
 
-def _values(results: Mapping[int, Result], metric: str, split: str) -> dict[int, float]:
+def metric_values(results: Mapping[int, Result], metric: str, split: str = "test") -> dict[int, float]:
+    """The values of a metric by seed, of the seeds that have it."""
     values = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
     return {seed: value for seed, value in values.items() if value is not None}

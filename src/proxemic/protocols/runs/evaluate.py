@@ -112,10 +112,12 @@ def evaluate(
         for name, value in {"labels": labels, "gallery-labels": gallery_labels}.items():
             if value is not None:
                 raise UserError(f"--{name} is for embeddings, but {paths[0]} is a model.")
-        images = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
-        for note in images.notes:
+        images, chosen, notes, request = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
+        for note in notes:
             report(note)
-        evaluated = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
+        evaluated = evaluate_models(
+            paths, images, chosen, request, by_category=by is not None, save_embeddings=save_embeddings
+        )
     else:
         for path in paths:
             check_embedding_name(path)

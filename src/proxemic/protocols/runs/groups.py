@@ -27,18 +27,10 @@ def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
     """A name for each run without the words that all begin with, or its path where two have the same name."""
-    names = [run.name for run in runs]
-    return _without_what_all_share(names) if len(set(names)) == len(names) else [str(run.path) for run in runs]
-
-
-def _without_what_all_share(names: list[str]) -> list[str]:
-    """Names without the words, separated by hyphens, that all of them begin with.
-
-    >>> _without_what_all_share(["glyphs-small-softmax", "glyphs-small-softmax-mean-proxy"])
-    ['softmax', 'softmax-mean-proxy']
-    """
-    words = [name.split("-") for name in names]
-    while len(names) > 1 and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
+    if len({run.name for run in runs}) < len(runs):
+        return [str(run.path) for run in runs]
+    words = [run.name.split("-") for run in runs]
+    while len(words) > 1 and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
         words = [each[1:] for each in words]
     return ["-".join(each) for each in words]
 

@@ -12,14 +12,12 @@ def same_recipe(kept: str, given: str) -> bool:
 
     A key that one lacks counts as null; ``published`` does not change the results, and may differ.
 
-    >>> same_recipe("training: {epochs: 5}", "training: {epochs: 5, threads: null}")
-    True
-    >>> same_recipe("training: {epochs: 5}", "training: {epochs: 5, threads: 2}")
-    False
+    >>> [same_recipe("training: {epochs: 5}", f"training: {{epochs: 5, threads: {number}}}") for number in ("null", 2)]
+    [True, False]
     >>> same_recipe("batches: {micro_batches: 2}", "batches: {parts: 2}")
     True
-    >>> same_recipe("published: null", "published: [{paper: softmax-loss-mean-proxy, table: '4.1', method: Ours}]")
-    True
+    >>> same_recipe("damaged: [", "training: {epochs: 5}")
+    False
     """
     try:
         return kept == given or _trained(kept) == _trained(given)

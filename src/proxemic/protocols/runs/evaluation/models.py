@@ -1,7 +1,7 @@
 """Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,38 +15,26 @@ from proxemic.data.tables import SplitName
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
-from proxemic.recipes.reader import own_backbone, read_evaluation
+from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder, pick_device
 from proxemic.training.run_directory import split_fingerprint
 
 
-@dataclass(frozen=True)
-class ImagesToEvaluate:
-    """Images of a split (or ``all``), notes on them for the user, and how models are evaluated on them."""
-
-    images: ImageSet
-    split: str
-    notes: Sequence[str]
-    config: EvaluationConfig
-    workers: int
-
-
 def evaluate_models(
-    paths: Sequence[Path], chosen: ImagesToEvaluate, *, by_category: bool, save_embeddings: Path | None = None
+    paths: Sequence[Path],
+    images: ImageSet,
+    split: str,
+    request: Evaluation,
+    *,
+    by_category: bool,
+    save_embeddings: Path | None,
 ) -> list[TargetMetrics]:
-    """Embed the images by each model and evaluate the embeddings.
-
-    Args:
-        paths: Directories of runs or other models, or their ``model.safetensors``.
-        chosen: The images.
-        by_category: Also evaluate the queries of each category.
-        save_embeddings: Where to write the embeddings; a ``.npy`` file holds them without labels.
+    """Embed what `choose_images` returned by each model and evaluate the embeddings.
 
     Raises:
         UserError: If a model or the images cannot be read, or the images have no categories.
     """
-    images = chosen.images
     if by_category and images.categories is None:
         raise UserError(
             "--by category needs categories, but these images have none: give --data.root a table with a column "
@@ -60,16 +48,16 @@ def evaluate_models(
             model.to(pick_device("auto")),
             images,
             preprocessing,
-            batch_size=chosen.config.batch_size,
-            workers=chosen.workers,
+            batch_size=request.evaluation.batch_size,
+            workers=request.batches.workers,
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
             bare = save_embeddings.suffix.lower() == ".npy"
             write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
-        target = evaluate_rows(path, chosen.split, content, chosen.config)
+        target = evaluate_rows(path, split, content, request.evaluation)
         target = target.with_categories() if by_category else target
-        targets.append(_with_parts(target, content, trained, chosen.config))
+        targets.append(_with_parts(target, content, trained, request.evaluation))
     return targets
 
 
@@ -110,8 +98,10 @@ def choose_images(
     *,
     strict: bool,
     overrides: dict[str, Any],
-) -> ImagesToEvaluate:
-    """Load the images that models are evaluated on; the arguments are those of `proxemic.evaluate`.
+) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
+    """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them.
+
+    The arguments are those of `proxemic.evaluate`.
 
     Raises:
         UserError: If the arguments contradict each other, or the images are not there or not those of the run.
@@ -127,7 +117,7 @@ def choose_images(
         # The data of a recipe are not looked at, but without one there must be some.
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         images, notes = load_query_gallery(query, gallery, strict=strict)
-        return ImagesToEvaluate(images, "all", notes, request.evaluation, request.batches.workers)
+        return images, "all", notes, request
     if strict:
         overrides = _added(overrides, "data.strict", "true")
     request = read_evaluation(recipe, overrides)
@@ -136,7 +126,7 @@ def choose_images(
         trained_on = run.locate(read_evaluation(recipe).data)
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
-    return ImagesToEvaluate(*_load(source, trained_on, split, paths), request.evaluation, request.batches.workers)
+    return *_load(source, trained_on, split, paths), request
 
 
 def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
