@@ -16,8 +16,8 @@ def class_name(value: Mapping[str, Any]) -> str:
 def data_key(recipe: Mapping[str, Any]) -> str:
     """The key of a published data set, such as ``cub``; of other sources their name, such as ``own-images``."""
     source = find_object("data", recipe["data"]["class_path"], inspect.isclass, own_code=False)
-    if hasattr(source, "facts"):
-        return source.facts.key
+    if facts := getattr(source, "facts", None):
+        return facts.key
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", class_name(recipe["data"])).lower()
 
 
