@@ -155,8 +155,7 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
         differs.append("images ours not checked to be all of the data set's")
     text = f"Differs: {'; '.join(differs)}." if differs else "Nothing differs of what is compared."
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
-    if unstated:
-        text += f" Not stated: {', '.join(unstated)}."
+    text += f" Not stated: {', '.join(unstated)}."
     remarks = "; ".join(filter(None, (theirs.hyperparameters, theirs.note, figure.note)))
     return f"{text} Theirs: {remarks}." if remarks else text
 
