@@ -1,7 +1,4 @@
-"""The figures of the rows that a recipe stands for, beside ours, with what differs in protocol.
-
-Neither side fills the other's gaps. A figure belongs to the command that measures its like: `SHOWN_BY`.
-"""
+"""Published figures beside ours: those of the rows that a recipe stands for, and what differs in protocol."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +10,7 @@ from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow,
 from proxemic.tables import Table
 
 SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
-"""Two names of one number: precision@1 is whether the nearest image is of the query's class, too."""
+"""Metrics of the papers under our names: precision@1 is recall@1, as both ask for the nearest image alone."""
 
 Command = Literal["compare", "reality-check", "analyze robustness", "verify"]
 SHOWN_BY: dict[Command, str] = {
@@ -22,7 +19,7 @@ SHOWN_BY: dict[Command, str] = {
     "analyze robustness": "corrupted pictures",
     "verify": "face verification",
 }
-"""Commands with ``--against paper``, and what each alone shows the figures of."""
+"""The commands with ``--against paper``, and what the figures are of that only this one shows."""
 
 
 @dataclass(frozen=True)

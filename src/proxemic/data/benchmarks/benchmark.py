@@ -1,4 +1,4 @@
-"""What published data sets have in common: official splits, counted before they are believed."""
+"""The base class of published data sets, whose official splits are counted before they are used."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from proxemic.data.splits import hold_out
 
 @dataclass(frozen=True)
 class OriginalFile:
-    """A file as its authors hand it out.
+    """A file as the authors of a data set publish it.
 
     Args:
-        name: Where it belongs below the data set's folder; without its own folder it is found too.
+        name: Its path below the data set's folder; it is also found in that folder itself.
         md5: Its checksum, where one is published.
         url: Its address, or None where it must be fetched by hand.
         tree: The folder within the archive that holds the data, or None where the file is read as it is.
@@ -34,11 +34,11 @@ class Facts:
     Args:
         key: Its name on the command line.
         title: Its name in print.
-        counts: What the whole of it counts, as "train images": 5864.
+        counts: Classes and images of the complete splits, such as ``{"train images": 5864}``.
         files: The original files.
-        page: Where a person reads about it.
-        by_hand: How a person gets it, as half a sentence, where the files have no address.
-        mirror_files: Archives of another layout, unpacked where they lie there.
+        page: A web page about it.
+        by_hand: How to get it by hand, as half a sentence, where the files have no address.
+        mirror_files: Archives of another layout, which are unpacked where they are.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Official:
     Args:
         train: Training images.
         test: Test images.
-        flaws: What of the official data set is missing or different, half a sentence each.
+        flaws: What is missing or differs from the official data set, half a sentence each.
     """
 
     train: ImageSet

@@ -31,7 +31,7 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
 
 @dataclass(frozen=True)
 class BenchmarkStatus:
-    """A published data set, and what of it is in a folder.
+    """A published data set, and whether a folder holds it.
 
     Args:
         facts: Its name, size and origin.
@@ -45,11 +45,11 @@ class BenchmarkStatus:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """What a folder holds of a published data set.
+    """The contents of a folder compared with a published data set.
 
     Args:
         expected: The number of classes and images of each split in the official data set.
-        found: Those in the folder.
+        found: Their number in the folder.
         flaws: What is missing or different, half a sentence each.
         unreadable: The images that cannot be decoded, with reasons; empty where none was opened.
         problem: A sentence that says what is wrong and what to do, or None where all is well.
@@ -70,7 +70,7 @@ def list_benchmarks(root: Path | None = None) -> list[BenchmarkStatus]:
     """List the published data sets.
 
     Args:
-        root: Folder in which, or in whose folder of a data set's name, each is searched for; None does not search.
+        root: Folder to search for each data set, also in its subfolder of the data set's name; None does not search.
 
     Example:
         >>> [status.facts.key for status in list_benchmarks()]

@@ -20,8 +20,6 @@ from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.same_recipe import same_recipe
 
-DEFAULT_SEEDS = (0, 1, 2, 3, 4)
-
 
 def compare(
     recipes: Sequence[str | Path] = (),
@@ -115,7 +113,7 @@ def plan_comparison(
                 f"the recipe as it was by proxemic compare --resume {out}"
             )
     if seeds is None:
-        seeds = () if before.seeds else DEFAULT_SEEDS
+        seeds = () if before.seeds else range(5)
     if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
         raise UserError(f"seeds are {', '.join(map(str, seeds))}, but must be 0 or more, each once.")
     seeds = tuple(dict.fromkeys((*before.seeds, *seeds)))

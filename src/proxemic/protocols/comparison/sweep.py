@@ -107,16 +107,15 @@ def plan_sweep(
     names: dict[Sweep, list[str]] = {}
     for sweep in sweeps:
         for point in sweep.points():
-            varied = [word for key, value in point.items() for word in (f"--{key}", value)]
+            varied = [f"--{key}={value}" for key, value in point.items()]
             setting = ", ".join(f"{key}={value}" for key, value in point.items())
             try:
                 read = read_recipe(path, [*flags, *varied], own_code=True)
                 _try_losses(read.recipe)
             except (UserError, ValueError) as error:
                 raise UserError(f"--vary {setting}: {error}") from error
-            values = [point[axis.keys[0]].replace("/", "_") for axis in sweep.axes]
-            stem = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
-            file = out / "values" / f"{stem}.yaml"
+            stem = ",".join(f"{axis.name}={point[axis.keys[0]]}" for axis in sweep.axes)
+            file = out / "values" / f"{stem.replace('/', '_')}.yaml"
             texts[file] = f"# {recipe} with {setting}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():

@@ -114,7 +114,7 @@ def going_on_with(command: str) -> Iterator[None]:
         raise UserError(sentence) from error
 
 
-class Workers:
+class Workers(contextlib.AbstractContextManager["Workers"]):
     """Worker processes that run jobs; a context manager.
 
     The output of a run goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are in
@@ -133,9 +133,6 @@ class Workers:
         self.count = count
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
         self._pool = ProcessPoolExecutor(count, spawn, _begin_worker)
-
-    def __enter__(self) -> "Workers":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -30,11 +30,7 @@ def evaluate_models(
     by_category: bool,
     save_embeddings: Path | None,
 ) -> list[TargetMetrics]:
-    """Embed what `choose_images` returned by each model and evaluate the embeddings.
-
-    Raises:
-        UserError: If a model or the images cannot be read, or the images have no categories.
-    """
+    """Embed what `choose_images` returned by each model, and evaluate the embeddings."""
     if by_category and images.categories is None:
         raise UserError(
             "--by category needs categories, but these images have none: give --data.root a table with a column "
@@ -99,13 +95,7 @@ def choose_images(
     strict: bool,
     overrides: dict[str, Any],
 ) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
-    """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them.
-
-    The arguments are those of `proxemic.evaluate`.
-
-    Raises:
-        UserError: If the arguments contradict each other, or the images are not there or not those of the run.
-    """
+    """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
     recipe = run and run.recipe
     data_keys = [key for key in overrides if key.startswith("data")]

@@ -77,7 +77,10 @@ class Evaluation:
             return json.dumps(self._content(), indent=2)
         if form == "csv":
             return Table.of_records(self.rows()).text("csv")
-        whole, *parts = [each._table(form) for each in (self, *self.parts)]
+        whole, *parts = [
+            Table(*each._cells(bool(each.intervals or each.differences)), each._title(), each._notes()).text(form)
+            for each in (self, *self.parts)
+        ]
         return "\n\n".join([whole, *([self._category_table(form)] if self.categories else []), *parts])
 
     def rows(self) -> list[dict[str, Any]]:
@@ -130,10 +133,6 @@ class Evaluation:
                 ("Hardest queries", "query", self.query_rows()),
             )
         ]
-
-    def _table(self, form: Format) -> str:
-        header, cells = self._cells(bool(self.intervals or self.differences))
-        return Table(header, cells, self._title(), self._notes()).text(form)
 
     def _category_table(self, form: Format) -> str:
         """One table of all categories, a row per metric of each."""

@@ -77,11 +77,7 @@ def evaluate_files(
     overrides: Mapping[str, object],
     report: Callable[[str], object],
 ) -> list[TargetMetrics]:
-    """Evaluate each file by its labels; the arguments are those of `proxemic.evaluate`.
-
-    Raises:
-        UserError: If a file cannot be read, or two do not have the same rows.
-    """
+    """Evaluate the embeddings of each file by their labels."""
     if gallery_labels is not None and gallery is None:
         raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
     if gallery is not None and len(paths) > 1:
