@@ -160,7 +160,6 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
 def _compared(
     figure: PublishedFigure, theirs: PublishedProtocol, recipe: Mapping[str, Any], seeds: int
 ) -> dict[str, tuple[object, object]]:
-    """The parts of the protocol, ours and theirs."""
     model = recipe["model"]
     pretrained = "imagenet" if model["pretrained"] or model["weights"] else "no"
     proxies = _last_loss(recipe)["init_args"].get("proxies_per_class", 1)

@@ -116,7 +116,6 @@ def _fetch(part: _Part) -> None:
 
 
 def _ask(part: _Part) -> None:
-    """Ask once for what is missing."""
     headers = {"User-Agent": f"proxemic/{__version__}", "Accept-Encoding": "identity"}
     have, version = part.size, part.version
     if have and version is not None:

@@ -121,7 +121,6 @@ def plan_comparison(
 
 
 def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
-    """The comparison with another baseline or other metrics, where they are given."""
     if baseline is not None:
         if not any(entry.is_named(baseline) for entry in comparison.entries):
             names = ", ".join(entry.title for entry in comparison.entries)

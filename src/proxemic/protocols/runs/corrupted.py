@@ -69,7 +69,6 @@ def measure_corrupted(
 
 
 def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Sequence[Float[Tensor, "images dim"]]:
-    """The test images as each run of a group embeds them."""
     recipe, images = group[0].recipe, group[0].test
     if corruption is not None:
         images = replace(images, pixels=CorruptedPixels(images.pixels, corruption, recipe.images))

@@ -280,7 +280,7 @@ def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
 
 @contextlib.contextmanager
 def _until_stopped() -> Iterator[None]:
-    """Remember what a training tells that had the signal handler: this worker was told to stop."""
+    """Remember that a training, which has a signal handler of its own, was told to stop."""
     global _stopped
     try:
         check_stopped()

@@ -135,7 +135,6 @@ class Evaluation:
         ]
 
     def _category_table(self, form: Format) -> str:
-        """One table of all categories, a row per metric of each."""
         bounds = any(each.intervals or each.differences for each in self.categories)
         header = ["category", "classes", "queries", *self.categories[0]._cells(bounds)[0]]
         rows = []

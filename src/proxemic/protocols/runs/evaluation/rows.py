@@ -122,6 +122,5 @@ def _texts(groups: RowGroups | None) -> tuple[str | None, ...] | None:
 
 
 def _roles(content: LabelledEmbeddings) -> list[list[bool]]:
-    """Whether each row is a query, and whether it is in the gallery."""
     everyone = [True] * len(content.embeddings)
     return [everyone if role is None else role.tolist() for role in (content.rows.is_query, content.rows.is_gallery)]
