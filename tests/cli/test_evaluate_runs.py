@@ -80,6 +80,31 @@ def test_images_that_were_moved_keep_their_split(run: Path, folder: Path, tmp_pa
     assert (found["classes"], found["classes_trained_on"]) == (12, 5)
 
 
+def test_images_that_were_moved_and_damaged_are_refused_or_other_data(
+    copy: Path, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    (copy / "classes.json").unlink()  # an older run, which knows no classes to find again
+    found = evaluated(here, copy, "--data.root", moved)
+    assert found["classes"] == 12
+    assert "classes_trained_on" not in found
+
+
+def test_a_strict_evaluation_refuses_what_cannot_be_read(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    (moved / "class 00" / "0.png").write_bytes(b"no image")
+    assert_refused(here("evaluate", run, "--data.root", moved, "--strict"), ["0.png"])
+    assert evaluated(here, run, "--data.root", moved)["images"] == len(list(moved.glob("*/*.png"))) - 1
+
+
+def test_splits_that_data_do_not_have(run: Path, folder: Path, here: Here) -> None:
+    model = run / "model.safetensors"
+    words = ["--data.root", folder, "--split", "validation", "--data.validation_fraction", "0"]
+    assert_refused(here("evaluate", model, *words), ["no validation classes", "data.validation_fraction is 0"])
+    words = ["--data", "Glyphs", "--split", "all"]
+    assert_refused(here("evaluate", model, *words), ["--split all is for folders and tables", "Glyphs has train"])
+
+
 def test_classes_trained_on_are_judged_apart(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
     classes = json.loads((run / "classes.json").read_text())
     for name in (*classes["train"][:2], *classes["test"][:3]):

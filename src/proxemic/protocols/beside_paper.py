@@ -1,7 +1,4 @@
-"""The figures of the rows that a recipe stands for, beside ours, with what differs in protocol.
-
-Neither side fills the other's gaps. A figure belongs to the command that measures its like: `SHOWN_BY`.
-"""
+"""Published figures beside ours: those of the rows that a recipe stands for, and what differs in protocol."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +10,7 @@ from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow,
 from proxemic.tables import Table
 
 SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
-"""Two names of one number: precision@1 is whether the nearest image is of the query's class, too."""
+"""Metrics of the papers under our names: precision@1 is recall@1, as both ask for the nearest image alone."""
 
 Command = Literal["compare", "reality-check", "analyze robustness", "verify"]
 SHOWN_BY: dict[Command, str] = {
@@ -22,41 +19,24 @@ SHOWN_BY: dict[Command, str] = {
     "analyze robustness": "corrupted pictures",
     "verify": "face verification",
 }
-"""Commands with ``--against paper``, and what the figures are of that each alone shows."""
-
-MULTI_PROXY = (
-    "SoftTripleLoss",
-    "MultiProxyAnchorLoss",
-    "DataWiseMultiProxyAnchorLoss",
-    "AllPairMultiProxyAnchorLoss",
-)
+"""The commands with ``--against paper``, and what the figures are of that only this one shows."""
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row that a recipe names, with its figures of the recipe's data set.
-
-    Args:
-        named: As the recipe names it.
-        figures: Empty where the recipe was given other data, or another loss.
-    """
+    """A row that a recipe names, with its figures; none where flags gave the recipe other data or another loss."""
 
     named: PublishedRow
     figures: tuple[PublishedFigure, ...]
 
     def of(self, command: Command) -> "PaperRow":
-        """The row with what one command shows, which is beside what it alone shows that of clean pictures."""
+        """The row with the figures that one command shows."""
         figures = tuple(each for each in self.figures if command in shown_by(each))
         return replace(self, figures=figures)
 
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
-    """The rows of the papers' tables that a recipe stands for; none where it names none.
-
-    Args:
-        recipe: Its values in full. A flag may have given it other data, or another loss: it then no longer stands for
-            the row, which has no figures.
-    """
+    """The rows of the papers' tables that a recipe, given in full, stands for."""
     return [
         PaperRow(named, tuple(each for each in named.figures(data_key(recipe)) if _is_its_loss(each, recipe)))
         for named in (PublishedRow(**each) for each in recipe.get("published") or ())
@@ -80,20 +60,21 @@ def page(
     parts: Callable[[str, Sequence[PaperRow]], Iterable[str]],
     command: Command,
 ) -> str:
-    """Markdown: a section for each recipe that stands for rows, and which do not.
+    """Markdown: a section for each recipe that stands for rows, and a list of those that do not.
 
-    Args:
-        introduction: What ours is.
-        recipes: Their values in full, by what to call them.
-        parts: Writes the section of a recipe, of its rows with the figures that ``command`` shows.
-        command: Who shows it; figures of others are referred to.
+    ``parts`` writes the section of a title in ``recipes`` from the figures that ``command`` shows; for those that other
+    commands show, the page names the command.
     """
     written = ["# Ours and the papers'", *introduction]
     without: dict[str, list[str]] = {}
     for title, recipe in recipes.items():
         rows = paper_rows(recipe)
         if not any(row.figures for row in rows):
-            why = "stand for their rows no longer, as they were given other data or another loss" if rows else _NO_ROW
+            why = (
+                "stand for their rows no longer, as they were given other data or another loss"
+                if rows
+                else "name no row of the papers' tables that they stand for"
+            )
             without.setdefault(why, []).append(f"`{title}`")
             continue
         shown = [row for each in rows if (row := each.of(command)).figures]
@@ -102,18 +83,11 @@ def page(
     return "\n\n".join(written) + "\n"
 
 
-_NO_ROW = "name no row of the papers' tables that they stand for"
-
-
 def _elsewhere(rows: Sequence[PaperRow], command: Command) -> Iterator[str]:
     """A sentence for every other command that shows figures of the rows."""
+    hidden = [figure for row in rows for figure in row.figures if command not in shown_by(figure)]
     for other, what in SHOWN_BY.items():
-        hidden = [
-            row
-            for row in rows
-            if any(shown_by(each)[0] == other for each in {*row.figures} - {*row.of(command).figures})
-        ]
-        tables = dict.fromkeys(row.named.table for row in hidden)
+        tables = dict.fromkeys(figure.table for figure in hidden if shown_by(figure)[0] == other)
         if tables:
             yield f"Figures of {what}, table {', '.join(tables)}: proxemic {other} --against paper."
 
@@ -125,25 +99,25 @@ def tables_beside(
 ) -> Iterator[str]:
     """Markdown: a line for each figure, with a note for each protocol.
 
-    Args:
-        rows: With the figures to show.
-        ours: What to call a figure, and our value as text.
-        protocol: The recipe that our value is of, and how many seeds.
+    ``ours`` gives what to call a figure and our value as text, ``protocol`` the recipe of our value and how many seeds.
     """
-    lines, notes = [], []
+    lines, notes = [], dict[str, int]()
     for row in rows:
         for figure in row.figures:
-            note = _note(figure, *protocol(figure))
-            if note not in notes:
-                notes.append(note)
-            place = f"{figure.paper}, table {figure.table}, {_row_name(figure)}"
-            lines.append([*ours(row, figure), _printed(figure), place, f"[{notes.index(note) + 1}]"])
+            number = notes.setdefault(_note(figure, *protocol(figure)), len(notes) + 1)
+            theirs = figure.printed
+            if figure.spread is not None:
+                theirs += f" ± {figure.spread:g} ({figure.spread_kind})"
+            details = ", ".join(filter(None, (figure.variant, figure.settings)))
+            place = f"{figure.paper}, table {figure.table}, {figure.method}{f' ({details})' if details else ''}"
+            quoted = ", quoted from another paper" if figure.quoted else ""
+            lines.append([*ours(row, figure), theirs, place + quoted, f"[{number}]"])
     yield Table(["metric", "ours", "theirs", "printed in", "protocol"], lines, align="lrrll").text("markdown")
-    yield "\n".join(f"- [{number}] {note}" for number, note in enumerate(notes, start=1))
+    yield "\n".join(f"- [{number}] {note}" for note, number in notes.items())
 
 
 def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
-    """Whether class, pair loss inside and regularisers are the row's; the untrained network has none."""
+    """Whether loss, pair loss in it and regularizers are those of the figure; that of an untrained network has none."""
     loss = _last_loss(recipe)
     given = loss.get("init_args", {})
     inside = [given["loss"]] if isinstance(given.get("loss"), Mapping) else []
@@ -161,25 +135,15 @@ def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 
 
-def _row_name(figure: PublishedFigure) -> str:
-    details = ", ".join(each for each in (figure.variant, figure.settings) if each)
-    quoted = ", quoted from another paper" if figure.quoted else ""
-    return f"{figure.method}{f' ({details})' if details else ''}{quoted}"
-
-
-def _printed(figure: PublishedFigure) -> str:
-    return figure.printed + (f" ± {figure.spread:g} ({figure.spread_kind})" if figure.spread is not None else "")
-
-
 def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str:
     theirs = published_protocol(figure)
-    ours = _protocol(recipe, seeds)
-    stated = {name: value for name, value in _stated(figure, theirs).items() if value not in ("", None, "unstated")}
-    differs = [
-        f"{name}: ours {ours[name]}, theirs {value}" for name, value in stated.items() if not _equal(ours[name], value)
-    ]
+    differs, unstated = [], []
+    for name, (our_value, value) in _compared(figure, theirs, recipe, seeds).items():
+        if value in ("", None, "unstated"):
+            unstated.append(name)
+        elif not _equal(our_value, value):
+            differs.append(f"{name}: ours {our_value}, theirs {value}")
     differs += _settings_that_differ(figure, _last_loss(recipe).get("init_args", {}))
-    unstated = [name for name in ours if name not in stated]
     data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
     if held_out and recipe["evaluation"]["select_on"] == "validation":
@@ -188,45 +152,33 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
         differs.append("images ours not checked to be all of the data set's")
     text = f"Differs: {'; '.join(differs)}." if differs else "Nothing differs of what is compared."
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
-    if unstated:
-        text += f" Not stated: {', '.join(unstated)}."
-    remarks = "; ".join(each for each in (theirs.hyperparameters, theirs.note, figure.note) if each)
+    text += f" Not stated: {', '.join(unstated)}."
+    remarks = "; ".join(filter(None, (theirs.hyperparameters, theirs.note, figure.note)))
     return f"{text} Theirs: {remarks}." if remarks else text
 
 
-def _protocol(recipe: Mapping[str, Any], seeds: int) -> dict[str, object]:
-    model, optimizer = recipe["model"], recipe["optim"]["optimizer"]
+def _compared(
+    figure: PublishedFigure, theirs: PublishedProtocol, recipe: Mapping[str, Any], seeds: int
+) -> dict[str, tuple[object, object]]:
+    model = recipe["model"]
+    pretrained = "imagenet" if model["pretrained"] or model["weights"] else "no"
+    proxies = _last_loss(recipe)["init_args"].get("proxies_per_class", 1)
     return {
-        "backbone": model["backbone"],
-        "embedding size": model["embedding_size"],
-        "image size": recipe["images"]["size"],
-        "batch size": recipe["batches"]["size"],
-        "epochs": recipe["training"]["epochs"],
-        "optimizer": class_name(optimizer),
-        "chosen on": recipe["evaluation"]["select_on"],
-        "seeds": seeds,
-        "pretrained": "imagenet" if model["pretrained"] or model["weights"] else "no",
-        "proxies per class": _last_loss(recipe)["init_args"].get("proxies_per_class", 1),
-    }
-
-
-def _stated(figure: PublishedFigure, protocol: PublishedProtocol) -> dict[str, object]:
-    return {
-        "backbone": figure.backbone or protocol.backbone,
-        "embedding size": figure.embedding_size or protocol.embedding_size,
-        "image size": figure.image_size or protocol.image_size,
-        "batch size": protocol.batch_size,
-        "epochs": protocol.epochs,
-        "optimizer": protocol.optimizer,
-        "chosen on": protocol.selected_on,
-        "seeds": protocol.seeds,
-        "pretrained": protocol.pretrained,
-        "proxies per class": _proxies(figure),
+        "backbone": (model["backbone"], figure.backbone or theirs.backbone),
+        "embedding size": (model["embedding_size"], figure.embedding_size or theirs.embedding_size),
+        "image size": (recipe["images"]["size"], figure.image_size or theirs.image_size),
+        "batch size": (recipe["batches"]["size"], theirs.batch_size),
+        "epochs": (recipe["training"]["epochs"], theirs.epochs),
+        "optimizer": (class_name(recipe["optim"]["optimizer"]), theirs.optimizer),
+        "chosen on": (recipe["evaluation"]["select_on"], theirs.selected_on),
+        "seeds": (seeds, theirs.seeds),
+        "pretrained": (pretrained, theirs.pretrained),
+        "proxies per class": (proxies, _proxies(figure)),
     }
 
 
 def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> Iterator[str]:
-    """The row's own numbers that flags have changed; the number of proxies is among the rest of the protocol."""
+    """The row's own numbers that flags have changed; `_compared` has the number of proxies."""
     for key, value in re.findall(r"\b(\w+)=([\d.]+)(?!\S)", figure.settings):
         given = ours.get(key)
         if key != "proxies_per_class" and isinstance(given, int | float) and given != float(value):
@@ -234,15 +186,14 @@ def _settings_that_differ(figure: PublishedFigure, ours: Mapping[str, Any]) -> I
 
 
 def _proxies(figure: PublishedFigure) -> int | None:
-    """Of a row that states no number, 1 where the loss knows of no other."""
     stated = re.search(r"\bproxies_per_class=(\d+)", figure.settings)
     if stated:
         return int(stated[1])
-    return None if figure.loss in MULTI_PROXY else 1
+    return None if figure.loss == "SoftTripleLoss" or figure.loss.endswith("MultiProxyAnchorLoss") else 1
 
 
 def _equal(ours: object, theirs: object) -> bool:
-    """As names are spelt in either place: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
+    """Compare names of either spelling: ``resnet50.tv_in1k`` is ``ResNet-50``, ``SGD, momentum 0.9`` is ``SGD``."""
     if not isinstance(ours, str):
         return ours == theirs
     first, second = (re.sub(r"[^a-z0-9]", "", re.split(r"[.,]", str(each))[0].lower()) for each in (ours, theirs))

@@ -8,17 +8,10 @@ from proxemic.errors import UserError
 
 
 def is_begun(path: Path, marker: str, kind: str, leftovers: Collection[str] = ()) -> bool:
-    """Whether a directory holds work that was begun, so that it goes on; False for a new or an empty directory.
+    """Whether a directory holds work that was begun, which the file ``marker`` describes; False if new or empty.
 
-    Args:
-        path: The directory, there or not.
-        marker: The file in it that says what the work is.
-        kind: What the work is called, such as ``a comparison``.
-        leftovers: What a process that was killed before it wrote ``marker`` may have left, besides hidden files and
-            temporary ones.
-
-    Raises:
-        UserError: If the path is a file, or the directory holds something else.
+    A process that is killed before it writes ``marker`` leaves hidden or temporary files and ``leftovers``; anything
+    else raises `UserError`.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, but --out needs a folder: choose another name.")
@@ -31,6 +24,6 @@ def is_begun(path: Path, marker: str, kind: str, leftovers: Collection[str] = ()
 
 
 def new_directory(name: str) -> Path:
-    """A directory under ``runs`` that bears a name, such as that of a recipe, and the time."""
+    """A directory under ``runs`` whose name is ``name``, such as that of a recipe, and the time."""
     stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

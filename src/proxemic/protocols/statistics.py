@@ -1,7 +1,7 @@
 """Means with 95% intervals, differences of paired values, and what to say of few classes."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxemic.extras import optional_dependency
@@ -18,25 +18,17 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool | None:
-        """Whether 0 is outside of the interval; None without one."""
+        """Whether 0 is outside the interval; None without one."""
         return None if self.half_width is None else abs(self.mean) > self.half_width
 
 
 def t_interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent values and its 95% interval: mean ± t·s/√n, t the 0.975 quantile with n - 1 degrees.
-
-    It holds for normally distributed values, which a metric over seeds approximately is.
-
-    Raises:
-        ValueError: If there is no value.
+    """The mean of normally distributed values and its 95% interval: mean ± t·s/√n, t of n - 1 degrees of freedom.
 
     >>> t_interval([0.90, 0.92, 0.91])
     Estimate(mean=0.91, half_width=0.0248..., n=3)
     """
-    n = len(values)
-    if n == 0:
-        raise ValueError("values is empty; a mean needs at least one")
-    mean = statistics.fmean(values)
+    n, mean = len(values), statistics.fmean(values)
     if n == 1:
         return Estimate(mean, None, 1)
     with optional_dependency("train"):
@@ -44,18 +36,8 @@ def t_interval(values: Sequence[float]) -> Estimate:
     return Estimate(mean, float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / n**0.5, n)
 
 
-def paired_by_seed(values: Mapping[int, float], baseline: Mapping[int, float]) -> Estimate | None:
-    """By how much values exceed those of the baseline with the same seed; None without a common seed.
-
-    >>> paired_by_seed({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 1: 0.6})
-    Estimate(mean=0.15..., half_width=0.635..., n=2)
-    """
-    differences = [value - baseline[seed] for seed, value in values.items() if seed in baseline]
-    return t_interval(differences) if differences else None
-
-
 def format_estimate(estimate: Estimate | None, factor: float = 100) -> str:
-    """In percent, or times another factor; without an interval where there is one value.
+    """In percent, or times another factor.
 
     >>> format_estimate(Estimate(0.92614, 0.00112, 5)), format_estimate(Estimate(0.5, None, 1)), format_estimate(None)
     ('92.61 ± 0.11', '50.00', '–')
@@ -67,7 +49,7 @@ def format_estimate(estimate: Estimate | None, factor: float = 100) -> str:
 
 
 def few_classes(classes: int) -> str:
-    """What to tell whoever sees metrics that are means over so few classes; empty where there are enough."""
+    """A warning for metrics that are means over few classes; empty where there are enough."""
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
     if classes >= FEWEST_CLASSES:

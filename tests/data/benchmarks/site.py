@@ -14,6 +14,7 @@ class Site:
     files: dict[str, bytes]
     url: str = ""
     ranges: bool = True
+    ahead: int = 0  # bytes after the start of the asked range at which the answer begins
     version: str = '"1"'
     kind: str = "application/octet-stream"
     breaks: list[int] = field(default_factory=list)  # bytes of each coming answer after which the connection drops
@@ -59,7 +60,7 @@ def answer(request: BaseHTTPRequestHandler, site: Site) -> None:
         return
     start, total = 0, len(content)
     if wanted and site.ranges and request.headers.get("If-Range") in (None, site.version):
-        start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) + site.ahead
         status = 206 if start < total else 416
     end = start + site.breaks.pop(0) if site.breaks else total
     site.sent.append(len(content[start:end]))

@@ -1,5 +1,8 @@
+import errno
+import gzip
 import io
 import os
+import shutil
 import signal
 import tarfile
 import time
@@ -7,7 +10,7 @@ import zipfile
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,15 +98,39 @@ def test_a_small_disk_is_told_before(birds: Path, tmp_path: Path, ending: str, m
     assert [path.name for path in tmp_path.iterdir()] == [archive.name]
 
 
-def unpack_slowly(archive: Path) -> None:
-    write = archives._write
+@pytest.mark.parametrize(("ending", "module"), [("zip", shutil), ("tgz", tarfile)])
+def test_a_disk_that_fills_up_is_told_and_leaves_nothing(
+    birds: Path, tmp_path: Path, ending: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def slowly(archive: Any, member: Any, target: Path) -> None:
-        write(archive, member, target)
-        if target.suffix == ".jpg":
+    archive = pack(birds, tmp_path / f"birds.{ending}")
+    monkeypatch.setattr(module, "copyfileobj", fail)
+    with pytest.raises(ValueError, match=r"could not be unpacked to .*CUB_200_2011: No space left on device"):
+        unpack(archive, "CUB_200_2011")
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+
+
+def test_a_checksum_is_read_after_whatever_follows_the_last_file(birds: Path, tmp_path: Path) -> None:
+    archive = pack(birds, tmp_path / "birds.tgz")
+    longer = gzip.compress(gzip.decompress(archive.read_bytes()) + bytes(1 << 16))
+    archive.write_bytes(longer[:-8] + bytes(8))
+    with pytest.raises(ValueError, match=r"is damaged or cut short \(CRC check failed"):
+        unpack(archive, "CUB_200_2011")
+    archive.write_bytes(longer)
+    assert content(unpack(archive, "CUB_200_2011")) == content(birds)
+
+
+def unpack_slowly(archive: Path) -> None:
+    extract = tarfile.TarFile.extract
+
+    def slowly(opened: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, **options: Any) -> None:
+        extract(opened, member, folder, **options)
+        if member.name.endswith(".jpg"):
             time.sleep(600)  # until it is killed
 
-    archives._write = slowly
+    pytest.MonkeyPatch().setattr(tarfile.TarFile, "extract", slowly)
     with suppress(KeyboardInterrupt):
         unpack(archive, "CUB_200_2011")
 

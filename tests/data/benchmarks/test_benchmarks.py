@@ -248,6 +248,14 @@ def test_shuffled_annotations(source: type[Benchmark], root: Path, tmp_path: Pat
             source(copy).load()
 
 
+def test_a_label_that_is_no_number(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(originals[CUB200], tmp_path / "root"))
+    labels = root / "CUB_200_2011" / "image_class_labels.txt"
+    rewrite(labels, lambda lines: [f"{lines[0].split()[0]} one", *lines[1:]])
+    with pytest.raises(ValueError, match=r"image_class_labels\.txt has 'one' where a number belongs"):
+        CUB200(root).load()
+
+
 LISTINGS = {
     CUB200: ["CUB_200_2011/images.txt", "CUB_200_2011/image_class_labels.txt", "CUB_200_2011/classes.txt"],
     Cars196: ["cars_annos.mat"],

@@ -84,6 +84,17 @@ def test_a_server_that_ignores_ranges_starts_over(site: Site, tmp_path: Path) ->
     assert (tmp_path / "a.zip").read_bytes() == CONTENT
 
 
+def test_another_part_than_the_rest_is_refused(site: Site, tmp_path: Path) -> None:
+    broken_off(site, tmp_path / "a.zip", 100_000, MD5)
+    site.ahead = 10
+    with pytest.raises(ValueError, match=r"sent another part than it was asked for\): try again"):
+        download(f"{site.url}/a.zip", tmp_path / "a.zip", MD5)
+    site.ahead = 0
+    download(f"{site.url}/a.zip", tmp_path / "a.zip", MD5)
+    assert site.sent[-1] == len(CONTENT) - 100_000
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("version", ['"2"', 'W/"2"', ""])
 def test_a_file_that_changed_starts_over(site: Site, tmp_path: Path, version: str) -> None:
     broken_off(site, tmp_path / "a.zip", 100_000, None)

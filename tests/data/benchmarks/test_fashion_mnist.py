@@ -108,3 +108,7 @@ def test_official_counts_are_checked(root: Path, monkeypatch: pytest.MonkeyPatch
 def test_split_is_checked() -> None:
     with pytest.raises(Exception, match="split"):
         FashionMNIST(split="neither")  # type: ignore[arg-type]
+    source = FashionMNIST()
+    object.__setattr__(source, "split", "neither")  # past the tests' type checker
+    with pytest.raises(ValueError, match="split is 'neither', but it must be 'classes' or 'images'"):
+        source.__post_init__()

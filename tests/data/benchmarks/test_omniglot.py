@@ -168,3 +168,19 @@ def test_failed_download_leaves_nothing(site: Site, tmp_path: Path, monkeypatch:
 def test_subset_is_checked(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="subset"):
         Omniglot(tmp_path, subset="medium")  # type: ignore[arg-type]
+    source = Omniglot(tmp_path)
+    object.__setattr__(source, "subset", "medium")  # past the tests' type checker
+    with pytest.raises(ValueError, match="subset is 'medium', but it must be 'small' or 'full'"):
+        source.__post_init__()
+
+
+def test_without_a_root() -> None:
+    with pytest.raises(ValueError, match=r"data\.root is missing: .*--data\.download true fetches them"):
+        Omniglot().load()
+
+
+def test_hidden_twins_of_files_are_no_drawings(trees: Path) -> None:
+    drawings = len(Omniglot(trees).load().train)
+    for path in list((trees / FIRST).glob("*/*/*.png")):
+        path.with_name(f"._{path.name}").write_bytes(b"made by macOS")
+    assert len(Omniglot(trees).load().train) == drawings

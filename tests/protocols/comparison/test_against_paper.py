@@ -137,6 +137,16 @@ def test_what_flags_change_of_the_rows_own_settings_is_said(tmp_path: Path) -> N
     assert shown(against_paper(comparison(tmp_path, [bare]))) == {}
 
 
+def test_a_reduced_data_set_and_another_number_of_proxies_are_said_to_differ(tmp_path: Path) -> None:
+    flags = ["--data.check_counts", "false", "--loss.proxies_per_class", "2"]
+    text = against_paper(comparison(tmp_path, [read_entry("cub/mpa-k12", flags)]))
+    assert "proxies per class: ours 2, theirs 12; " in text
+    assert "; images ours not checked to be all of the data set's." in text
+    text = against_paper(comparison(tmp_path, [read_entry("cub/mpa-k12", [])]))
+    assert "proxies per class" not in text
+    assert "not checked" not in text
+
+
 def test_the_number_of_proxies_is_said_to_differ(tmp_path: Path) -> None:
     path, named = "proxemic.losses.ProxyAnchorLoss", [row("VI", "PrAnchor")]
     one, five = (entry(f"cub/{k}", data=CUB, loss=loss(path, proxies_per_class=k), published=named) for k in (1, 5))

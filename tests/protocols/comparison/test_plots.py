@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from comparisons import comparison, entry, finish
+from proxemic.protocols.comparison import plots
 from proxemic.protocols.comparison.directory import Comparison
 from proxemic.protocols.comparison.plots import draw_curves, draw_points
 
@@ -22,6 +25,18 @@ def test_plots(three: Comparison) -> None:
     finish(three.cell(three.entries[2], 2), {"recall@1": 0.9, "map@r": 0.9, "ndcg@8": 0.9})
     draw_points(three)
     assert (three.path / "points.svg").read_text() != drawn
+
+
+def test_data_sets_of_fewer_metrics_have_fewer_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, *_, **__: figures.append(figure))
+    entries = [entry("small/a"), entry("large/b", evaluation={"ndcg_at": []})]
+    draw_points(comparison(tmp_path, entries, seeds=1))
+    shown = [axes.get_title() for axes in figures[0].axes if axes.get_visible()]
+    assert shown == [
+        *(f"small: {metric}" for metric in ("recall@1", "map@r", "ndcg@8")),
+        *(f"large: {metric}" for metric in ("recall@1", "map@r")),
+    ]
 
 
 def test_plots_of_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import torch
 
 from proxemic.data import ArrayPixels, ImageSet
 from proxemic.errors import UserError
+from proxemic.protocols.runs import corrupted
 from proxemic.protocols.runs.corrupted import check_same_test
+from proxemic.training import EvaluationConfig
 
 IMAGES = ImageSet.from_names(ArrayPixels(np.zeros((4, 8, 8), dtype=np.uint8)), ["a", "b", "a", "b"])
 ASKS = torch.tensor([True, False, True, False])
@@ -19,6 +21,22 @@ ASKS = torch.tensor([True, False, True, False])
 
 def run(path: str, **fields: Any) -> Any:
     return SimpleNamespace(path=Path(path), **fields)
+
+
+@pytest.mark.parametrize(("metric", "clusters"), [("recall@1", False), ("nmi", True), ("ami", True)])
+def test_clusters_are_sought_only_for_the_metrics_of_them(
+    metric: str, clusters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def evaluate(_: object, __: object, config: EvaluationConfig) -> dict[str, float]:
+        asked.append(config.nmi)
+        return {metric: 0.25}
+
+    monkeypatch.setattr(corrupted, "evaluate_embeddings", evaluate)
+    judged = run("a", test=IMAGES, recipe=SimpleNamespace(evaluation=EvaluationConfig(nmi=True)))
+    assert corrupted._evaluate(judged, torch.zeros(4, 2), metric) == 0.25
+    assert asked == [clusters]
 
 
 @pytest.mark.parametrize(

@@ -93,3 +93,36 @@ def test_wrong_arguments(files: Path) -> None:
     for options, words in wrong:
         with pytest.raises(UserError, match=words):
             proxemic.evaluate(files / "a.npy", labels=files / "labels.csv", **options)
+
+
+def test_what_two_files_cannot_have(files: Path) -> None:
+    paths = [files / "a.npy", files / "b.npy"]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"labels": files / "labels.csv", "per_class": "classes.csv"}, "--per-class is for one model"),
+        ({"labels": files / "labels.csv", "gallery": paths[0]}, "--gallery holds embeddings of one model"),
+        ({}, "the embeddings have no labels"),
+    ]
+    for options, words in wrong:
+        with pytest.raises((UserError, ValueError), match=words):
+            proxemic.evaluate(paths, **options)
+
+
+def test_categories_need_a_column(files: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", LABELS.numpy())
+    with pytest.raises(UserError, match=r"the rows of .*a\.npy have none: give a table with a column category"):
+        proxemic.evaluate(files / "a.npy", labels=tmp_path / "labels.npy", by="category")
+
+
+def test_the_text_says_what_is_averaged_left_out_and_not_tested(files: Path, tmp_path: Path) -> None:
+    numbers = LABELS.clone()
+    numbers[0], numbers[1] = 20, 21  # alone in their classes
+    np.save(tmp_path / "labels.npy", numbers.numpy())
+    paths, clustering = [files / "a.npy", files / "b.npy"], {"evaluation.nmi": True}
+    averaged = {"evaluation.average": "classes"}
+    one = proxemic.evaluate(paths[0], labels=tmp_path / "labels.npy", resamples=50, overrides=averaged | clustering)
+    assert one.text().startswith("22 classes, 58 queries, all images, averages over classes\n")
+    assert "2 queries have nothing of the class to find: left out." in one.text()
+    both = proxemic.evaluate(paths, labels=tmp_path / "labels.npy", resamples=50, overrides=clustering)
+    said = "Clustering has no value of each query to test; compare its intervals model by model."
+    assert said in both.text()
+    assert said not in one.text()

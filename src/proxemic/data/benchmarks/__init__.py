@@ -12,12 +12,12 @@ from proxemic.data.benchmarks.catalogue import (
     BenchmarkStatus,
     check_benchmark,
     list_benchmarks,
+    prepare,
 )
 from proxemic.data.benchmarks.cub import CUB200
 from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import Omniglot
-from proxemic.data.benchmarks.preparing import prepare
 from proxemic.data.benchmarks.sop import StanfordOnlineProducts
 
 __all__ = [

@@ -1,10 +1,10 @@
 """From what annotation files say to image sets: each named image must be there, each class on one side."""
 
-import os
+import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import torch
 
@@ -26,17 +26,7 @@ class Listed:
 
 
 def read_fields(path: Path, count: int, *, header: str | None = None, skip: int = 0) -> Iterator[list[str]]:
-    """Read lines of a number of fields, the last of which may hold spaces.
-
-    Args:
-        path: The file.
-        count: Fields a line.
-        header: What the first line must say after the skipped ones, if it is a header.
-        skip: Lines to leave out.
-
-    Raises:
-        ValueError: If a line has fewer, the header is another, or the file is not there or no text.
-    """
+    """Read lines of ``count`` fields, the last of which may hold spaces; a header is the first line after ``skip``."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()[skip:]
     except FileNotFoundError as error:
@@ -48,8 +38,6 @@ def read_fields(path: Path, count: int, *, header: str | None = None, skip: int 
     start = 0 if header is None else 1
     for number, line in enumerate(lines[start:], start=skip + start + 1):
         fields = line.split(maxsplit=count - 1)
-        if not fields:
-            continue
         if len(fields) < count:
             raise ValueError(f"{path}, line {number}: {line!r} has not {count} fields: the file is damaged.")
         yield [field.strip() for field in fields]
@@ -72,11 +60,7 @@ def check_unique(values: Iterable[object], what: str, path: Path) -> None:
 def official_sets(
     folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str], listing: Path, flaws: Sequence[str] = ()
 ) -> Official:
-    """Make the two splits of the images that are there, and list those that are not.
-
-    Raises:
-        ValueError: If an image is listed twice, or a class is on both sides, or a path leads out of the folder.
-    """
+    """Make the two splits of the images that are there, and list those that are not."""
     check_unique((row.path for row in rows), "images", listing)
     shared = {row.label for row in rows if row.test} & {row.label for row in rows if not row.test}
     if shared:
@@ -85,17 +69,18 @@ def official_sets(
             f"{listing} has {len(shared):,} classes in both training and test ({names}), but they must differ: it is "
             "damaged or shuffled."
         )
-    absent, missing = _absentees(folder, rows)
-    there = [row for row in rows if row.path not in missing]
+    absent, present = _look_for(rows, folder)
+    missing = [row.path for row in rows if row.path not in present]
     unlisted = sorted(set(class_names) - {row.label for row in rows})
     all_flaws = [
         *_flaw("classes without an image in " + listing.name, [class_names[label] for label in unlisted]),
         *_flaw("folders missing", absent),
-        *_flaw(f"of {len(rows):,} images missing", list(missing)),
+        *_flaw(f"of {len(rows):,} images missing", missing),
         *flaws,
     ]
     train, test = (
-        _image_set(folder, [row for row in there if row.test == side], class_names) for side in (False, True)
+        _image_set(folder, [row for row in rows if row.test == side and row.path in present], class_names)
+        for side in (False, True)
     )
     return Official(train, test, tuple(all_flaws))
 
@@ -104,32 +89,24 @@ def _flaw(what: str, names: Sequence[str]) -> list[str]:
     return [f"{len(names):,} {what} ({first_few(names)})"] if names else []
 
 
-def _absentees(folder: Path, rows: Sequence[Listed]) -> tuple[list[str], dict[str, None]]:
-    """Folders and, in listed order, images that are not there; folders are listed, as 120,000 questions take long."""
-    outside = [row.path for row in rows if PurePosixPath(row.path).is_absolute() or ".." in row.path.split("/")]
+def _look_for(rows: Sequence[Listed], folder: Path) -> tuple[list[str], set[str]]:
+    """The folders that are missing, and all files of those that are there: asking for 120,000 images takes long."""
+    outside = [row.path for row in rows if posixpath.isabs(row.path) or ".." in row.path.split("/")]
     if outside:
         raise ValueError(f"{outside[0]!r} leads out of {folder}: the annotations are damaged.")
-    contents: dict[str, set[str]] = {}
     absent: list[str] = []
-    for parent in dict.fromkeys(row.path.rpartition("/")[0] for row in rows):
+    present: set[str] = set()
+    for parent in dict.fromkeys(posixpath.dirname(row.path) for row in rows):
         try:
-            with os.scandir(folder / parent) as entries:
-                contents[parent] = {entry.name for entry in entries}
+            present.update(posixpath.join(parent, file.name) for file in (folder / parent).iterdir())
         except (FileNotFoundError, NotADirectoryError):
-            contents[parent] = set()
             absent.append(parent)
-    missing: dict[str, None] = {}
-    for row in rows:
-        parent, _, name = row.path.rpartition("/")
-        if name not in contents[parent]:
-            missing[row.path] = None
-    return absent, missing
+    return absent, present
 
 
 def _image_set(folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str]) -> ImageSet:
-    present = sorted({row.label for row in rows})
-    place = {label: index for index, label in enumerate(present)}
-    labels = torch.tensor([place[row.label] for row in rows], dtype=torch.int64)
+    present, labels = torch.tensor([row.label for row in rows], dtype=torch.int64).unique(return_inverse=True)
+    names = tuple(class_names[label] for label in present.tolist())
     is_query = groups = None
     if rows and rows[0].query is not None:
         is_query = torch.tensor([bool(row.query) for row in rows])
@@ -137,4 +114,4 @@ def _image_set(folder: Path, rows: Sequence[Listed], class_names: Mapping[int, s
         groups = torch.tensor([row.group for row in rows], dtype=torch.int64)
     pixels = FilePixels([folder / row.path for row in rows])
     is_gallery = None if is_query is None else ~is_query
-    return ImageSet(pixels, labels, tuple(class_names[label] for label in present), is_query, is_gallery, groups)
+    return ImageSet(pixels, labels, names, is_query, is_gallery, groups)

@@ -1,8 +1,4 @@
-"""Original archives, unpacked whole or not at all.
-
-torchvision's `extract_archive` would unpack other folders and links too, show no progress on archives of gigabytes, and
-take names that lead outside from a tape archive under Python 3.11.0 to 3.11.3.
-"""
+"""Original archives, unpacked whole or not at all: torchvision would unpack other folders and links of theirs, too."""
 
 import gzip
 import shutil
@@ -18,25 +14,13 @@ from filelock import FileLock
 from tqdm import tqdm
 
 # RuntimeError: an encrypted .zip
-_DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-)
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
 
 
 def unpack(archive: Path, tree: str) -> Path:
-    """Unpack one folder of a .zip or .tgz archive beside it, unless it is there.
+    """Unpack one folder of a .zip or .tgz archive beside it, unless it is there; other folders are left out.
 
-    It is made under a hidden name and renamed at the end, so that a folder of that name is whole, whatever happens on
-    the way. Links, and names that lead out of the folder, are refused; other folders of the archive are left out.
-
-    Raises:
-        ValueError: If the archive is damaged, holds no such folder or something unsafe, or the disk is too small.
+    It is made under a hidden name and renamed at the end: a folder of that name is whole.
     """
     target = archive.parent / tree
     unfinished, lock = archive.with_name(f".{tree}.unpacking"), archive.with_name(f".{tree}.lock")
@@ -81,27 +65,16 @@ def _unpack_tgz(archive: Path, tree: str, folder: Path) -> None:
     with archive.open("rb") as file, _bar(archive, archive.stat().st_size) as bar:
         content = gzip.GzipFile(fileobj=file, mode="rb")
         with tarfile.open(fileobj=content, mode="r|") as opened:
+            opened.extraction_filter = getattr(tarfile, "data_filter", None)  # not in every Python 3.11
             for member in opened:
                 if not _belongs(member.name, tree, archive):
                     continue
                 if not (member.isfile() or member.isdir()):
                     raise ValueError(f"{archive} holds a link, {member.name!r}, which the original does not.")
-                _write(opened, member, folder / member.name)
+                opened.extract(member, folder, set_attrs=False)
                 bar.update(file.tell() - bar.n)
         while content.read(1 << 20):  # to the checksum at the end
             pass
-
-
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    # Not extract(): its filter, without which it would also set owners and modes, is not in every Python 3.11.
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source = archive.extractfile(member)
-    assert source is not None  # a file
-    with source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink)
 
 
 def _belongs(name: str, tree: str, archive: Path) -> bool:

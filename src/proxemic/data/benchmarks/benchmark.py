@@ -1,4 +1,4 @@
-"""What published data sets have in common: official splits, counted before they are believed."""
+"""The base class of published data sets, whose official splits are counted before they are used."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from proxemic.data.splits import hold_out
 
 @dataclass(frozen=True)
 class OriginalFile:
-    """A file as its authors hand it out.
+    """A file as the authors of a data set publish it.
 
     Args:
-        name: Where it belongs below the data set's folder; without its own folder it is found too.
+        name: Its path below the data set's folder; it is also found in that folder itself.
         md5: Its checksum, where one is published.
         url: Its address, or None where it must be fetched by hand.
         tree: The folder within the archive that holds the data, or None where the file is read as it is.
@@ -34,15 +34,11 @@ class Facts:
     Args:
         key: Its name on the command line.
         title: Its name in print.
-        counts: What the whole of it counts, as "train images": 5864.
+        counts: Classes and images of the complete splits, such as ``{"train images": 5864}``.
         files: The original files.
-        page: Where a person reads about it.
-        by_hand: How a person gets it, as half a sentence, where the files have no address.
-        mirror_files: Archives of another layout, unpacked where they lie there.
-
-    Example:
-        >>> Facts("cub", "CUB-200-2011", {"train classes": 100}, (), "https://example.org").counts["train classes"]
-        100
+        page: A web page about it.
+        by_hand: How to get it by hand, as half a sentence, where the files have no address.
+        mirror_files: Archives of another layout, which are unpacked where they are.
     """
 
     key: str
@@ -65,7 +61,7 @@ class Official:
     Args:
         train: Training images.
         test: Test images.
-        flaws: What of the official data set is missing or different, half a sentence each.
+        flaws: What is missing or differs from the official data set, half a sentence each.
     """
 
     train: ImageSet
@@ -75,12 +71,9 @@ class Official:
     @property
     def counts(self) -> dict[str, int]:
         """Number of classes and images of each split, and of queries and gallery where the test tells them apart."""
-        counts = {
-            "train classes": self.train.num_classes,
-            "train images": len(self.train),
-            "test classes": self.test.num_classes,
-            "test images": len(self.test),
-        }
+        counts: dict[str, int] = {}
+        for name, images in {"train": self.train, "test": self.test}.items():
+            counts |= {f"{name} classes": images.num_classes, f"{name} images": len(images)}
         if self.test.is_query is not None and self.test.is_gallery is not None:
             counts["query images"] = int(self.test.is_query.sum())
             counts["gallery images"] = int(self.test.is_gallery.sum())
@@ -103,12 +96,16 @@ class Benchmark(ImageSource):
         """Read what the annotations say, and look which of the images are there.
 
         Raises:
-            AbsentError: If it is not there, or still packed.
+            AbsentError: If the data set is not there, or still packed.
             ValueError: If the annotations contradict themselves.
         """
 
     def load(self) -> Splits:
-        """Read the official splits, check their counts, and hold out training classes for validation."""
+        """Read the official splits, and hold out training classes for validation.
+
+        Raises:
+            ValueError: If the data set is not there, not whole or damaged.
+        """
         official = self.read()
         return self.arrange(official, self.judge(official))
 
@@ -118,11 +115,7 @@ class Benchmark(ImageSource):
         return Splits(train, validation, official.test, notes)
 
     def judge(self, official: Official) -> tuple[str, ...]:
-        """Refuse what is not the whole of the data set; where that is allowed, give a note that says so.
-
-        Raises:
-            ValueError: If something is missing or different, and `check_counts` is set.
-        """
+        """Raise `ValueError` unless the whole data set is there; with ``check_counts=False``, give notes instead."""
         counts = official.counts
         differences = [
             f"{name} {counts.get(name, 0):,} instead of {count:,}"
@@ -141,11 +134,7 @@ class Benchmark(ImageSource):
 
     @property
     def folder(self) -> Path:
-        """The folder that is searched.
-
-        Raises:
-            ValueError: If none is given.
-        """
+        """The folder that is searched; raises `ValueError` where ``root`` is not given."""
         if self.root is None:
             raise ValueError(
                 f"data.root is missing: give the folder of {self.facts.title} (--data.root DIR); proxemic datasets "
@@ -155,15 +144,11 @@ class Benchmark(ImageSource):
 
     @property
     def command(self) -> str:
-        """What to type to get the data set."""
+        """The command that gets the data set."""
         return f"proxemic datasets prepare {self.facts.key} --root {self.folder}"
 
     def find(self, *names: str) -> Path:
-        """Find the first of the files or folders that is there.
-
-        Raises:
-            AbsentError: If none is; it says how to get the data set.
-        """
+        """The first of the files or folders that is there; `AbsentError` says how to get the data set."""
         for name in names:
             if (self.folder / name).exists():
                 return self.folder / name
@@ -187,6 +172,6 @@ class Benchmark(ImageSource):
         return (*self.facts.files, *self.facts.mirror_files)
 
     def locate(self, file: OriginalFile) -> Path | None:
-        """Where an original file lies, if it does."""
+        """Where an original file is, or None."""
         places = (self.folder / file.name, self.folder / Path(file.name).name)
         return next((place for place in places if place.is_file()), None)

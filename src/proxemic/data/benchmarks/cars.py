@@ -29,9 +29,6 @@ class Cars196(Benchmark):
         check_counts: Refuse a copy with missing images, other counts than the papers' or annotations of another
             checksum than the published; otherwise a note says so.
 
-    Raises:
-        ValueError: If (on load) it is not there, not whole, or its annotations cannot be read.
-
     Source: Krause et al., "3D Object Representations for Fine-Grained Categorization", 3dRR-13; split of Song et al.,
     "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 

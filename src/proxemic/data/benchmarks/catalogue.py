@@ -1,13 +1,18 @@
-"""The published data sets by name: which there are, what of them is in a folder, and whether it is all of them."""
+"""The published data sets by name: listed, counted, and fetched."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
-from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts
+from torchvision.datasets.utils import check_integrity
+
+from proxemic.data.benchmarks.archives import unpack
+from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.cars import Cars196
 from proxemic.data.benchmarks.cub import CUB200
+from proxemic.data.benchmarks.downloads import download
 from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import OmniglotFull, OmniglotSmall
@@ -26,7 +31,7 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
 
 @dataclass(frozen=True)
 class BenchmarkStatus:
-    """A published data set, and what of it is in a folder.
+    """A published data set, and whether a folder holds it.
 
     Args:
         facts: Its name, size and origin.
@@ -40,11 +45,11 @@ class BenchmarkStatus:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """What a folder holds of a published data set.
+    """The contents of a folder compared with a published data set.
 
     Args:
         expected: The number of classes and images of each split in the official data set.
-        found: Those in the folder.
+        found: Their number in the folder.
         flaws: What is missing or different, half a sentence each.
         unreadable: The images that cannot be decoded, with reasons; empty where none was opened.
         problem: A sentence that says what is wrong and what to do, or None where all is well.
@@ -57,7 +62,7 @@ class BenchmarkReport:
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the counts, flaws and unreadable images as plain data for JSON."""
+        """The counts, flaws and unreadable images as plain data for JSON."""
         return {name: value for name, value in vars(self).items() if name != "problem"}
 
 
@@ -65,7 +70,7 @@ def list_benchmarks(root: Path | None = None) -> list[BenchmarkStatus]:
     """List the published data sets.
 
     Args:
-        root: Folder in which, or in whose folder of a data set's name, each is searched for; None does not search.
+        root: Folder to search for each data set, also in its subfolder of the data set's name; None does not search.
 
     Example:
         >>> [status.facts.key for status in list_benchmarks()]
@@ -119,3 +124,52 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
             f"is damaged and run {source.command}."
         )
     return BenchmarkReport(source.facts.counts, official.counts, official.flaws, unreadable, problem)
+
+
+def prepare(source: Benchmark, url: str | None = None) -> Official:
+    """Unpack the original archives, fetching those that are not there, and check the whole of the data set.
+
+    Args:
+        source: The data set, with the folder to make it in.
+        url: A mirror: the folder that holds the files under their original names, or the file itself if there is one.
+
+    Returns:
+        The official splits.
+
+    Raises:
+        ValueError: If a file must be fetched by hand (it says where), cannot be fetched, or is damaged, or the data set
+            is not whole.
+    """
+    _unpack(source)
+    try:
+        official = source.read()
+    except AbsentError:
+        if url is None and source.facts.by_hand:
+            raise
+        for file in source.facts.files:
+            if source.locate(file) is None:
+                download(_address(file, url), source.folder / file.name, file.md5)
+        _unpack(source)
+        official = source.read()
+    source.judge(official)
+    return official
+
+
+def _unpack(source: Benchmark) -> None:
+    for file in source.files:
+        archive = source.locate(file)
+        if archive is None or file.tree is None or (archive.parent / file.tree).exists():
+            continue
+        if not check_integrity(archive, file.md5):
+            raise ValueError(
+                f"{archive} is damaged, cut short or not the original, by its MD5: delete it and run {source.command}."
+            )
+        unpack(archive, file.tree)
+
+
+def _address(file: OriginalFile, url: str | None) -> str:
+    if url is None:
+        assert file.url is not None  # or it would be fetched by hand
+        return file.url
+    name = PurePosixPath(file.name).name
+    return url if PurePosixPath(urlsplit(url).path).name == name else f"{url.rstrip('/')}/{file.name}"

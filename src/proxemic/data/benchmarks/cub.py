@@ -18,9 +18,6 @@ class CUB200(Benchmark):
         split_seed: Which training classes validate.
         check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
-    Raises:
-        ValueError: If (on load) it is not there, not whole, or its annotation files contradict each other.
-
     Source: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", CNS-TR-2011-001; split of Song et al., "Deep Metric
     Learning via Lifted Structured Feature Embedding", CVPR 2016.
 

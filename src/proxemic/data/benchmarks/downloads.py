@@ -25,32 +25,19 @@ _PAUSE = 1.0  # seconds, doubled from attempt to attempt
 _TIMEOUT = 30.0  # seconds without a byte
 
 
-class _BrokenOff(Exception):
-    """The connection ended early: worth another attempt."""
-
-
 class _Refused(Exception):
-    """The server, or this machine, says no: not worth one."""
+    """The server, or this machine, says no: not worth another attempt."""
 
 
 def download(url: str, target: Path, md5: str | None = None) -> None:
-    """Fetch a file, unless it is there; `target` exists only once it is whole and its checksum is right.
+    """Fetch a file, unless it is there; ``target`` exists only once it is whole and its checksum is right.
 
-    What has arrived lies in `NAME.part` meanwhile. A later call, also after the process was killed, asks the server for
-    the rest; it starts anew where the server cannot do that, or its file has changed.
+    Until then what has arrived lies in ``NAME.part``. A later call, also after the process was killed, asks the server
+    for the rest; it starts anew where the server cannot do that, or its file has changed.
 
-    Args:
-        url: http:// or https:// address.
-        target: Where to put it; its folder is made.
-        md5: Its checksum, if there is one.
-
-    Raises:
-        ValueError: If it cannot be fetched or written, or has another checksum.
-
-    Example:
-        >>> download("ftp://example.org/a.zip", Path("a.zip"))
-        Traceback (most recent call last):
-        ValueError: ftp://example.org/a.zip is no http:// or https:// address.
+    >>> download("ftp://example.org/a.zip", Path("a.zip"))
+    Traceback (most recent call last):
+    ValueError: ftp://example.org/a.zip is no http:// or https:// address.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url} is no http:// or https:// address.")
@@ -103,10 +90,6 @@ class _Part:
                 return version
         return None
 
-    def begin(self, version: str) -> None:
-        self.path.write_bytes(b"")
-        self.note.write_text(f"{self.url}\n{version}", encoding="utf-8")
-
 
 def _fetch(part: _Part) -> None:
     failures, arrived = 0, False
@@ -119,7 +102,7 @@ def _fetch(part: _Part) -> None:
             if error.code not in (408, 429) and error.code < 500:
                 raise _Refused(str(error)) from error
             reason = str(error)
-        except (_BrokenOff, HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
+        except (HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
         except URLError as error:
             reason = str(error.reason)
@@ -133,7 +116,6 @@ def _fetch(part: _Part) -> None:
 
 
 def _ask(part: _Part) -> None:
-    """Ask once for what is missing."""
     headers = {"User-Agent": f"proxemic/{__version__}", "Accept-Encoding": "identity"}
     have, version = part.size, part.version
     if have and version is not None:
@@ -156,13 +138,17 @@ def _ask(part: _Part) -> None:
 def _receive(response: HTTPResponse, part: _Part) -> None:
     if response.headers.get_content_type() == "text/html":
         raise _Refused("the server sent a web page in its place")
-    start = _start(response)
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    start = 0 if response.status != 206 else int(match[1]) if match else -1
     if start not in (0, part.size):
         raise _Refused("the server sent another part than it was asked for")
     if start == 0:
-        part.begin(_version(response))
-    length = response.headers.get("Content-Length")
-    total = None if length is None else start + int(length)
+        tag = response.headers.get("ETag", "")
+        # A weak tag names no exact bytes and may not be asked with.
+        version = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+        part.path.write_bytes(b"")
+        part.note.write_text(f"{part.url}\n{version}", encoding="utf-8")
+    total = None if response.length is None else start + response.length
     free = shutil.disk_usage(part.path.parent).free
     if total is not None and total - start > free:
         raise _Refused(f"{(total - start) / 1e9:.1f} GB are to come, but {free / 1e9:.1f} GB are free")
@@ -175,20 +161,7 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
             file.write(chunk)
             bar.update(len(chunk))
     if total is not None and part.size < total:
-        raise _BrokenOff(f"the connection broke after {part.size:,} of {total:,} bytes")
-
-
-def _start(response: HTTPResponse) -> int:
-    if response.status != 206:
-        return 0
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(match[1]) if match else -1
-
-
-def _version(response: HTTPResponse) -> str:
-    tag = response.headers.get("ETag", "")
-    # A weak tag names no exact bytes and may not be asked with.
-    return response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+        raise ConnectionError(f"the connection broke after {part.size:,} of {total:,} bytes")
 
 
 def _finish(part: _Part, md5: str | None) -> None:

@@ -40,9 +40,6 @@ class FashionMNIST(Benchmark):
         check_counts: Refuse files of other counts or checksums than the published; otherwise a note says so.
         split: "classes" as above, or "images": the official splits, tested on classes that were trained on.
 
-    Raises:
-        ValueError: If (on load) a file is missing, cut short or not of this format.
-
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     2017.
 
@@ -73,11 +70,7 @@ class FashionMNIST(Benchmark):
     def arrange(self, official: Official, notes: tuple[str, ...]) -> Splits:
         """Part the classes, or the training images for validation."""
         if self.split == "classes":
-            half = len(_NAMES) // 2
-            train, test = (
-                official.train.select_classes(range(half)),
-                official.test.select_classes(range(half, 2 * half)),
-            )
+            train, test = official.train.select_classes(range(5)), official.test.select_classes(range(5, 10))
             note = "Official training images of the first five classes train, test images of the last five test."
             return super().arrange(Official(train, test), (note, *notes))
         check_fraction("validation_fraction", self.validation_fraction)

@@ -23,9 +23,6 @@ class InShop(Benchmark):
         split_seed: Which training classes validate.
         check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
-    Raises:
-        ValueError: If (on load) it is not there, not whole, or its annotation file contradicts itself.
-
     Source: Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
     2016.
 

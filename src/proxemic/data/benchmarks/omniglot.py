@@ -84,11 +84,7 @@ class Omniglot(ImageSource):
                 "--data.download true fetches them into it."
             )
         root = Path(self.root)
-        archives = ARCHIVES[self.subset]
-        for archive in archives:
-            if self.download and archive.url and not _locate(root, archive):
-                download(archive.url, root / archive.name, archive.md5)
-        train, test = (_read(_find(root, archive)) for archive in archives)
+        train, test = map(_read, [_find(root, archive, self.download) for archive in ARCHIVES[self.subset]])
         known = {_alphabet(name) for name in train.class_names}
         new = [place for place, name in enumerate(test.class_names) if _alphabet(name) not in known]
         repeated = sorted(known.intersection(map(_alphabet, test.class_names)))
@@ -108,16 +104,18 @@ def _alphabet(class_name: str) -> str:
     return class_name.split("/")[0]
 
 
-def _locate(root: Path, archive: OriginalFile) -> Path | None:
+def _places(archive: OriginalFile) -> list[str]:
     names = (archive.name, archive.name.removesuffix(".zip"))
-    places = [folder / name for folder in (root, root / "omniglot-py") for name in names]
-    return next((place for place in places if place.exists()), None)
+    return [f"{folder}{name}" for folder in ("", "omniglot-py/") for name in names]
 
 
-def _find(root: Path, archive: OriginalFile) -> Path:
-    place = _locate(root, archive)
-    if place is not None:
-        return place
+def _find(root: Path, archive: OriginalFile, fetch: bool) -> Path:
+    for place in _places(archive):
+        if (root / place).exists():
+            return root / place
+    if fetch and archive.url:
+        download(archive.url, root / archive.name, archive.md5)
+        return root / archive.name
     raise ValueError(
         f"{root} has neither {archive.name} nor a folder {archive.name.removesuffix('.zip')}: set download to true, or "
         f"fetch {archive.url} and put it there."
@@ -182,8 +180,7 @@ class OmniglotSmall(Benchmark):
 
     def read(self) -> Official:
         for file in self.facts.files:
-            names = (file.name, file.name.removesuffix(".zip"))
-            self.find(*names, *(f"omniglot-py/{name}" for name in names))
+            self.find(*_places(file))
         splits = Omniglot(self.folder, self.subset, validation_fraction=0.0).load()
         return Official(splits.train, splits.test_images)
 

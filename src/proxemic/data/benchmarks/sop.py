@@ -23,9 +23,6 @@ class StanfordOnlineProducts(Benchmark):
         split_seed: Which training classes validate.
         check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
 
-    Raises:
-        ValueError: If (on load) it is not there, not whole, or its annotation files contradict themselves.
-
     Source: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 
     Example:

@@ -11,10 +11,7 @@ from proxemic.published import PublishedFigure
 
 
 def against_paper(comparison: Comparison) -> str:
-    """Markdown: for every recipe the figures of the rows that it stands for, which its key ``published`` names.
-
-    What differs in protocol is said below the table, and what the paper does not state.
-    """
+    """Markdown: the figures of the rows that each recipe stands for beside ours, and what differs in protocol."""
     results = comparison.results()
     entries = {entry.title: entry for entry in comparison.entries}
 

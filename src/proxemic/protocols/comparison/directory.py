@@ -1,14 +1,13 @@
 """The directory of a comparison: what is compared, and a run directory for every recipe and seed."""
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from proxemic.errors import UserError
-from proxemic.files import write_json, write_text
+from proxemic.files import read_json, write_json, write_text
 from proxemic.protocols.comparison.entries import Entry
 from proxemic.protocols.recipe_content import metric_names
 from proxemic.protocols.runs.same_recipe import same_recipe
@@ -19,12 +18,12 @@ class Result:
     """The result of a finished cell.
 
     Args:
-        values: Metrics in [0, 1] of ``test`` and, where they were taken, ``untrained`` and ``validation``; and what
-            callbacks measured, at the chosen epoch (``measured``) and before the first (``measured_before``).
-        epoch: The one chosen.
-        selected_on: What chose it.
-        seconds: Of training, over all epochs.
-        test_classes: Number of classes it was evaluated on; None where that is not known.
+        values: Metrics in [0, 1] by split: ``test`` and, where they were computed, ``untrained`` and ``validation``;
+            and what callbacks measured at the chosen epoch (``measured``) and before the first (``measured_before``).
+        epoch: The chosen epoch.
+        selected_on: The split that chose it.
+        seconds: Training time over all epochs.
+        test_classes: Number of test classes; None where that is not known.
     """
 
     values: dict[str, dict[str, float]]
@@ -36,13 +35,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe with one seed.
-
-    Args:
-        entry: The recipe.
-        seed: Its seed.
-        path: The run directory, there or not.
-    """
+    """One recipe with one seed, and the path of its run directory, whether it exists or not."""
 
     entry: Entry
     seed: int
@@ -53,7 +46,7 @@ class Cell:
 
     @property
     def state(self) -> Literal["finished", "failed", "begun", "not begun"]:
-        """How far it is."""
+        """The state of the run."""
         if (self.path / "metrics.json").exists():
             return "finished"
         if self._failed.exists():
@@ -61,18 +54,14 @@ class Cell:
         return "begun" if (self.path / "recipe.yaml").exists() else "not begun"
 
     def result(self) -> Result | None:
-        """Its result, or None if it is not finished.
-
-        Raises:
-            UserError: If the run is of another recipe or seed.
-        """
+        """The result, or None if the run is not finished; a run of another recipe or seed raises `UserError`."""
         if self.state != "finished":
             return None
         if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
             raise UserError(
                 f"{self.path} holds another run than that of {self}: move it away, and the cell is trained anew."
             )
-        content = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
+        content = read_json(self.path / "metrics.json")
         seconds = sum(row["seconds"] for row in self.history())
         splits = ("test", "untrained", "validation", "measured", "measured_before")
         values = {split: content[split] for split in splits if split in content}
@@ -80,20 +69,21 @@ class Cell:
 
     def history(self) -> list[dict[str, float]]:
         """One mapping per epoch."""
-        with (self.path / "history.csv").open(newline="", encoding="utf-8") as file:
-            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        from proxemic.training import RunDirectory  # imports torch
+
+        return RunDirectory(self.path).read_history()
 
     @property
     def failure(self) -> str | None:
-        """Why it failed, or None where it did not."""
+        """Why the training failed, or None."""
         return self._failed.read_text(encoding="utf-8") if self.state == "failed" else None
 
     def fail(self, sentence: str) -> None:
-        """Write down why it failed."""
+        """Record why the training failed."""
         write_text(self._failed, " ".join(sentence.split()))
 
     def forget_failure(self) -> None:
-        """Remove what `fail` wrote, before the cell is tried again."""
+        """Remove what `fail` recorded, before the cell is tried again."""
         self._failed.unlink(missing_ok=True)
 
     @property
@@ -108,10 +98,10 @@ class Comparison:
     Args:
         path: The directory.
         entries: The recipes.
-        seeds: Of each recipe.
-        flags: What overrides every recipe.
-        baseline: Name or pattern of the recipe that the others are compared with; see `baseline_of`.
-        metrics: To be shown; none shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
+        seeds: Seeds of each recipe.
+        flags: Overrides of every recipe, as on the command line.
+        baseline: Name or pattern of the recipe that the others of its data set are compared with; None is the first.
+        metrics: The metrics to show; empty shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
     """
 
     path: Path
@@ -123,11 +113,7 @@ class Comparison:
 
     @classmethod
     def read(cls, path: Path) -> "Comparison":
-        """The comparison in a directory.
-
-        Raises:
-            UserError: If it holds none, or a damaged one.
-        """
+        """Read the comparison in a directory; `UserError` if there is none, or it is damaged."""
         file = path / "comparison.json"
         if not file.is_file():
             raise UserError(
@@ -137,7 +123,7 @@ class Comparison:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             entries = tuple(
-                Entry(**each, yaml=_recipe_file(path, each["slug"]).read_text(encoding="utf-8"))
+                Entry(**each, yaml=(path / "recipes" / f"{each['slug']}.yaml").read_text(encoding="utf-8"))
                 for each in content.pop("recipes")
             )
             lists = {key: tuple(content.pop(key)) for key in ("seeds", "flags", "metrics")}
@@ -149,40 +135,27 @@ class Comparison:
         """Write what is compared; `read` gives it back."""
         for entry in self.entries:
             write_text(self.recipe_file(entry), entry.yaml)
-        content: dict[str, Any] = {
-            "recipes": [
-                {"name": each.name, "slug": each.slug, "dataset": each.dataset, "loss": each.loss}
-                for each in self.entries
-            ],
-            "seeds": self.seeds,
-            "flags": self.flags,
-            "baseline": self.baseline,
-            "metrics": self.metrics,
-        }
-        write_json(self.path / "comparison.json", content)
+        recipes = [{key: getattr(each, key) for key in ("name", "slug", "dataset", "loss")} for each in self.entries]
+        settings = {key: getattr(self, key) for key in ("seeds", "flags", "baseline", "metrics")}
+        write_json(self.path / "comparison.json", {"recipes": recipes, **settings})
 
     def recipe_file(self, entry: Entry) -> Path:
-        """All values of a recipe, as they were when it was added."""
-        return _recipe_file(self.path, entry.slug)
+        """The file with all values of a recipe, as they were when it was added."""
+        return self.path / "recipes" / f"{entry.slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
         """One recipe with one seed."""
         return Cell(entry, seed, self.path / "runs" / entry.slug / f"seed-{seed}")
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, seed by seed, so that a half-done comparison compares."""
+        """All cells, seed by seed, so that all recipes of an unfinished comparison have results."""
         return (self.cell(entry, seed) for seed in self.seeds for entry in self.entries)
 
     def results(self) -> dict[Entry, dict[int, Result]]:
-        """The results of the finished cells by recipe and seed; recipes without any have an empty mapping.
-
-        Raises:
-            UserError: If a directory holds another run than that of its cell.
-        """
+        """The results of the finished cells by recipe and seed; recipes without any have an empty mapping."""
         results: dict[Entry, dict[int, Result]] = {entry: {} for entry in self.entries}
         for cell in self.cells():
-            result = cell.result()
-            if result is not None:
+            if result := cell.result():
                 results[cell.entry][cell.seed] = result
         return results
 
@@ -191,7 +164,7 @@ class Comparison:
         return [cell for cell in self.cells() if cell.state == "failed"]
 
     def states(self) -> str:
-        """How far each recipe is, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
+        """The states of each recipe's seeds, one line per recipe, such as ``glyphs: finished 0 1, not begun 2``."""
         lines = []
         for entry in self.entries:
             seeds: dict[str, list[str]] = {}
@@ -209,12 +182,12 @@ class Comparison:
         }
 
     def baseline_of(self, entries: Sequence[Entry]) -> Entry:
-        """What the recipes of a data set are compared with: the first that is named so, else the first."""
+        """The baseline of the recipes of a data set: the first that `baseline` names, or else the first."""
         named = (entry for entry in entries if self.baseline is not None and entry.is_named(self.baseline))
         return next(named, entries[0])
 
     def shown_metrics(self, entries: Sequence[Entry]) -> list[str]:
-        """The metrics to show of some recipes; the first is the main one."""
+        """The metrics to show for some recipes; the first is the main one."""
         computed = [computed_metrics(entry) for entry in entries]
         wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
         return [metric for metric in wanted if any(metric in each for each in computed)] or ["map@r"]
@@ -223,7 +196,3 @@ class Comparison:
 def computed_metrics(entry: Entry) -> list[str]:
     """Names of the metrics that the runs of a recipe have."""
     return metric_names(entry.recipe["evaluation"])
-
-
-def _recipe_file(path: Path, slug: str) -> Path:
-    return path / "recipes" / f"{slug}.yaml"

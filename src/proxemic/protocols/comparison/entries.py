@@ -15,7 +15,7 @@ from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.recipes import find_recipe, list_recipes
 
 _SAME_TEST = ("validation_fraction", "cache_dir")
-"""Values of a data source that leave the test images what they are."""
+"""Values of a data source that do not change the test images."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,12 @@ class Entry:
     """One recipe of a comparison.
 
     Args:
-        name: Of a recipe of the package, or the full path of a YAML file.
-        slug: Its folder's name.
-        dataset: The table that it stands in. Recipes of the package stand together by their folder, or by their own
-            name where they have none, files by their class of data; those whose test images differ for all that are
-            set apart by a number, as ``own-images (2)``.
-        loss: What is told of its loss: the class, what is added to it, the number of proxies where there are several.
-        yaml: All of its values, with seed 0.
+        name: The name of a recipe of the package, or the full path of a YAML file.
+        slug: The name of its folder.
+        dataset: The table that it is in: the folder of a recipe of the package (or its name, where it has none), the
+            class of data of a file. Recipes whose test images differ all the same get a number: ``own-images (2)``.
+        loss: The class of the loss, its regularizers, and the number of proxies per class where there are several.
+        yaml: All values, with seed 0.
     """
 
     name: str
@@ -40,38 +39,38 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What it is called in tables; of a file that is the slug."""
+        """The name in tables; for a file, its slug."""
         return f"{self.slug}.yaml" if _is_file(self.name) else self.name
 
     @property
     def label(self) -> str:
-        """What it is called in plots, beside others of its data set."""
+        """The name in plots, beside others of its data set."""
         return self.title.partition("/")[2] or self.title
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """Its values."""
+        """All values, parsed."""
         return yaml.safe_load(self.yaml)
 
     @property
     def selected_on(self) -> str:
-        """What chooses the epoch: ``validation``, ``test``, or ``last``, nothing."""
+        """The split that chooses the epoch: ``validation`` or ``test``; ``last`` takes the last epoch."""
         return self.recipe["evaluation"]["select_on"]
 
     def with_seed(self, seed: int) -> str:
-        """All of its values, with another seed."""
+        """All values as YAML, with another seed."""
         return self.yaml.replace("\nseed: 0\n", f"\nseed: {seed}\n")
 
     def is_named(self, word: str) -> bool:
-        """Whether the user means it, by name, path or pattern."""
+        """Whether ``word`` is its name, path or a pattern of its name."""
         return _matches(self.name, word) or self.name == str(Path(word).resolve()) or self.title == word
 
 
 def find_names(words: Sequence[str]) -> list[str]:
-    """The recipes that the user names, each once: a name, a YAML file, or a pattern over the package's names.
+    """Find the recipes that words stand for, each once: names, YAML files, or patterns of the package's names.
 
     Raises:
-        UserError: If there is no such recipe, or no word.
+        UserError: If there is no word, or one stands for no recipe.
 
     >>> find_names(["glyphs-small/multi-*", "glyphs"])
     ['glyphs-small/multi-similarity', 'glyphs']
@@ -85,7 +84,7 @@ def find_names(words: Sequence[str]) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """As in a shell: ``*`` stops at a slash, ``**`` does not.
+    """Match as a shell does: ``*`` stops at a slash, ``**`` does not.
 
     >>> [_matches("cub/reality-check/hist", pattern) for pattern in ("cub/*", "cub/**", "cub/*/h?st")]
     [False, True, True]
@@ -110,16 +109,9 @@ def _names(word: str) -> Iterator[str]:
 
 
 def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *, own_code: bool = False) -> Entry:
-    """Read a recipe.
+    """Read a recipe by a name that `find_names` returns; its slug differs from those of the entries ``before`` it.
 
-    Args:
-        name: As `find_names` gives it.
-        flags: What overrides it.
-        before: The entries before it: slugs are unique.
-        own_code: It is to be trained: all that it names, also in the current directory, is made once, to try it.
-
-    Raises:
-        UserError: If the recipe or a flag is refused; the recipe is named.
+    With ``own_code`` the recipe is to be trained: what it names, also in the current directory, is made once to try it.
     """
     from proxemic.recipes.reader import read_recipe
 
@@ -127,18 +119,17 @@ def read_entry(name: str, flags: Sequence[str], before: Sequence[Entry] = (), *,
         read = read_recipe(find_recipe(name), [*flags, "--seed", "0"], own_code=own_code)
         if own_code:
             _ = read.recipe  # what a class refuses is said before the first training
-        text = read.yaml
     except (UserError, ValueError) as error:
         where = "" if str(error).startswith(str(find_recipe(name))) else f"{name}: "
         raise UserError(f"{where}{error}") from error
-    recipe = yaml.safe_load(text)
+    recipe = yaml.safe_load(read.yaml)
     slug, dataset = (
         (Path(name).stem, data_key(recipe)) if _is_file(name) else (name.replace("/", "-"), name.partition("/")[0])
     )
     slug = _number(slug, "{}-{}", lambda each: each not in [entry.slug for entry in before])
     other_images = {entry.dataset for entry in before if _test_images(entry.recipe) != _test_images(recipe)}
     dataset = _number(dataset, "{} ({})", lambda each: each not in other_images)
-    return Entry(name, slug, dataset, _loss_label(recipe["loss"]), text)
+    return Entry(name, slug, dataset, _loss_label(recipe["loss"]), read.yaml)
 
 
 def _is_file(name: str) -> bool:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from proxemic.plots import save_figure
 from proxemic.protocols.comparison.directory import Comparison, Result
 from proxemic.protocols.comparison.entries import Entry
-from proxemic.protocols.comparison.statistics import mean
+from proxemic.protocols.comparison.statistics import mean, metric_values
 from proxemic.protocols.comparison.tables import FOOTNOTES, MARKS
 from proxemic.protocols.statistics import t_interval
 
@@ -18,11 +18,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def draw_points(comparison: Comparison) -> None:
-    """Write ``points.png`` and ``.svg``: one row per data set, one column per metric, one line per recipe.
-
-    The point is the mean, the bar its 95% interval, the faint dots are seeds. Nothing is drawn where nothing is
-    finished.
-    """
+    """Write ``points.png`` and ``.svg``: a row per data set, a column per metric, and each recipe's mean and seeds."""
     results, datasets = comparison.results(), comparison.datasets()
     shown = {name: comparison.shown_metrics(entries) for name, entries in datasets.items()}
     columns = max(map(len, shown.values()))
@@ -50,9 +46,7 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
             where = axes.get_yaxis_transform()
             axes.text(0.02, place, "not measured", transform=where, va="center", fontsize=7, color="#888888")
             continue
-        values = [
-            100 * each.values["test"][metric] for each in results[entry].values() if metric in each.values["test"]
-        ]
+        values = [100 * value for value in metric_values(results[entry], metric).values()]
         # Below the bar, which would hide them.
         axes.plot(
             values, [place + 0.25] * len(values), ".", color="#4477aa", alpha=0.4, markersize=6, markeredgewidth=0
@@ -71,17 +65,12 @@ def _points(axes: Axes, entries: Sequence[Entry], results: Mapping[Entry, Mappin
 
 
 def draw_curves(comparison: Comparison) -> None:
-    """Write ``curves.png``: per data set the metric that chose the epoch against the epoch, one colour per recipe.
-
-    The line is the mean over the finished seeds, the band its 95% interval. Recipes that evaluate nothing during
-    training have no line.
-    """
+    """Write ``curves.png``: the metric that chose the epoch against the epoch, a mean with its 95% band per recipe."""
     datasets = comparison.datasets()
     most = max(map(len, datasets.values()))
     figure = Figure(figsize=(7.5, len(datasets) * max(3.0, 0.19 * most + 0.6)), layout="constrained")
-    for axes, (name, entries) in zip(
-        figure.subplots(len(datasets), 1, squeeze=False)[:, 0], datasets.items(), strict=True
-    ):
+    rows = figure.subplots(len(datasets), squeeze=False)[:, 0]
+    for axes, (name, entries) in zip(rows, datasets.items(), strict=True):
         metrics = dict.fromkeys(entry.recipe["evaluation"]["metric"] for entry in entries)
         for place, entry in enumerate(entries):
             _curve(axes, comparison, entry, place)

@@ -1,5 +1,6 @@
 """Losses × seeds × data sets: a training run each, kept once it is finished, and tables and plots of what there is."""
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +13,12 @@ from proxemic.errors import UserError
 from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.against_paper import against_paper
-from proxemic.protocols.comparison.directory import Cell, Comparison, computed_metrics
+from proxemic.protocols.comparison.directory import Comparison, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
 from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.same_recipe import same_recipe
-
-DEFAULT_SEEDS = (0, 1, 2, 3, 4)
 
 
 def compare(
@@ -39,22 +38,22 @@ def compare(
     """Train every recipe with every seed and write tables and plots; what is finished in ``out`` is kept.
 
     Args:
-        recipes: Names, patterns over the package's names such as ``glyphs-small/*``, or YAML files.
-        out: The comparison's directory: a new one (None takes ``runs/compare-DATE-TIME``), or one to go on with.
-            Recipes and seeds that it has stay in it.
-        seeds: Of each recipe; None takes 0 to 4, or those that ``out`` has.
+        recipes: Names, patterns of the package's names such as ``glyphs-small/*``, or YAML files.
+        out: The directory: a new one (None takes ``runs/compare-DATE-TIME``), or that of a comparison to continue,
+            which keeps its recipes and seeds.
+        seeds: Seeds of each recipe; None takes 0 to 4, or those that ``out`` has.
         overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
-        resume: Go on with the comparison in this directory, as it was begun; recipes, seeds, overrides and ``out`` are
-            left out.
+        resume: Continue the comparison in this directory as it was begun, without recipes, seeds, overrides and
+            ``out``.
         workers: Processes that train, at least 1; the figures do not depend on it.
-        baseline: The recipe, by name or pattern, that the others of its data set are compared with; None is the first.
-        metrics: To be shown; none shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
+        baseline: Name or pattern of the recipe that the others of its data set are compared with; None is the first.
+        metrics: The metrics to show; empty shows ``recall@1``, ``map@r`` and ``ndcg@8``, as far as they are computed.
         against: Also write ``against-paper.md``: what the papers print of the rows that the recipes stand for.
         dry_run: Check the arguments, but train and write nothing.
-        report: Is given a line for each finished run. None logs them.
+        report: Called with a line for each finished run. None logs them.
 
     Returns:
-        The comparison, with its results. Cells that failed say so in ``table.md``; another call tries them again.
+        The comparison, with its results. ``table.md`` names the cells that failed; another call tries them again.
 
     Raises:
         UserError: If an argument or a recipe is refused, before anything is written; `Interrupted` after Ctrl-C.
@@ -93,25 +92,17 @@ def plan_comparison(
     metrics: Sequence[str] = (),
     own_code: bool = False,
 ) -> Comparison:
-    """Read the recipes and join them to what ``out`` has; nothing is written.
-
-    Arguments are those of `compare`, with overrides as flags, and ``own_code`` is that of `read_entry`.
-
-    Raises:
-        UserError: As `compare`.
-    """
-    names = find_names(recipes)
-
+    """Read the recipes, by names that `find_names` returns, and join them to what ``out`` has; nothing is written."""
     from proxemic.recipes.flags import read_flags  # imports torch
 
-    before = _begun(out)
-    if "seed" in dict(read_flags(flags)):
+    before = _begun(out) or Comparison(out, (), (), tuple(flags))
+    if "seed" in read_flags(flags):
         raise UserError("--seed is set for each run by --seeds: leave it out.")
-    if before is not None and dict(read_flags(before.flags)) != dict(read_flags(flags)):
+    if read_flags(before.flags) != read_flags(flags):
         had = " ".join(before.flags) or "none"
         raise UserError(f"{out} was begun with other flags ({had}): give the same, or another --out.")
-    entries = list(before.entries) if before else []
-    for name in names:
+    entries = list(before.entries)
+    for name in recipes:
         known = next((entry for entry in entries if entry.name == name), None)
         new = read_entry(name, flags, entries, own_code=own_code)
         if known is None:
@@ -121,18 +112,15 @@ def plan_comparison(
                 f"The recipe {name} is no longer the one that {out} was begun with: give another --out, or go on with "
                 f"the recipe as it was by proxemic compare --resume {out}"
             )
-    seeds = (DEFAULT_SEEDS if before is None else ()) if seeds is None else seeds
+    if seeds is None:
+        seeds = () if before.seeds else range(5)
     if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
         raise UserError(f"seeds are {', '.join(map(str, seeds))}, but must be 0 or more, each once.")
-    if before is None:
-        comparison = Comparison(out, tuple(entries), tuple(seeds), tuple(flags))
-    else:
-        comparison = replace(before, entries=tuple(entries), seeds=tuple(dict.fromkeys((*before.seeds, *seeds))))
-    return _with_view(comparison, baseline, metrics)
+    seeds = tuple(dict.fromkeys((*before.seeds, *seeds)))
+    return _with_view(replace(before, entries=tuple(entries), seeds=seeds), baseline, metrics)
 
 
 def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
-    """The same comparison with another baseline or other metrics, where they are given."""
     if baseline is not None:
         if not any(entry.is_named(baseline) for entry in comparison.entries):
             names = ", ".join(entry.title for entry in comparison.entries)
@@ -156,7 +144,7 @@ def _begun(out: Path) -> Comparison | None:
 def finish_comparison(
     comparison: Comparison, *, workers: int = 1, report: Callable[[str], object] | None = None
 ) -> None:
-    """Train what is not finished yet, and write tables and plots; the arguments are those of `compare`."""
+    """Train what is not finished, and write tables and plots."""
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     with exclusive_lock(comparison.path):
@@ -178,11 +166,34 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
     )
     for cell in waiting.values():
         cell.forget_failure()
-    progress = _Progress(comparison, waiting, report)
+    began, numbers = time.monotonic(), itertools.count(1)
+
+    def on_result(job: Job, metrics: Mapping[str, Any]) -> None:
+        cell = waiting[job.out]
+        name = comparison.shown_metrics([cell.entry])[0]
+        result = cell.result()
+        assert result is not None
+        duration = f"{_duration(result.seconds)} of training"
+        tell(f"{cell}: {name} {100 * metrics['test'][name]:.2f}, epoch {result.epoch}, {duration}")
+
+    def on_failure(job: Job, error: Exception) -> None:
+        cell = waiting[job.out]
+        # How the comparison goes on is said at its end; the run by itself would have other threads.
+        reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
+        cell.fail(reason)
+        tell(f"{cell} FAILED: {reason}")
+
+    def tell(line: str) -> None:
+        write_tables(comparison)
+        number = next(numbers)
+        left = len(waiting) - number
+        rest = f"; {left} left, about {_duration((time.monotonic() - began) / number * left)}" if left else ""
+        report(f"[{number}/{len(waiting)}] {line}{rest}")
+
     jobs = [Job(comparison.recipe_file(cell.entry), ("--seed", str(cell.seed)), cell.path) for cell in waiting.values()]
     try:
         with going_on_with(f"proxemic compare --resume {comparison.path}"), Workers(workers) as pool:
-            pool.run(jobs, on_result=progress.finish, on_failure=progress.fail)
+            pool.run(jobs, on_result=on_result, on_failure=on_failure)
     finally:
         write_tables(comparison)
     from proxemic.protocols.comparison.plots import draw_curves, draw_points
@@ -191,38 +202,8 @@ def _finish(comparison: Comparison, workers: int, report: Callable[[str], object
     draw_curves(comparison)
 
 
-class _Progress:
-    """Reports each cell that ends, and writes the tables anew."""
-
-    def __init__(self, comparison: Comparison, cells: Mapping[Path, Cell], report: Callable[[str], object]) -> None:
-        self.comparison, self.cells, self.report = comparison, cells, report
-        self.done, self.began = 0, time.monotonic()
-
-    def finish(self, job: Job, metrics: Mapping[str, Any]) -> None:
-        cell = self.cells[job.out]
-        name = self.comparison.shown_metrics([cell.entry])[0]
-        result = cell.result()
-        assert result is not None
-        duration = f"{_duration(result.seconds)} of training"
-        self._tell(f"{cell}: {name} {100 * metrics['test'][name]:.2f}, epoch {result.epoch}, {duration}")
-
-    def fail(self, job: Job, error: Exception) -> None:
-        cell = self.cells[job.out]
-        # How the comparison goes on is said at its end; the run by itself would have other threads.
-        reason = re.sub(r" Then continue with proxemic train --resume \S+\.$", "", str(error))
-        cell.fail(reason)
-        self._tell(f"{cell} FAILED: {reason}")
-
-    def _tell(self, line: str) -> None:
-        write_tables(self.comparison)
-        self.done += 1
-        left = len(self.cells) - self.done
-        rest = f"; {left} left, about {_duration((time.monotonic() - self.began) / self.done * left)}" if left else ""
-        self.report(f"[{self.done}/{len(self.cells)}] {line}{rest}")
-
-
 def _duration(seconds: float) -> str:
-    """A time to be read at a glance.
+    """A time for people.
 
     >>> _duration(7.4), _duration(190), _duration(9000)
     ('7 s', '3 min', '2.5 h')

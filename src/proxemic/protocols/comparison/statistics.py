@@ -6,19 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proxemic.protocols.comparison.directory import Result
-from proxemic.protocols.statistics import Estimate, paired_by_seed, t_interval
+from proxemic.protocols.statistics import Estimate, t_interval
 
 
 @dataclass(frozen=True)
 class SeedVariation:
-    """How far a metric spreads over seeds, and how far recipes are apart by it.
+    """Standard deviations of a metric: over a recipe's seeds (root mean square over recipes), and of recipes' means.
 
-    Args:
-        seeds: Standard deviation over the seeds of a recipe, the root mean square over recipes.
-        recipes: Standard deviation of the recipes' means.
-        ratio: The seeds' standard deviation as a multiple of another metric's, the geometric mean over recipes; with
-            its 95% interval (t distribution of the logarithms over recipes), None where it has none.
-        n: Recipes with two seeds or more.
+    ``ratio`` is the seeds' standard deviation relative to another metric's: the geometric mean over the ``n`` recipes
+    with two seeds or more, and its 95% interval (t distribution of the logarithms).
     """
 
     seeds: float
@@ -28,31 +24,27 @@ class SeedVariation:
 
     @property
     def separability(self) -> float:
-        """How many standard deviations of a seed the recipes are apart: what a metric tells of them from one run."""
+        """The standard deviation of the recipes' means as a multiple of that over seeds."""
         return self.recipes / self.seeds if self.seeds else math.inf
 
 
 def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Estimate | None:
-    """Of a metric over the seeds that are finished and have it; None where none has."""
-    values = _values(results, metric, split)
+    """The mean of a metric over the seeds that have it; None where none has."""
+    values = metric_values(results, metric, split)
     return t_interval(list(values.values())) if values else None
 
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
-    """How much a metric of the test exceeds the baseline's with the same seed; None without a seed that both have."""
-    return paired_by_seed(_values(results, metric, "test"), _values(baseline, metric, "test"))
+    """By how much a test metric exceeds the baseline's with the same seed; None without a common seed."""
+    base = metric_values(baseline, metric)
+    pairs = [value - base[seed] for seed, value in metric_values(results, metric).items() if seed in base]
+    return t_interval(pairs) if pairs else None
 
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:
-    """Of a metric of the test over the seeds of several recipes; None with fewer than two recipes of two seeds.
-
-    Args:
-        results: By seed, of each recipe.
-        metric: The metric.
-        against: The metric whose standard deviation is the unit of ``ratio``.
-    """
-    pairs = [(list(_values(each, metric, "test").values()), _values(each, against, "test")) for each in results]
-    pairs = [(values, list(unit.values())) for values, unit in pairs if len(values) > 1]
+    """The variation of a test metric, relative to that of ``against``; None without two recipes of two seeds."""
+    pairs = [[list(metric_values(each, name).values()) for name in (metric, against)] for each in results]
+    pairs = [(values, unit) for values, unit in pairs if len(values) > 1]
     if len(pairs) < 2:
         return None
     deviations = [statistics.stdev(values) for values, _ in pairs]
@@ -67,6 +59,7 @@ def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against
     return SeedVariation(statistics.fmean(each**2 for each in deviations) ** 0.5, over_recipes, ratio, len(pairs))
 
 
-def _values(results: Mapping[int, Result], metric: str, split: str) -> dict[int, float]:
+def metric_values(results: Mapping[int, Result], metric: str, split: str = "test") -> dict[int, float]:
+    """The values of a metric by seed, of the seeds that have it."""
     values = {seed: result.values.get(split, {}).get(metric) for seed, result in results.items()}
     return {seed: value for seed, value in values.items() if value is not None}

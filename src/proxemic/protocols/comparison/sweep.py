@@ -27,22 +27,14 @@ with optional_dependency("train"):
 
 @dataclass(frozen=True)
 class Axis:
-    """A value of a recipe, or several that are always equal, varied.
-
-    Args:
-        keys: Which, as flags without their dashes: ``loss.alpha``, ``second_phase.loss.alpha``.
-        values: What they are set to, as a flag has it.
-    """
+    """The keys of a recipe that are set alike, and the values that they take, as flags without their dashes."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Axis":
-        """From ``KEY[,KEY…]=VALUE,VALUE``.
-
-        Raises:
-            UserError: If it is something else, or a key or value comes twice.
+        """Read ``KEY[,KEY…]=VALUE,VALUE``.
 
         >>> Axis.parse("loss.alpha,second_phase.loss.alpha=8,16,32")
         Axis(keys=('loss.alpha', 'second_phase.loss.alpha'), values=('8', '16', '32'))
@@ -59,7 +51,7 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """The keys, as ``loss.alpha+second_phase.loss.alpha``."""
+        """The keys as ``loss.alpha+second_phase.loss.alpha``."""
         return "+".join(self.keys)
 
 
@@ -71,11 +63,11 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """What its files are called, as ``loss.k1,loss.k2``."""
+        """The axes as ``loss.k1,loss.k2``."""
         return ",".join(axis.name for axis in self.axes)
 
     def points(self) -> list[dict[str, str]]:
-        """What every key is set to, point by point; those of the last axis next to each other.
+        """The values of all keys at each point; the last axis varies fastest.
 
         >>> Sweep((Axis(("k1",), ("0.5", "1")), Axis(("k2",), ("1", "2")))).points()[1]
         {'k1': '0.5', 'k2': '2'}
@@ -87,18 +79,7 @@ class Sweep:
 
 
 def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
-    """Make a sweep of each ``KEY[,KEY…]=VALUE,VALUE``, or one of all of them.
-
-    Args:
-        texts: Texts as `Axis.parse` takes them.
-        grid: Every value of the first with every value of the second.
-
-    Raises:
-        UserError: If two texts set the same keys, or ``grid`` has other than two.
-
-    >>> [len(sweep.points()) for sweep in read_sweeps(["k1=0.5,1", "k2=1,1.5,2"], grid=True)]
-    [6]
-    """
+    """Make a sweep of each text that `Axis.parse` takes, or one ``grid`` of two: every value with every value."""
     axes = [Axis.parse(text) for text in texts]
     if grid and len(axes) != 2:
         raise UserError(f"--grid takes two --vary, not {len(axes)}: set other values by their flags.")
@@ -111,21 +92,10 @@ def read_sweeps(texts: Sequence[str], *, grid: bool = False) -> list[Sweep]:
 def plan_sweep(
     recipe: str, sweeps: Sequence[Sweep], seeds: Sequence[int] | None, out: Path, flags: Sequence[str], metric: str
 ) -> tuple[Comparison, dict[Sweep, list[str]]]:
-    """Write a recipe for each point, and plan a comparison of them all.
+    """Write a recipe for each point, and plan a comparison of them all in ``out/comparison``.
 
-    Args:
-        recipe: A recipe's name, or a YAML file.
-        sweeps: Each by itself, other values left as the recipe has them.
-        seeds: Seeds of each point; None takes 0 to 4, or those that ``out`` has.
-        out: The directory, new or of the same sweep, to go on with.
-        flags: What overrides the recipe besides.
-        metric: Metric to show.
-
-    Returns:
-        The comparison in ``out/comparison``, and of each sweep the names of its points' recipes in it.
-
-    Raises:
-        UserError: If an argument, the recipe or a value is refused; then nothing is written.
+    Returns the comparison, and the names of the recipes of each sweep's points. Nothing is written before all is
+    checked.
     """
     name, *others = find_names([recipe])
     if others:
@@ -137,24 +107,22 @@ def plan_sweep(
     names: dict[Sweep, list[str]] = {}
     for sweep in sweeps:
         for point in sweep.points():
-            varied = [word for key, value in point.items() for word in (f"--{key}", value)]
+            varied = [f"--{key}={value}" for key, value in point.items()]
             setting = ", ".join(f"{key}={value}" for key, value in point.items())
             try:
                 read = read_recipe(path, [*flags, *varied], own_code=True)
                 _try_losses(read.recipe)
             except (UserError, ValueError) as error:
                 raise UserError(f"--vary {setting}: {error}") from error
-            values = [point[axis.keys[0]].replace("/", "_") for axis in sweep.axes]
-            stem = ",".join(f"{axis.name}={value}" for axis, value in zip(sweep.axes, values, strict=True))
-            file = out / "values" / f"{stem}.yaml"
+            stem = ",".join(f"{axis.name}={point[axis.keys[0]]}" for axis in sweep.axes)
+            file = out / "values" / f"{stem.replace('/', '_')}.yaml"
             texts[file] = f"# {recipe} with {setting}.\n{read.yaml}"
             names.setdefault(sweep, []).append(str(file.resolve()))
     for file, text in texts.items():
         if file.exists() and file.read_text(encoding="utf-8") != text:
             raise UserError(f"{out} was begun with another recipe or other flags: give the same, or another --out.")
     for file, text in texts.items():
-        if not file.exists():
-            write_text(file, text)
+        write_text(file, text)
     files = [file for points in names.values() for file in points]
     return plan_comparison(files, seeds, out / "comparison", metrics=[metric], own_code=True), names
 
@@ -162,12 +130,11 @@ def plan_sweep(
 def _try_losses(recipe: Recipe) -> None:
     """Make the losses for a few classes, which refuses values that no training could begin with."""
     with torch.random.fork_rng(devices=[]):
-        for phase in (recipe, recipe.second_phase):
-            if phase is not None:
-                # How many classes there are is known once the images are; a list of margins has one for each.
-                margin = getattr(phase.loss, "keywords", {}).get("margin")
-                classes = len(margin) if isinstance(margin, list) else 4
-                make_loss(phase.loss, classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
+        for phase in filter(None, (recipe, recipe.second_phase)):
+            # How many classes there are is known once the images are; a list of margins has one for each.
+            margin = getattr(phase.loss, "keywords", {}).get("margin")
+            classes = len(margin) if isinstance(margin, list) else 4
+            make_loss(phase.loss, classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
 
 
 def run_sweep(
@@ -177,17 +144,7 @@ def run_sweep(
     workers: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> dict[Sweep, list[dict[int, Result]]]:
-    """Train what is not finished yet, and return the results of each point by seed.
-
-    Args:
-        comparison: The comparison that `plan_sweep` returns.
-        names: The names that `plan_sweep` returns.
-        workers: Number of processes that train.
-        report: Is given lines on the way.
-
-    Raises:
-        UserError: If a run failed; another call tries it again.
-    """
+    """Train what is not finished of what `plan_sweep` returned, and return the results of each point by seed."""
     finish_comparison(comparison, workers=workers, report=report)
     failed = comparison.failed()
     if failed:
@@ -197,11 +154,7 @@ def run_sweep(
 
 
 def plot_sweep(sweep: Sweep, results: Sequence[Mapping[int, Result]], metric: str, recipe: str) -> Figure:
-    """Draw a metric of the test, in percent, against the values.
-
-    Of one axis a curve: mean, 95% interval, one dot per seed. Of two a heat map with the mean, and the interval, in
-    each cell; the first axis goes up.
-    """
+    """Draw a test metric in percent: over one axis a curve with 95% intervals and all seeds, over two a heat map."""
     means = [estimate for estimate in (mean(by_seed, metric) for by_seed in results) if estimate]
     first, *second = sweep.axes
     figure, axes = _heat_map(first, second[0], means, metric) if second else _curve(first, means, results, metric)
@@ -258,7 +211,7 @@ def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str
 
 
 def _places(values: Sequence[str]) -> list[float]:
-    """On the axis: where the numbers are, or one after another."""
+    """The values themselves where they are numbers, and otherwise their indices."""
     try:
         return [float(value) for value in values]
     except ValueError:

@@ -1,6 +1,6 @@
 """The tables of a comparison: CSV for programs, Markdown for people. A cell that was not measured is never filled."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from proxemic.files import write_csv, write_text
 from proxemic.protocols.comparison.directory import Comparison, Result
@@ -33,7 +33,6 @@ def write_tables(comparison: Comparison) -> None:
 RESULTS = ("recipe", "dataset", "loss", "seed", "split", "metric", "value", "epoch", "selected_on", "seconds")
 SUMMARY = ("recipe", "dataset", "loss", "selected_on", "split", "metric", "mean", "half_width", "n")
 DIFFERENCES = ("dataset", "recipe", "baseline", "metric", "difference", "half_width", "n", "excludes_zero")
-
 SPREAD = ("dataset", "metric", "seeds", "recipes", "against", "ratio", "ratio_low", "ratio_high", "n")
 
 
@@ -110,7 +109,7 @@ def _title(comparison: Comparison, results: _Results) -> str:
 def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
     metrics = comparison.shown_metrics(entries)
     means = {(entry, metric): mean(results[entry], metric) for entry in entries for metric in metrics}
-    best = {metric: _best(entries, lambda entry, of=metric: means[entry, of]) for metric in metrics}
+    best = {metric: _best({entry: means[entry, metric] for entry in entries}) for metric in metrics}
 
     def cell(entry: Entry, metric: str) -> str:
         text = format_estimate(means[entry, metric])
@@ -172,11 +171,11 @@ def _variations(entries: Sequence[Entry], results: _Results, metrics: Sequence[s
         yield Table(["metric", "over seeds", "of recipes' means", "recipes / seeds", ratio], rows).text("markdown")
 
 
-def _best(entries: Sequence[Entry], mean_of: Callable[[Entry], Estimate | None]) -> list[Entry]:
+def _best(means: Mapping[Entry, Estimate | None]) -> list[Entry]:
     """Those with the highest mean; what was chosen on the test classes does not compete with what was not."""
-    fair = [entry for entry in entries if entry.selected_on != "test" and mean_of(entry)] or entries
-    values = {entry: estimate.mean for entry in fair if (estimate := mean_of(entry)) is not None}
-    return [entry for entry, value in values.items() if value == max(values.values())]
+    values = {entry: estimate.mean for entry, estimate in means.items() if estimate}
+    fair = {entry: value for entry, value in values.items() if entry.selected_on != "test"} or values
+    return [entry for entry, value in fair.items() if value == max(fair.values())]
 
 
 def _seeds(comparison: Comparison, entry: Entry) -> str:

@@ -1,7 +1,6 @@
-"""Training runs as a whole: trained by worker processes, evaluated, verified, and opened again to be looked at.
+"""Training runs: `Workers` train many `Job`, `evaluate` and `verify` measure them, and `finished` opens them again.
 
-`Job` and `Workers` train many; `evaluate` and `verify` measure what they are worth; `finished` opens runs for analyses,
-`groups` gathers repetitions with other seeds, and `corrupted` evaluates on corrupted pictures.
+`groups` collects runs that differ in their seed alone, and `corrupted` evaluates runs on corrupted images.
 """
 
 from proxemic.protocols.runs.evaluate import evaluate

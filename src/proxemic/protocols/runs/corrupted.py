@@ -48,22 +48,15 @@ def _evaluated_on(run: FinishedRun) -> tuple[object, ...]:
 def measure_corrupted(
     runs: Sequence[FinishedRun], corruptions: Sequence[Corruption], metric: str
 ) -> dict[Path, list[float]]:
-    """A metric of each run on its own test images, clean and under each corruption, by the run's own evaluation.
+    """A metric of runs that pass the checks above, in [0, 1] by path: on clean test images, then under each corruption.
 
-    Runs with the same preprocessing embed the same corrupted images, batch by batch, so that each image is corrupted
-    once for all of them and none is kept.
-
-    Args:
-        runs: Runs that are evaluated on the same test images, see `check_same_test`.
-        corruptions: The corruptions.
-        metric: Its name in the results of the evaluation, such as ``recall@1``; see `check_metric`.
-
-    Returns:
-        By path of the run, in [0, 1], the clean value first.
+    Runs with the same preprocessing embed the same corrupted images, so that each image is corrupted once for all.
     """
     alike: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        alike.setdefault(_sees(run), []).append(run)
+        recipe = run.recipe
+        seen = repr((recipe.data, recipe.cache, recipe.images, recipe.evaluation.batch_size))
+        alike.setdefault(seen, []).append(run)
     values: dict[Path, list[float]] = {run.path: [] for run in runs}
     total = len(alike) * (1 + len(corruptions))
     with tqdm(total=total, desc="robustness", unit=" settings", leave=False, disable=None) as bar:
@@ -75,14 +68,7 @@ def measure_corrupted(
     return values
 
 
-def _sees(run: FinishedRun) -> str:
-    """What the images that its network is given depend on, as text."""
-    recipe = run.recipe
-    return repr((recipe.data, recipe.cache, recipe.images, recipe.evaluation.batch_size))
-
-
 def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Sequence[Float[Tensor, "images dim"]]:
-    """The test images as each run of a group embeds them."""
     recipe, images = group[0].recipe, group[0].test
     if corruption is not None:
         images = replace(images, pixels=CorruptedPixels(images.pixels, corruption, recipe.images))
@@ -107,13 +93,9 @@ def _evaluate(run: FinishedRun, embeddings: Float[Tensor, "images dim"], metric:
 def robustness_against_paper(
     recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Sequence[float]]], metric: str, of: str
 ) -> str:
-    """Markdown: a metric under corruptions beside that of the rows that the recipes stand for (Table IV).
+    """Markdown: a metric under corruptions, at severities ``of``, beside that of the recipes' rows (Table IV).
 
-    Args:
-        recipes: Their values in full, by what to call them.
-        values: Of each recipe one value per run, by the name of the corruption; ``none`` is clean.
-        metric: What was measured; the paper prints ``recall@1``.
-        of: Which severities, in words.
+    ``values`` has one value per run by recipe and name of the corruption; ``none`` is clean.
     """
 
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
@@ -130,7 +112,7 @@ def robustness_against_paper(
 
 
 class _SideBySide(nn.Module):
-    """Several networks as one, whose embeddings are theirs in a row."""
+    """Several networks as one, which concatenates their embeddings."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()

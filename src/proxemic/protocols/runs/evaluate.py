@@ -37,11 +37,11 @@ def evaluate(
     Args:
         targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``; or one or
             two files of embeddings (``.safetensors``, ``.npy``, ``.parquet``).
-        split: Which images a model is evaluated on. None takes the test split of the run's own data, wherever it lies
-            now, and of other data the test split that they give, or all images if they give none.
+        split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
+            now; of other data, the test split that they define, or else all images.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
         query: Folder or table of images that search those of ``gallery``.
-        gallery: Folder or table of images that are searched, or a file of embeddings that those of the target search.
+        gallery: Folder or table of images to search, or a file of embeddings that those of the target search.
         labels: Labels of the embeddings: ``.csv``, ``.parquet`` or ``.npy``.
         gallery_labels: Labels of the embeddings of ``gallery``.
         strict: An unreadable image is an error; by default it is skipped.
@@ -54,11 +54,10 @@ def evaluate(
         per_query: Write the metrics of each query, worst first, to this CSV file.
         save_embeddings: Keep the embeddings, with labels and paths (``.safetensors``, ``.parquet``) or without
             (``.npy``).
-        report: Is given notes for the user, such as which images were skipped. None logs them.
+        report: Called with notes for the user, such as which images were skipped. None logs them.
 
     Returns:
-        The metrics with chance levels and intervals, or of two targets their differences; its methods give them as
-        rows and as text.
+        The metrics with chance levels and intervals, or the differences of two targets.
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
@@ -113,10 +112,12 @@ def evaluate(
         for name, value in {"labels": labels, "gallery-labels": gallery_labels}.items():
             if value is not None:
                 raise UserError(f"--{name} is for embeddings, but {paths[0]} is a model.")
-        images = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
-        for note in images.notes:
+        images, chosen, notes, request = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
+        for note in notes:
             report(note)
-        evaluated = evaluate_models(paths, images, by_category=by is not None, save_embeddings=save_embeddings)
+        evaluated = evaluate_models(
+            paths, images, chosen, request, by_category=by is not None, save_embeddings=save_embeddings
+        )
     else:
         for path in paths:
             check_embedding_name(path)

@@ -27,14 +27,7 @@ from proxemic.training.warm_start import load_loss
 
 @dataclass(frozen=True)
 class Run:
-    """A run, finished or not: what was to be trained, and how far it came.
-
-    Args:
-        path: The run directory.
-
-    Raises:
-        UserError: If there is no run.
-    """
+    """A run, finished or not, in a run directory; `UserError` if there is none."""
 
     path: Path
 
@@ -43,13 +36,13 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What was trained."""
+        """The recipe; its data are where they are now."""
         recipe = self._read.recipe
         return replace(recipe, data=RunDirectory(self.path).locate(recipe.data))
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The recipe as plain values, with the defaults of today for what it did not know."""
+        """The recipe as plain values, with today's defaults for keys that an older version did not have."""
         return yaml.safe_load(self._read.yaml)
 
     @cached_property
@@ -58,17 +51,17 @@ class Run:
 
     @property
     def setting(self) -> str:
-        """The recipe but for its seed, as text: what runs that are repetitions of each other have in common."""
+        """The recipe without its seed, as text, which runs that repeat each other have in common."""
         return json.dumps(self.content | {"seed": None, "published": None}, sort_keys=True)
 
     @property
     def seed(self) -> int:
-        """Of weights, order and augmentation."""
+        """The seed of weights, order and augmentation."""
         return self.content["seed"]
 
     @property
     def name(self) -> str:
-        """What to call it: its folder's name, or that of the folder of all seeds."""
+        """The name of its folder, or that of the folder of all seeds."""
         path = self.path.resolve()
         return path.parent.name if path.name.startswith("seed-") else path.name
 
@@ -87,27 +80,20 @@ class Run:
 
     @cached_property
     def measured_before(self) -> dict[str, float]:
-        """What callbacks measured before the first epoch; empty where there were none, or in an older run."""
+        """What callbacks measured before the first epoch; empty without callbacks, and in older runs."""
         path = RunDirectory(self.path).measured_before
         return read_json(path) if path.exists() else {}
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One mapping per epoch; none before the first has ended."""
+        """One mapping per finished epoch."""
         run = RunDirectory(self.path)
         return run.read_history() if run.history.exists() else []
 
 
 @dataclass(frozen=True)
 class FinishedRun(Run):
-    """A run whose training has ended; its parts are read when they are asked for, once.
-
-    Args:
-        path: The run directory.
-
-    Raises:
-        UserError: If there is no run, or it is not finished.
-    """
+    """A finished run, whose parts are read at their first use; `UserError` if there is none, or it has not ended."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,50 +106,40 @@ class FinishedRun(Run):
 
     @cached_property
     def splits(self) -> Splits:
-        """The images, which must be those that the run was trained on, as its proxies belong to their classes."""
+        """The images that the run was trained on; the proxies belong to their classes."""
         splits = self.recipe.load()
         RunDirectory(self.path).check_images(split_fingerprint(splits))
         return splits
 
     @cached_property
     def test(self) -> ImageSet:
-        """The images of the test classes.
-
-        Raises:
-            UserError: If there are none, or the run is a trial of a search, which must not look at them.
-        """
+        """The images of the test classes; `UserError` if there are none, or for a trial of a search."""
         RunDirectory(self.path).check_run(test=True)
         return self.splits.test_images
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Name of each training class, by its label: what `loss.predict` gives, and the rows of the proxies are in.
+        """Names of the training classes by label, as ``loss.predict`` returns them and the proxies are ordered.
 
-        Without the images, unless the run is so old that it has no ``classes.json``::
-
-            run = FinishedRun(Path("runs/photos"))
-            labels = run.loss.predict(run.model(images))
-            names = [run.class_names[label] for label in labels.tolist()]
+        Reads no images, unless the run is so old that it has no ``classes.json``.
         """
         classes = RunDirectory(self.path).read_classes()
         return self.splits.train.class_names if classes is None else classes.train
 
     @cached_property
     def loss(self) -> Loss:
-        """The loss of the phase that the chosen epoch was in, with the chosen weights."""
+        """The loss of the phase of the chosen epoch, with the weights of that epoch."""
         run = RunDirectory(self.path)
         recipe = self.recipe.from_its_first_phase()
         assert self.metrics is not None
-        second, phase = recipe.second_phase, recipe
         first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
-        if second is not None and self.metrics["epoch"] > first:
-            phase = second
+        phase = recipe.second_phase if recipe.second_phase and self.metrics["epoch"] > first else recipe
         loss = make_loss(phase.loss, self._num_classes, recipe.model.embedding_size)
         load_loss(run, loss)
         return loss
 
     def untrained_loss(self) -> Loss:
-        """The loss of the first phase as the recipe's seed draws it, also where the run began with another's."""
+        """The loss of the first phase before training, as the recipe's seed initializes it."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
             build_model(self.recipe.model)  # draws first, as when the run was begun
@@ -176,7 +152,7 @@ class FinishedRun(Run):
         return load_model(self.path, self.recipe.model.custom_backbone)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:
-        """Embed images as the run evaluates them, on the best device there is."""
+        """Embed images as the run evaluates them, on the best available device."""
         return embed_images(
             self.model.to(pick_device("auto")),
             images,
@@ -199,14 +175,10 @@ class FinishedRun(Run):
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
-    """Open the finished runs that a user names, as `named_runs`.
-
-    Raises:
-        UserError: If one is not there, is no run, or is not finished.
-    """
+    """Open the finished runs that a user names; `UserError` if one is not there or not finished."""
     return [FinishedRun(path) for path in named_runs(paths)]
 
 
 def named_runs(paths: Sequence[Path]) -> list[Path]:
-    """Each directory once; what a pattern such as ``seed-*`` finds beside runs, such as their logs, is left out."""
+    """Each directory once, without the files that a pattern such as ``seed-*`` matches besides, such as logs."""
     return [path for path in dict.fromkeys(paths) if path.is_dir() or not path.exists()] or list(paths)

@@ -11,10 +11,9 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
-    """Gather runs that differ in their seed alone, in the order of their seeds, under a name of each group's own.
+    """Group runs that differ in nothing but their seed, in the order of their seeds, by a name for each group.
 
-    Raises:
-        UserError: If two have the same seed too, as copies would feign a certainty that is not there.
+    Two of the same recipe and seed raise `UserError`: copies would make the intervals too narrow.
     """
     settings: dict[str, dict[int, AnyRun]] = {}
     for run in runs:
@@ -27,19 +26,11 @@ def repetitions(runs: Sequence[AnyRun]) -> dict[str, list[AnyRun]]:
 
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
-    """A name for each, its path where others are called the same; words that all begin with are left out."""
-    names = [run.name for run in runs]
-    return _without_what_all_share(names) if len(set(names)) == len(names) else [str(run.path) for run in runs]
-
-
-def _without_what_all_share(names: list[str]) -> list[str]:
-    """Names of words with hyphens, without those that all begin with.
-
-    >>> _without_what_all_share(["glyphs-small-softmax", "glyphs-small-softmax-mean-proxy"])
-    ['softmax', 'softmax-mean-proxy']
-    """
-    words = [name.split("-") for name in names]
-    while len(names) > 1 and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
+    """A name for each run without the words that all begin with, or its path where two have the same name."""
+    if len({run.name for run in runs}) < len(runs):
+        return [str(run.path) for run in runs]
+    words = [run.name.split("-") for run in runs]
+    while len(words) > 1 and min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
         words = [each[1:] for each in words]
     return ["-".join(each) for each in words]
 
@@ -47,10 +38,7 @@ def _without_what_all_share(names: list[str]) -> list[str]:
 def differences_from_first(
     groups: Mapping[str, Sequence[Run]], values: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> dict[str, dict[str, Estimate]]:
-    """By how much each group's values exceed those of the first with the same seed: means with intervals, by title.
-
-    Groups with fewer than two seeds in common with the first are left out.
-    """
+    """By how much values exceed those of the first group with the same seed, for groups that share at least two."""
     by_seed = {
         name: {run.seed: row for run, row in zip(runs, values[name], strict=True)} for name, runs in groups.items()
     }

@@ -1,7 +1,6 @@
 """Many training runs: one after the other or side by side, each kept once it is finished."""
 
 import contextlib
-import json
 import multiprocessing
 import os
 import re
@@ -9,13 +8,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxemic.errors import Interrupted, OutOfMemory, UserError
+from proxemic.files import read_json
 from proxemic.protocols.runs.same_recipe import same_recipe
 
 RUN_THREADS = 1
@@ -29,9 +29,9 @@ class Job:
     Args:
         recipe: YAML file.
         flags: Overrides, as on the command line.
-        out: The run directory; if it holds the run, finished or not, the run is resumed.
+        out: The run directory; a run that was begun there is resumed.
         test: Evaluate on the test classes at the end.
-        begin: A finished run that this one continues, by a recipe that adds a second phase to it.
+        begin: A finished run that this one continues; the recipe adds a second phase to it.
     """
 
     recipe: Path
@@ -52,9 +52,9 @@ def run_job(
     A recipe without ``training.threads`` is trained with `RUN_THREADS`.
 
     Args:
-        job: What to train.
-        report: Is given lines for the user. None logs them.
-        on_epoch: Is given each new row of the history; what it raises ends the training, which can be resumed.
+        job: The run.
+        report: Called with lines for the user. None logs them.
+        on_epoch: Called with each new row of the history; what it raises ends the training, which can be resumed.
 
     Returns:
         The content of the run's ``metrics.json``.
@@ -78,7 +78,7 @@ def run_job(
             f"{job.out} was begun with another recipe than {job.recipe} is now: give the one it had, or a new folder."
         )
     if begun and run.metrics.exists():
-        return json.loads(run.metrics.read_text(encoding="utf-8"))
+        return read_json(run.metrics)
     if job.begin is not None and not begun:
         branch(RunDirectory(job.begin), run, read.yaml)
         begun = True
@@ -97,9 +97,7 @@ def run_job(
 
 @contextlib.contextmanager
 def going_on_with(command: str) -> Iterator[None]:
-    """In the block many runs are trained: errors that stop them name the command that resumes all of them.
-
-    The error of a single run names ``proxemic train --resume``, which knows nothing of the others.
+    """Let errors in the block name the command that resumes all runs, not ``proxemic train --resume`` of one.
 
     >>> with going_on_with("proxemic compare --resume runs/all"):
     ...     raise Interrupted("Stopped: continue with proxemic train --resume runs/all/one")
@@ -112,20 +110,18 @@ def going_on_with(command: str) -> Iterator[None]:
     except Interrupted:
         raise Interrupted(f"Stopped; all that was saved is kept: go on with {command}") from None
     except UserError as error:
-        sentence = re.sub(r"proxemic train --resume \S+(?=\.$)", command, str(error)).replace(
-            "the same command", command
-        )
+        sentence = re.sub(r"proxemic train --resume \S+(?=\.$)|the same command", lambda _: command, str(error))
         raise UserError(sentence) from error
 
 
-class Workers:
-    """Processes that run jobs; a context manager.
+class Workers(contextlib.AbstractContextManager["Workers"]):
+    """Worker processes that run jobs; a context manager.
 
-    The output of a run goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are under
-    way and ends with `Interrupted`; running the same jobs again resumes them.
+    The output of a run goes to a ``.log`` beside its run directory. Ctrl-C (or SIGTERM) saves the runs that are in
+    progress and ends with `Interrupted`; running the same jobs again resumes them.
 
     Args:
-        count: Processes, at least 1.
+        count: Number of processes, at least 1.
 
     Raises:
         ValueError: If ``count`` is below 1.
@@ -137,9 +133,6 @@ class Workers:
         self.count = count
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
         self._pool = ProcessPoolExecutor(count, spawn, _begin_worker)
-
-    def __enter__(self) -> "Workers":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -154,37 +147,40 @@ class Workers:
         """Run jobs.
 
         Args:
-            jobs: What to train.
+            jobs: The runs to train.
             on_result: Called with each finished job and its metrics.
-            on_failure: Called with each failed job and its error, while the others go on; None ends all at the first
-                failure, after which these workers can do no more.
+            on_failure: Called with each failed job and its error, while the others go on. None ends all of them at the
+                first failure; the workers cannot be used afterwards.
 
         Raises:
             Interrupted: After Ctrl-C.
             UserError: If a job fails, or a worker was killed.
         """
-        waiting: dict[Future[dict[str, Any]], Job] = {}
-        try:
-            with self._guarded():
-                waiting = {self._pool.submit(_logged, job): job for job in jobs}
-                while waiting:
-                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                        _hand_over(waiting.pop(future), future, on_result, on_failure)
-        finally:
-            for future in waiting:
-                future.cancel()
+        with self._guarded():
+            submitted = {self._pool.submit(_logged, job): job for job in jobs}
+            for future in as_completed(submitted):
+                job = submitted[future]
+                try:
+                    metrics = future.result()
+                except Interrupted:
+                    raise
+                except (UserError, ValueError, OSError) as error:
+                    if on_failure is None:
+                        raise UserError(f"{job.out}: {error}") from error
+                    on_failure(job, error)
+                else:
+                    on_result(job, metrics)
 
     def share(self, work: Callable[..., object], *arguments: object) -> None:
-        """Run a function in every process, until it has returned in all.
+        """Call a function in every process, and wait until it has returned in all.
 
         Args:
-            work: A function of a module, which can be pickled by name; it shares out the work and calls
-                `check_stopped`.
-            arguments: Of every call.
+            work: A function of a module, which is pickled by name; it divides the work and calls `check_stopped`.
+            arguments: Arguments of every call.
 
         Raises:
             Interrupted: After Ctrl-C.
-            UserError: If it fails in one, which ends all, or a worker was killed.
+            UserError: If it fails in one process, which ends all, or a worker was killed.
         """
         with self._guarded():
             for future in as_completed([self._pool.submit(_shared, work, arguments) for _ in range(self.count)]):
@@ -192,10 +188,23 @@ class Workers:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
+        """While jobs run, Ctrl-C reaches the workers, which save; a second one kills them."""
+        stopping = False
+
+        def stop(number: int, frame: object) -> None:
+            nonlocal stopping
+            again, stopping = stopping, True
+            for process in list(self._pool._processes.values()):
+                process.kill() if again else process.terminate()
+            # Not print: a signal may come in the middle of one.
+            os.write(1, b"\nStopping: saving first; once more stops at once.\n" if not again else b"")
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            with _signals_to(self._pool):
-                yield
+            yield
         except BrokenProcessPool:
+            if stopping:
+                raise Interrupted("Stopped at once: the same command goes on from the last checkpoints.") from None
             raise UserError(
                 "A worker process was killed (out of memory, perhaps): the same command goes on where it was; with "
                 "fewer --workers it takes less memory."
@@ -206,49 +215,9 @@ class Workers:
             for process in list(self._pool._processes.values()):
                 process.terminate()  # what is under way is saved, not waited for to its end
             raise
-
-
-def _hand_over(
-    job: Job,
-    future: "Future[dict[str, Any]]",
-    on_result: Callable[[Job, dict[str, Any]], object],
-    on_failure: Callable[[Job, Exception], object] | None,
-) -> None:
-    try:
-        result = future.result()
-    except Interrupted:
-        raise
-    except (UserError, ValueError, OSError) as error:
-        if on_failure is None:
-            raise UserError(f"{job.out}: {error}") from error
-        on_failure(job, error)
-    else:
-        on_result(job, result)
-
-
-@contextlib.contextmanager
-def _signals_to(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """While jobs run, Ctrl-C reaches the workers, which save; a second one kills them."""
-    stopping = False
-
-    def stop(number: int, frame: object) -> None:
-        nonlocal stopping
-        again, stopping = stopping, True
-        for process in list(pool._processes.values()):
-            process.kill() if again else process.terminate()
-        # Not print: a signal may come in the middle of one.
-        os.write(1, b"\nStopping: saving first; once more stops at once.\n" if not again else b"")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except BrokenProcessPool:
-        if stopping:
-            raise Interrupted("Stopped at once: the same command goes on from the last checkpoints.") from None
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 _stopped = False
@@ -284,7 +253,6 @@ def _stop_worker(number: int, frame: object) -> None:
 
 def _logged(job: Job) -> dict[str, Any]:
     """Run a job with its output in a file, as several write at a time."""
-    global _stopped
     job.out.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -293,11 +261,8 @@ def _logged(job: Job) -> dict[str, Any]:
         with job.out.with_name(f"{job.out.name}.log").open("ab") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        check_stopped()
-        return run_job(job, report=print, on_epoch=lambda _: check_stopped())
-    except Interrupted:
-        _stopped = True
-        raise
+        with _until_stopped():
+            return run_job(job, report=print, on_epoch=lambda _: check_stopped())
     except OutOfMemory as error:
         raise OutOfMemory(f"With fewer --workers a run has more memory. {error}") from error
     finally:
@@ -309,10 +274,17 @@ def _logged(job: Job) -> dict[str, Any]:
 
 
 def _shared(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    with _until_stopped():
+        work(*arguments)
+
+
+@contextlib.contextmanager
+def _until_stopped() -> Iterator[None]:
+    """Remember that a training, which has a signal handler of its own, was told to stop."""
     global _stopped
     try:
         check_stopped()
-        work(*arguments)
+        yield
     except Interrupted:
         _stopped = True
         raise

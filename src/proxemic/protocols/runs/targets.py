@@ -7,12 +7,7 @@ from proxemic.errors import UserError
 
 
 def check_target(path: Path, kinds: Sequence[str]) -> None:
-    """Raise `UserError` unless there is a file, a finished run, or a folder that `save_model` wrote.
-
-    Args:
-        path: What the user gave.
-        kinds: What may be given, for the message.
-    """
+    """Raise `UserError`, which names the ``kinds`` of targets, unless there is a file, a finished run or a model."""
     if not path.exists():
         raise UserError(f"{path} does not exist: give {', '.join(kinds[:-1])} or {kinds[-1]}.")
     if not path.is_dir() or (path / "model.safetensors").exists():
@@ -34,10 +29,7 @@ def check_outputs(written: Sequence[Path | None], read: Sequence[Path | None]) -
     """Raise `UserError` if a file would be written over another one of this call, or over one of a run."""
     from proxemic.training import RunDirectory  # imports torch
 
-    taken = {path.resolve() for path in read if path is not None}
-    for path in read:
-        if path is not None and path.is_dir():
-            taken |= {file.resolve() for file in RunDirectory(path).files()}
+    taken = {file.resolve() for path in read if path is not None for file in (path, *RunDirectory(path).files())}
     for path in written:
         if path is not None and path.resolve() in taken:
             raise UserError(f"{path} is read by this command, or written by it twice: choose another name.")

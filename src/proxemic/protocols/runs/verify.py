@@ -23,6 +23,7 @@ SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
 """The sets that a model is evaluated on unless others are asked for."""
 
 _FAR = 1e-3
+_TAR = f"tar@far={_FAR:g}"
 _MEAN = "mean"
 
 
@@ -31,10 +32,10 @@ class Verification:
     """The metrics of a model on sets of pairs.
 
     Args:
-        model: What the user called the model.
+        model: The model, as the user named it.
         data: The folder of the sets.
-        distance: Between embeddings.
-        flip: Whether each embedding is that of a picture summed with that of its mirror image.
+        distance: The distance between embeddings.
+        flip: Whether each embedding is the sum of those of a picture and its mirror image.
         sets: The metrics by set.
     """
 
@@ -49,7 +50,7 @@ class Verification:
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
-        """All of it as text: as json, csv, markdown or table."""
+        """The metrics as text."""
         if form == "json":
             facts = {"model": self.model, "data": self.data, "distance": self.distance, "flip": self.flip}
             return json.dumps(facts | {"sets": {name: _summary(each) for name, each in self.sets.items()}}, indent=2)
@@ -62,31 +63,19 @@ class Verification:
         return Table(header, [_cells(row) for row in rows], title).text(form)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per set, and of several sets one of their means."""
-        rows = [
-            {
-                "set": name,
-                "pairs": metrics.pairs,
-                "accuracy": metrics.accuracy.mean,
-                "std": metrics.accuracy.std,
-                "threshold": fmean(metrics.accuracy.thresholds),
-                "auc": metrics.auc,
-                f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
-            }
-            for name, metrics in self.sets.items()
-        ]
+        """A row per set and, for several sets, a row of their means."""
+        columns = ("pairs", "accuracy", "std", "threshold", "auc", _TAR)
+        rows = []
+        for name, metrics in self.sets.items():
+            values = _summary(metrics) | {"threshold": fmean(metrics.accuracy.thresholds)}
+            rows.append({"set": name} | {key: values[key] for key in columns})
         if len(rows) == 1:
             return rows
-        shared = ("accuracy", "auc", f"tar@far={_FAR:g}")
-        means = {key: fmean(row[key] for row in rows) if key in shared else None for key in rows[0]}
-        return [*rows, means | {"set": _MEAN}]
+        means = {key: fmean(row[key] for row in rows) for key in ("accuracy", "auc", _TAR)}
+        return [*rows, dict.fromkeys(rows[0]) | means | {"set": _MEAN}]
 
     def against_paper(self) -> str:
-        """Markdown: the accuracies of a run beside those that the paper prints of its loss (Table V).
-
-        Raises:
-            UserError: If the model is not that of a run, whose recipe says which row it stands for.
-        """
+        """Markdown: the accuracies of a run beside those of the paper (Table V); other models raise `UserError`."""
         from proxemic.protocols.runs.finished import Run  # imports torch
 
         accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
@@ -104,18 +93,18 @@ def verify(
     out: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> Verification:
-    """Tell of pairs of faces whether they show one person, in each of ten folds by the best threshold of the others.
+    """Verify whether pairs of faces show one person, in each of ten folds by the best threshold of the other nine.
 
     Args:
         target: A run directory, or a ``model.safetensors``.
         sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`.
         data: The folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes that of the run.
-        distance: Between embeddings; None takes the run's, or cosine.
+        distance: The distance between embeddings; None takes the run's, or cosine.
         flip: Add the embedding of the mirror image to that of each picture.
         workers: Processes that load images; None takes the run's, or 0.
         out: File to write (``.json``, ``.csv`` or ``.md``); None writes the ``verification.json`` of a run, and nothing
             for a model alone.
-        report: Is given notes for the user, such as pairs that a set lacks. None logs them.
+        report: Called with notes for the user, such as pairs that a set lacks. None logs them.
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
@@ -168,7 +157,7 @@ def verify(
 
 
 def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:
-    """Markdown: the accuracies of one run, by the key of the set, beside those that its recipe stands for (Table V)."""
+    """Markdown: the accuracies of one run by set beside those that its recipe stands for (Table V)."""
     ours = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
 
     def parts(title: str, rows: Sequence[PaperRow]) -> Iterator[str]:
@@ -215,7 +204,7 @@ def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
         "thresholds": accuracy.thresholds,
         "auc": metrics.auc,
         "eer": metrics.eer,
-        f"tar@far={_FAR:g}": metrics.tar_at_far[_FAR].tar,
+        _TAR: metrics.tar_at_far[_FAR].tar,
     }
 
 

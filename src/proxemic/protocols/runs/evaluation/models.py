@@ -1,7 +1,7 @@
 """Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,46 +15,22 @@ from proxemic.data.tables import SplitName
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
-from proxemic.recipes.reader import own_backbone, read_evaluation
+from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.embed import embed_images, load_embedder, pick_device
 from proxemic.training.run_directory import split_fingerprint
 
 
-@dataclass(frozen=True)
-class ImagesToEvaluate:
-    """Images, and how models are evaluated on them.
-
-    Args:
-        images: The images.
-        split: Which these are: ``train``, ``validation``, ``test`` or ``all``.
-        notes: What the user should know of them.
-        config: How the embeddings are evaluated.
-        workers: Processes that load images.
-    """
-
-    images: ImageSet
-    split: str
-    notes: Sequence[str]
-    config: EvaluationConfig
-    workers: int
-
-
 def evaluate_models(
-    paths: Sequence[Path], chosen: ImagesToEvaluate, *, by_category: bool, save_embeddings: Path | None = None
+    paths: Sequence[Path],
+    images: ImageSet,
+    split: str,
+    request: Evaluation,
+    *,
+    by_category: bool,
+    save_embeddings: Path | None,
 ) -> list[TargetMetrics]:
-    """Embed the images by each model and evaluate the embeddings.
-
-    Args:
-        paths: Directories of runs or other models, or their ``model.safetensors``.
-        chosen: What the models are evaluated on.
-        by_category: Also evaluate the queries of each category.
-        save_embeddings: Where to write the embeddings; a ``.npy`` file holds them without labels.
-
-    Raises:
-        UserError: If a model or the images cannot be read, or the images have no categories.
-    """
-    images = chosen.images
+    """Embed what `choose_images` returned by each model, and evaluate the embeddings."""
     if by_category and images.categories is None:
         raise UserError(
             "--by category needs categories, but these images have none: give --data.root a table with a column "
@@ -68,24 +44,24 @@ def evaluate_models(
             model.to(pick_device("auto")),
             images,
             preprocessing,
-            batch_size=chosen.config.batch_size,
-            workers=chosen.workers,
+            batch_size=request.evaluation.batch_size,
+            workers=request.batches.workers,
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
             bare = save_embeddings.suffix.lower() == ".npy"
             write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
-        target = evaluate_rows(path, chosen.split, content, chosen.config)
+        target = evaluate_rows(path, split, content, request.evaluation)
         target = target.with_categories() if by_category else target
-        targets.append(_with_parts(target, content, trained, chosen.config))
+        targets.append(_with_parts(target, content, trained, request.evaluation))
     return targets
 
 
 def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
-    """The labels of the classes that any of the models was trained on, by name; None if one's are not known."""
-    known = [RunDirectory(path if path.is_dir() else path.parent).read_classes() for path in paths]
+    """The labels of the classes whose names a model was trained on; None if those of one model are not known."""
     names: set[str] = set()
-    for classes in known:
+    for path in paths:
+        classes = RunDirectory(path if path.is_dir() else path.parent).read_classes()
         if classes is None:
             return None
         names.update(classes.trained)
@@ -95,10 +71,7 @@ def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> froze
 def _with_parts(
     target: TargetMetrics, content: LabelledEmbeddings, trained: Collection[int] | None, config: EvaluationConfig
 ) -> TargetMetrics:
-    """Add the metrics of the unseen classes alone and of those trained on, where there are both.
-
-    Each part searches itself, as if the other classes were not there.
-    """
+    """Add the metrics of the unseen and the seen classes, where there are both; each part searches itself alone."""
     labels = content.rows.labels
     if trained is None or labels is None:
         return target
@@ -121,12 +94,8 @@ def choose_images(
     *,
     strict: bool,
     overrides: dict[str, Any],
-) -> ImagesToEvaluate:
-    """Load the images that models are evaluated on; the arguments are those of `proxemic.evaluate`.
-
-    Raises:
-        UserError: If the arguments contradict each other, or the images are not there or not those of the run.
-    """
+) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
+    """Load the images to evaluate models on, with their split, notes for the user, and how to evaluate them."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
     recipe = run and run.recipe
     data_keys = [key for key in overrides if key.startswith("data")]
@@ -138,7 +107,7 @@ def choose_images(
         # The data of a recipe are not looked at, but without one there must be some.
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         images, notes = load_query_gallery(query, gallery, strict=strict)
-        return ImagesToEvaluate(images, "all", notes, request.evaluation, request.batches.workers)
+        return images, "all", notes, request
     if strict:
         overrides = _added(overrides, "data.strict", "true")
     request = read_evaluation(recipe, overrides)
@@ -147,7 +116,7 @@ def choose_images(
         trained_on = run.locate(read_evaluation(recipe).data)
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
-    return ImagesToEvaluate(*_load(source, trained_on, split, paths), request.evaluation, request.batches.workers)
+    return *_load(source, trained_on, split, paths), request
 
 
 def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
@@ -157,7 +126,7 @@ def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
 def _load(
     source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
 ) -> tuple[ImageSet, str, Sequence[str]]:
-    """The images, which split they are, and notes; ``trained_on`` is the source of the first run's images."""
+    """The images, their split, and notes; ``trained_on`` is the source of the first run's images."""
     same, moved, given = type(trained_on) is type(source), None, False
     if isinstance(trained_on, OwnImages) and isinstance(source, OwnImages):
         same = _place(trained_on) == _place(source)
@@ -193,7 +162,7 @@ def _load(
 
 
 def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
-    """The splits of a run, if these may be its images in another place: its classes, with as many images of each."""
+    """The splits of a run, if these may be its images in another place: the same classes with as many images each."""
     classes = run.read_classes()
     if classes is None or source.root is None:
         return None

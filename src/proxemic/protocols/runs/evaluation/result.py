@@ -25,10 +25,10 @@ class Evaluation:
     Args:
         targets: One or two, on the same queries.
         level: Confidence level of the intervals.
-        intervals: The interval of each metric of a single model; empty with few classes, or where none was asked for.
-        differences: By how much the first of two models exceeds the second; empty where this was not asked for.
-        parts: The same of the unseen classes alone, and of those trained on, where there are both.
-        categories: The same of the queries of each category.
+        intervals: The interval of each metric of a single model; empty with few classes or without resamples.
+        differences: By how much the first of two models exceeds the second; empty without resamples.
+        parts: The evaluations of the unseen classes alone, and of those trained on, where there are both.
+        categories: The evaluations of the queries of each category.
     """
 
     targets: tuple[TargetMetrics, ...]
@@ -40,13 +40,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
-        """Compute intervals, or differences, by the bootstrap.
-
-        Args:
-            targets: One or two, on the same queries.
-            level: Confidence level.
-            resamples: Of the bootstrap; 0 leaves intervals and tests out.
-        """
+        """Compute intervals, or differences, by the bootstrap; 0 resamples compute neither."""
         first = targets[0].metrics
         intervals: dict[str, Interval] = {}
         differences: dict[str, PairedDifference] = {}
@@ -78,19 +72,22 @@ class Evaluation:
         write_text(path, self.text(format_of(path)) + "\n")
 
     def text(self, form: Format = "table") -> str:
-        """All of it as text: as json, csv, markdown or table."""
+        """The evaluation as text."""
         if form == "json":
             return json.dumps(self._content(), indent=2)
         if form == "csv":
             return Table.of_records(self.rows()).text("csv")
-        whole, *parts = [each._table(form) for each in (self, *self.parts)]
+        whole, *parts = [
+            Table(*each._cells(bool(each.intervals or each.differences)), each._title(), each._notes()).text(form)
+            for each in (self, *self.parts)
+        ]
         return "\n\n".join([whole, *([self._category_table(form)] if self.categories else []), *parts])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per metric, those of the categories and of the parts after those of the whole; missing values are NaN.
+        """A row per metric: of the whole, then of the categories and of the parts; missing values are NaN.
 
-        Of one model: metric, split, value, chance, low and high; of two: metric, split, first, second, difference,
-        low, high and p_value. With categories each row begins with its category, which is empty for the whole.
+        The columns are metric, split, value, chance, low and high; for two models metric, split, first, second,
+        difference, low, high and p_value. With categories, the first column is category, empty for the whole.
         """
         with_category = bool(self.categories) or self.targets[0].category is not None
         return [
@@ -111,10 +108,7 @@ class Evaluation:
         return sorted(rows, key=lambda row: row[target.metric])
 
     def query_rows(self) -> list[dict[str, Any]]:
-        """The metrics of each evaluated query, worst first, of the first model.
-
-        A query is named by its path, or else by its row in the file, counted from 1.
-        """
+        """The metrics of each evaluated query, by path or row of the file from 1, worst first, of the first model."""
         target, metrics = self.targets[0], self.metrics
         rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
         places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
@@ -130,7 +124,7 @@ class Evaluation:
         return sorted(queries, key=lambda row: row[target.metric])
 
     def worst(self, count: int) -> list[Table]:
-        """The first of `class_rows` and of `query_rows`, as two tables."""
+        """The first rows of `class_rows` and of `query_rows`, as two tables."""
         metric = self.targets[0].metric
         return [
             Table([key, metric], [[row[key], percent(row[metric])] for row in rows[:count]], f"{title} by {metric}")
@@ -140,12 +134,7 @@ class Evaluation:
             )
         ]
 
-    def _table(self, form: Format) -> str:
-        header, cells = self._cells(bool(self.intervals or self.differences))
-        return Table(header, cells, self._title(), self._notes()).text(form)
-
     def _category_table(self, form: Format) -> str:
-        """One table of all categories, a row per metric of each."""
         bounds = any(each.intervals or each.differences for each in self.categories)
         header = ["category", "classes", "queries", *self.categories[0]._cells(bounds)[0]]
         rows = []
@@ -159,7 +148,7 @@ class Evaluation:
         return Table(header, rows, "By category; the queries of each search all images", notes).text(form)
 
     def _content(self) -> dict[str, Any]:
-        """Of one model: its metrics under the name of the split, and more; of two: both, and the differences."""
+        """For JSON: the metrics of one model by split, or those of two models and their differences."""
         summaries = [_summary(target) for target in self.targets]
         more: dict[str, Any] = {"level": self.level} if self.intervals or self.differences else {}
         if self.categories:

@@ -1,29 +1,27 @@
-"""The metrics of one model, or of one file of embeddings."""
+"""Evaluate rows of embeddings: those of a model, or those of files that were made elsewhere."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
+from proxemic.data import RowGroups
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings
+from proxemic.data.sources import join_query_gallery
+from proxemic.data.tables import NOTE_COLUMNS, unused_columns
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
+from proxemic.recipes.reader import read_evaluation_config
 from proxemic.training import EvaluationConfig
 from proxemic.training.embed import evaluate_embeddings
 
 
 @dataclass(frozen=True)
 class TargetMetrics:
-    """The metrics of one model or file of embeddings.
+    """The metrics of one model or file of embeddings on a split, or on its ``seen`` or ``unseen`` classes.
 
-    Args:
-        name: What the user called it.
-        split: Which images these are: ``test``, ``train``, ``validation``, ``all``, ``seen`` or ``unseen``.
-        rows: Labels and names of the images or embeddings.
-        metrics: The metrics, with the values of each query.
-        metric: The one by which classes and queries are ranked from worst to best.
-        trained_on: How many of the classes the models were trained on; None where that is not known.
-        parts: The same of the unseen classes alone, and of those trained on, where there are both.
-        categories: The same of the queries of each category alone, where that was asked for.
-        category: The category of these queries, where they are those of one.
+    ``metric`` ranks classes and queries from worst to best. ``trained_on`` is the number of classes that the models
+    were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
+    queries of each category, which have its name in ``category``.
     """
 
     name: str
@@ -49,11 +47,7 @@ class TargetMetrics:
         return len(self.metrics.labels[self.metrics.evaluated].unique())
 
     def with_categories(self) -> "TargetMetrics":
-        """Add the metrics of the queries of each category, which search the whole gallery.
-
-        Raises:
-            UserError: If the rows have no categories.
-        """
+        """Add the metrics of the queries of each category, which search the whole gallery."""
         categories, is_query = self.rows.categories, self.rows.is_query
         if categories is None:
             raise UserError(
@@ -71,3 +65,62 @@ def evaluate_rows(name: Path | str, split: str, content: LabelledEmbeddings, con
     # A metric of one's own has no value per class.
     metric = config.metric if config.metric in metrics.per_query else "map@r"
     return TargetMetrics(str(name), split, content.rows, metrics, metric)
+
+
+def evaluate_files(
+    paths: Sequence[Path],
+    labels: Path | None,
+    gallery: Path | None,
+    gallery_labels: Path | None,
+    *,
+    by_category: bool,
+    overrides: Mapping[str, object],
+    report: Callable[[str], object],
+) -> list[TargetMetrics]:
+    """Evaluate the embeddings of each file by their labels."""
+    if gallery_labels is not None and gallery is None:
+        raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
+    if gallery is not None and len(paths) > 1:
+        raise UserError("--gallery holds embeddings of one model: judge the two one by one.")
+    config = read_evaluation_config(None, overrides)
+    contents = [read_embeddings(path, labels) for path in paths]
+    if gallery is not None:
+        contents = [join_query_gallery(contents[0], read_embeddings(gallery, gallery_labels))]
+    if len(contents) > 1:
+        _check_same_rows(paths, *contents)
+    for file in (labels, gallery_labels):
+        if file is not None and file.suffix.lower() != ".npy" and (unused := unused_columns(file, NOTE_COLUMNS)):
+            report(f"{file} has columns that are not used: {', '.join(unused)}.")
+    targets = [evaluate_rows(path, "all", content, config) for path, content in zip(paths, contents, strict=True)]
+    return [target.with_categories() for target in targets] if by_category else targets
+
+
+def _check_same_rows(paths: Sequence[Path], first: LabelledEmbeddings, second: LabelledEmbeddings) -> None:
+    for name, one, other in (
+        ("number of rows", len(first.embeddings), len(second.embeddings)),
+        ("paths", first.rows.paths, second.rows.paths),
+        ("labels", _class_names(first.rows), _class_names(second.rows)),
+        ("is_query or is_gallery", _roles(first), _roles(second)),
+        ("sequence", _texts(first.rows.sequences), _texts(second.rows.sequences)),
+        ("category", _texts(first.rows.categories), _texts(second.rows.categories)),
+    ):
+        if one is not None and other is not None and one != other:
+            raise UserError(
+                f"{paths[0]} and {paths[1]} differ in {name}, but two models are compared on the same queries, row by "
+                "row."
+            )
+
+
+def _class_names(rows: RowLabels) -> list[str] | None:
+    if rows.labels is None or rows.class_names is None:
+        return None
+    return [rows.class_names[label] for label in rows.labels.tolist()]
+
+
+def _texts(groups: RowGroups | None) -> tuple[str | None, ...] | None:
+    return None if groups is None else groups.texts()
+
+
+def _roles(content: LabelledEmbeddings) -> list[list[bool]]:
+    everyone = [True] * len(content.embeddings)
+    return [everyone if role is None else role.tolist() for role in (content.rows.is_query, content.rows.is_gallery)]
