@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -162,9 +163,10 @@ def test_the_warp_is_tuned_from_the_best_weights_without_it(recipe: Path, tmp_pa
     )
 
 
-def wait_for_rows(run: Path, count: int) -> None:
+def wait_for_rows(run: Path, count: int, process: subprocess.Popen[str] | None = None) -> None:
     end = time.monotonic() + 1200
     while time.monotonic() < end:
+        assert process is None or process.poll() is None, process.communicate()
         if (run / "history.csv").exists() and len(history(run)) >= count:
             return
         time.sleep(0.05)
@@ -175,10 +177,10 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     recipe: Path, space: Path, tmp_path: Path, here: Here
 ) -> None:
     out = tmp_path / "out"
-    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "36"]
+    words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "60"]
     process = start_with_workers(*words, "--workers", "2")
     for name in ("1-0", "1-1"):
-        wait_for_rows(out / "trials" / name, 2)  # both at a time
+        wait_for_rows(out / "trials" / name, 2, process)  # both at a time
     process.kill()  # its workers end with it
     process.communicate()
 
@@ -213,7 +215,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     assert [row["state"] for row in rows(out)] == ["complete", "complete"]
     for name, starts in ((first, 2), (second, 3)):
         run = out / "trials" / name
-        assert history(run) == list(range(1, 37))
+        assert history(run) == list(range(1, 61))
         # Only the first start was from the beginning: the first epoch took the seconds that it took then.
         assert (run / "history.csv").read_text().splitlines()[1] == first_rows[name]
         assert len([*(run / "logs" / "tensorboard" / "version_0").iterdir()]) == starts + 1  # with hparams.yaml

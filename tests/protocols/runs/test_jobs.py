@@ -173,3 +173,15 @@ def test_a_run_that_an_earlier_version_began_goes_on(
     assert [options["resume"] for _, options in trained] == [True]
     with pytest.raises(UserError, match="begun with another recipe"):
         run_job(replace(job, flags=(*job.flags, "--training.threads", "2")))
+
+
+def test_ctrl_c_between_trainings_waits_for_the_next_check_and_a_second_one_does_not() -> None:
+    with jobs.deferring_interrupts():
+        jobs.check_stopped()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted, match="everything is saved"):
+            jobs.check_stopped()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    jobs.check_stopped()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

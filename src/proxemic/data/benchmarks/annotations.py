@@ -38,6 +38,8 @@ def read_fields(path: Path, count: int, *, header: str | None = None, skip: int 
     start = 0 if header is None else 1
     for number, line in enumerate(lines[start:], start=skip + start + 1):
         fields = line.split(maxsplit=count - 1)
+        if not fields:
+            continue
         if len(fields) < count:
             raise ValueError(f"{path}, line {number}: {line!r} has not {count} fields: the file is damaged.")
         yield [field.strip() for field in fields]

@@ -251,6 +251,26 @@ def _stop_worker(number: int, frame: object) -> None:
     _stopped = True
 
 
+@contextlib.contextmanager
+def deferring_interrupts() -> Iterator[None]:
+    """Let Ctrl-C that comes outside a training take effect at the next `check_stopped`; a second one does at once.
+
+    In the middle of a library's writing to a database it would leave that in disorder.
+    """
+    global _stopped
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _stop_worker(number, frame)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _stopped = False
+
+
 def _logged(job: Job) -> dict[str, Any]:
     """Run a job with its output in a file, as several write at a time."""
     job.out.parent.mkdir(parents=True, exist_ok=True)
@@ -291,6 +311,6 @@ def _until_stopped() -> Iterator[None]:
 
 
 def check_stopped() -> None:
-    """Raise `Interrupted` in a worker that was told to stop while it does not train."""
+    """Raise `Interrupted` in a process that was told to stop while it did not train."""
     if _stopped:
         raise Interrupted("Stopped, everything is saved: the same command goes on where it was.")
