@@ -5,6 +5,8 @@ import re
 from functools import partial
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -49,16 +51,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Compare, and print."""
-    from proxemic.errors import UserError
     from proxemic.protocols.comparison import against_paper, compare, markdown
 
     if flags and not flags[0].startswith("-"):
         raise UserError(f"{flags[0]} stands apart from the other recipes: name all of them first, then the options.")
-    overrides: dict[str, object] = {}
+    overrides = None
     if flags:
         from proxemic.recipes.flags import read_flags  # imports torch
 
-        overrides.update(read_flags(flags))
+        overrides = read_flags(flags)
     comparison = compare(
         arguments.recipes,
         out=arguments.out,
@@ -89,14 +90,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 def read_seeds(text: str) -> list[int]:
     """The seeds that a user asks for: how many, or a list.
 
-    Raises:
-        UserError: If it is neither, or empty.
-
     >>> read_seeds("3"), read_seeds("0,7"), read_seeds("7,")
     ([0, 1, 2], [0, 7], [7])
     """
-    from proxemic.errors import UserError
-
     words = [word.strip() for word in text.removesuffix(",").split(",")]
     if not all(re.fullmatch(r"\d{1,9}", word) for word in words):
         raise UserError(f"--seeds is {text!r}, but must be how many, as 5, or the seeds with commas, as 0,1,2.")
