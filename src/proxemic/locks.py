@@ -17,9 +17,6 @@ LOCK = ".lock"
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a directory, which is made if need be, while the block runs; a killed process lets go of it.
 
-    Raises:
-        UserError: If another process holds it.
-
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())
     >>> with exclusive_lock(folder), exclusive_lock(folder):

@@ -13,11 +13,7 @@ with optional_dependency("train"):
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
-    """Write a figure in the format that its suffix says, ``.png`` or ``.svg``.
-
-    Raises:
-        UserError: As `write_atomically`.
-    """
+    """Write a figure in the format that its suffix says, ``.png`` or ``.svg``."""
     # Without a date and random names inside, the same results make the same file.
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with rc_context({"svg.hashsalt": "proxemic"}), write_atomically(path) as temporary:
@@ -25,13 +21,7 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
 
 
 def write_figure(figure: Figure, stem: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
-    """Write a figure as ``STEM.png`` and ``STEM.svg``, and the numbers that it shows as ``STEM.csv``.
-
-    Returns:
-        The three files.
-
-    Raises:
-        UserError: As `write_atomically`.
+    """Write a figure as ``STEM.png`` and ``STEM.svg``, the numbers that it shows as ``STEM.csv``, and give the paths.
 
     >>> from tempfile import mkdtemp
     >>> written = write_figure(Figure(figsize=(1, 1)), Path(mkdtemp()) / "line", ["x", "y"], [(0, 1), (1, 2)])
