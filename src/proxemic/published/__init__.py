@@ -1,8 +1,8 @@
 """The figures that the papers print, as data: they are shown beside ours, with the differences in protocol.
 
-The folder of this file holds one CSV per table, `tables.csv`, which lists them, `papers.csv`, and `protocols.csv`, which
-holds what a paper says of how it obtained a table or some of its rows. What is not stated is empty. Recipes name the
-rows that they reproduce by their key `published`, a list of `PublishedRow`.
+The folder of this file holds one CSV per table, `tables.csv`, which lists them, `papers.csv`, and `protocols.csv`,
+which holds what a paper says of how it obtained a table or some of its rows. What is not stated is empty. Recipes name
+the rows that they reproduce by their key `published`, a list of `PublishedRow`.
 """
 
 import csv
