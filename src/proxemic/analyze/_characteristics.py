@@ -60,9 +60,8 @@ def characteristics(
         name: {**row.answers(), "beyond_scores": row.beyond_scores, **asdict(row)} for name, row in losses.items()
     }
     if csv is not None:
-        write_csv(
-            Path(csv), ["loss", *next(iter(rows.values()))], [[name, *row.values()] for name, row in rows.items()]
-        )
+        header = ["loss", *next(iter(rows.values()))]
+        write_csv(Path(csv), header, [[name, *row.values()] for name, row in rows.items()])
     if json is not None:
         write_json(Path(json), rows)
     starred = {f"{name}*" if row.beyond_scores else name: row for name, row in losses.items()}

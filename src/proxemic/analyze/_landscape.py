@@ -73,11 +73,9 @@ def landscape(
         UserError: If the arguments do not go together, or the run does not fit.
         ValueError: If a number is out of range.
     """
-    arguments = {
-        "functions": functions, "alpha": alpha, "k1": k1, "k2": k2, "temperature": temperature, "classes": classes,
-        "distance": distance,
-    }  # fmt: skip
-    settings = {name: value for name, value in arguments.items() if value is not None}
+    names = ("functions", *WARP, "temperature", "classes", "distance")
+    values = (functions, alpha, k1, k2, temperature, classes, distance)
+    settings = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     stem = file_stem(out, () if run is None else (run,), "landscape")
     if run is not None:
         if settings:
