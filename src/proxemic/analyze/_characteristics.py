@@ -48,10 +48,6 @@ def characteristics(
 
     Returns:
         The characteristics by the name of the loss.
-
-    Raises:
-        UserError: If both files are one, or one cannot be written.
-        ValueError: If an argument is not allowed.
     """
     if csv is not None and csv == json:
         raise UserError(f"--csv and --json are both {csv}: give two files.")

@@ -65,10 +65,6 @@ def embedding_map(
         proxies: Draw the proxies.
         seed: Seed of the choice of classes, and of the pairs of many images.
         out: How the names of the files begin: ``RUN/map``.
-
-    Raises:
-        UserError: If there is no such run or split, or the classes have too few images for a map.
-        ValueError: If a number is out of range.
     """
     stem = file_stem(out, (run,), "map")
     check_count("classes", classes, 1, "a map shows some")

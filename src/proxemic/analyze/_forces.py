@@ -28,9 +28,6 @@ def forces(
     Returns:
         The forces by training and then by epoch, or without runs by step.
 
-    Raises:
-        UserError: If a run does not fit.
-
     Source: Figures 2 and 4 of the warping paper.
     """
     stem = file_stem(out, runs, "forces")

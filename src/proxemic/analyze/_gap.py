@@ -72,10 +72,6 @@ def gap(
         images: Measure also where the training images of each class are.
         epsilon: Angle between two of the three proxies, in radians.
         out: How the names of the files begin: ``RUN/gap``, or ``three-proxies``.
-
-    Raises:
-        UserError: If a run is not there, not finished or not of a softmax loss.
-        ValueError: If ``epsilon`` is out of range.
     """
     stem = file_stem(out, runs, "gap" if runs else "three-proxies")
     return _of_runs(runs, stem, images=images) if runs else _of_three_proxies(epsilon, stem)

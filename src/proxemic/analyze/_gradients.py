@@ -38,10 +38,6 @@ def gradients(
     Returns:
         The `score_dependence` of each loss in a batch of three classes and six embeddings.
 
-    Raises:
-        UserError: If there is no such loss.
-        ValueError: If the seed is out of range.
-
     Source: Figure 1 of the multi-proxy anchor paper.
     """
     stem = file_stem(out, (), "gradients")

@@ -40,10 +40,6 @@ def local_centers(
     Returns:
         For each run the information by property, such as ``family`` for glyphs, and how many proxies of a class are
         ``used``, ``per_class`` K, and their mean ``cosine``.
-
-    Raises:
-        UserError: If a run does not fit.
-        ValueError: If an argument is out of range.
     """
     check_count("draws", draws, 1, "an image is embedded as often")
     measured = {run.path: _measure(run, draws, shuffles, seed) for run in find_runs([Path(path) for path in runs])}

@@ -25,7 +25,6 @@ from proxemic.protocols.runs.groups import differences_from_first, repetitions
 from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
-HEADER = ("run", "group", "seed", "corruption", "severity", "metric", "value")
 HUE = "hue-and-saturation"
 
 
@@ -62,9 +61,6 @@ def robustness(
         seed: Seed of the corruptions.
         against: Show also what the paper prints, and what differs in protocol.
         out: How the names of the files begin: ``RUN/robustness``.
-
-    Raises:
-        UserError: If an argument is refused, or the runs cannot be compared.
 
     Source: Table IV of the warping paper.
     """
@@ -111,10 +107,9 @@ def robustness(
         for run in members
         for setting, value in zip(settings, values[run.path], strict=True)
     ]
-    written = write_figure(figure, stem, HEADER, rows)
-    return Analysis(
-        figures=RobustnessFigures(groups=measured, differences=differences), summary=summary, written=written
-    )
+    header = ("run", "group", "seed", "corruption", "severity", "metric", "value")
+    figures = RobustnessFigures(groups=measured, differences=differences)
+    return Analysis(figures=figures, summary=summary, written=write_figure(figure, stem, header, rows))
 
 
 def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple[list[str], list[str]]:

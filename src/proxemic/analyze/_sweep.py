@@ -41,9 +41,6 @@ def sweep(
 
     Returns:
         The results of each sweep, point by point and by seed.
-
-    Raises:
-        UserError: If an argument is refused, before anything is written, or a run failed.
     """
     comparison, files = plan_sweep(
         recipe, read_sweeps(vary, grid=grid), seeds, Path(out), as_flags(overrides or {}), metric

@@ -29,29 +29,17 @@ def theorems(
 
     Returns:
         The statements by run; without runs by the empty name.
-
-    Raises:
-        UserError: If a run does not fit.
-        ValueError: If a number is out of range.
     """
     stem = file_stem(out, runs, "theorems")
     statements = _of_runs(runs, seed) if runs else {"": check_theorems(draws, seed=seed)}
-    tables = [
-        Table(
-            ["statement", "claim", "observed", "bound", "holds in"],
-            [
-                [case.name, case.claim, f"{case.observed:.4g}", f"{case.bound:.4g}", f"{case.holds} of {case.cases}"]
-                for case in cases
-            ],
-            name,
-        )
-        for name, cases in statements.items()
-    ]
-    rows = [
-        [name, case.name, case.claim, case.observed, case.bound, case.holds, case.cases]
-        for name, cases in statements.items()
-        for case in cases
-    ]
+    tables, rows = [], []
+    for name, cases in statements.items():
+        cells = [
+            [case.name, case.claim, f"{case.observed:.4g}", f"{case.bound:.4g}", f"{case.holds} of {case.cases}"]
+            for case in cases
+        ]
+        tables.append(Table(["statement", "claim", "observed", "bound", "holds in"], cells, name))
+        rows += [[name, case.name, case.claim, case.observed, case.bound, case.holds, case.cases] for case in cases]
     written = [stem.with_name(f"{stem.name}.csv")]
     write_csv(written[0], ["run", "statement", "claim", "observed", "bound", "holds", "cases"], rows)
     if not runs:

@@ -45,9 +45,6 @@ def toy(
         animation: Write also an animation over the epochs, where all runs kept snapshots.
         out: How the names of the files begin: ``RUN/toy``.
 
-    Raises:
-        UserError: If a run does not fit.
-
     Source: Figure 10 of the warping paper; the diagram, figure 2.1 of the mean-proxy paper.
     """
     stem = file_stem(out, runs, "toy")

@@ -29,9 +29,6 @@ def trajectories(
 
     Returns:
         The measure over the epochs, by group of runs.
-
-    Raises:
-        UserError: If there is no such run, or one has no such column.
     """
     stem = file_stem(out, runs, measure.replace("@", "-"))
     opened = [Run(path) for path in named_runs([Path(run) for run in runs])]
