@@ -193,3 +193,12 @@ def test_differences_are_paired_by_seed() -> None:
     assert cells["relative drop"].startswith(("+0.0", "-0.0"))
     (table,) = _difference_tables({"a title": {"none": Estimate(float("nan"), None, 1)}})
     assert list(table.rows) == [["none", "n/a"]], "nothing is lost of a clean value of 0"
+
+
+def test_seeds_without_a_relative_drop_have_no_interval() -> None:
+    groups: Any = {name: [SimpleNamespace(seed=seed) for seed in (0, 1)] for name in ("one", "other")}
+    nothing = Robustness(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 1, 1, dtype=torch.float64))
+    (table,) = _difference_tables(_differences(groups, {"one": nothing, "other": nothing}, ["shear"]))
+    assert list(table.rows) == [
+        ["none", "+0.0 ± 0.0"], ["shear", "+0.0 ± 0.0"], ["mean of these", "+0.0 ± 0.0"], ["relative drop", "n/a"],
+    ]  # fmt: skip

@@ -1,6 +1,5 @@
 """What is left of a metric when the test images are corrupted."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +77,10 @@ def robustness(
     check_metric(opened, metric)
     names, notes = _without_hue_of_grey(names, opened)
     made = [Corruption(name, severity, seed) for name in names for severity in severities]
-    # A library that is missing or an image that is too small is said before the work.
+    # A missing library or an image that is too small is reported before the work.
     size = min(run.recipe.images.size for run in opened)
     for corruption in made:
         corruption(torch.zeros(3, size, size), 0)
-
     values = measure_corrupted(opened, made, metric)
     measured = {}
     for name, members in groups.items():
@@ -124,7 +122,10 @@ def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple
 
 def _table(groups: Mapping[str, Robustness], names: list[str], severities: list[int], metric: str) -> Table:
     columns = [_values(group, names) for group in groups.values()]
-    rows = [[label, *(_mean(column[label]) for column in columns)] for label in columns[0]]
+    rows = [
+        [label, *(format_mean(t_interval(column[label]), ".1f", factor=100) for column in columns)]
+        for label in columns[0]
+    ]
     title = f"{metric} in percent, mean over severities {', '.join(map(str, severities))}"
     if any(len(group.clean) > 1 for group in groups.values()):
         title += " ± half of the 95% interval over seeds (t distribution)"
@@ -142,17 +143,11 @@ def _differences(
 
 
 def _difference_tables(differences: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
-    return [
-        Table(
-            ["corruption", "difference"],
-            [
-                [label, "n/a" if math.isnan(estimate.mean) else format_mean(estimate, "+.1f", width=".1f", factor=100)]
-                for label, estimate in estimates.items()
-            ],
-            f"{title}, in percent",
-        )
+    cells = {
+        title: [[label, format_mean(each, "+.1f", width=".1f", factor=100)] for label, each in estimates.items()]
         for title, estimates in differences.items()
-    ]
+    }
+    return [Table(["corruption", "difference"], rows, f"{title}, in percent") for title, rows in cells.items()]
 
 
 def _against_paper(
@@ -177,12 +172,6 @@ def _values(group: Robustness, names: list[str]) -> dict[str, list[float]]:
     over = group.over_severities
     ends = {"mean of these": over.mean(1).tolist(), "relative drop": group.relative_drop.mean(1).tolist()}
     return {"none": group.clean.tolist(), **dict(zip(names, over.T.tolist(), strict=True)), **ends}
-
-
-def _mean(values: list[float]) -> str:
-    if any(map(math.isnan, values)):  # nothing is lost of a clean value of 0
-        return "n/a"
-    return format_mean(t_interval(values), ".1f", factor=100)
 
 
 def _half_widths(curves: Tensor) -> Tensor:

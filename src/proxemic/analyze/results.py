@@ -1,5 +1,6 @@
 """What all analyses have in common: their result, the names of their files, and how they show means over seeds."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +46,14 @@ def suffixed(stem: Path, name: str) -> Path:
 
 
 def format_mean(estimate: Estimate | None, form: str = ".4g", *, width: str = "", factor: float = 1) -> str:
-    """A mean with half the width of its interval, if it has one; both have one format unless ``width`` is given.
+    """A mean with half the width of its interval, if it has one; ``width`` is the format of the latter.
 
     >>> format_mean(Estimate(0.9261, 0.0112, 5), ".1f", factor=100), format_mean(Estimate(0.5, None, 1))
     ('92.6 ± 1.1', '0.5')
     """
     if estimate is None:
         return ""
+    if math.isnan(estimate.mean):
+        return "n/a"
     mean = f"{factor * estimate.mean:{form}}"
     return mean if estimate.half_width is None else f"{mean} ± {factor * estimate.half_width:{width or form}}"

@@ -62,9 +62,7 @@ def _characteristics(add: _Add) -> None:
         "positive (negative) score depends on other positives (negatives), on scores of the other kind. "
         "(yes): only where the batch holds two samples of a class.",
     )
-    parser.add_argument(
-        "--proxies-per-class", type=int, metavar="K", help="proxies per class, of all losses (each loss's default)"
-    )
+    parser.add_argument("--proxies-per-class", type=int, metavar="K", help="of all losses (each loss's default)")
     parser.add_argument("--seed", type=int, default=0, help="of the random scores (%(default)s)")
     parser.add_argument("--numbers", action="store_true", help="also print how much gradients changed")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write answers and numbers to a table")
@@ -108,9 +106,7 @@ def _gradients(add: _Add) -> None:
         description="Measure which class scores enter the gradient of a positive and of a negative class score, in a "
         "batch of three classes and six embeddings, and draw them: figure 1 of the multi-proxy anchor paper.",
     )
-    parser.add_argument(
-        "--losses", type=_names, metavar="A,B", default=PAPER, help="proxy losses, by class name (%(default)s)"
-    )
+    parser.add_argument("--losses", type=_names, metavar="A,B", default=PAPER, help="proxy losses (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the random scores (%(default)s)")
     parser.add_argument("--out", type=Path, default="gradients", metavar="STEM", help="name of the files (%(default)s)")
 
@@ -166,9 +162,7 @@ def _map(add: _Add) -> None:
         "images takes a minute.",
     )
     parser.add_argument("run_directory", type=Path, metavar="RUN", help="a finished run")
-    parser.add_argument(
-        "--split", choices=("test", "train", "validation"), default="test", help="which images (%(default)s)"
-    )
+    parser.add_argument("--split", choices=("test", "train", "validation"), default="test", help="(%(default)s)")
     parser.add_argument("--method", choices=("pca", "tsne", "both"), default="both", help="of the map (%(default)s)")
     parser.add_argument("--classes", type=int, default=20, metavar="N", help="to draw, chosen at random (%(default)s)")
     parser.add_argument(
@@ -253,10 +247,7 @@ def _toy(add: _Add) -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run")
     parser.add_argument(
-        "--diagram",
-        action="store_true",
-        help="also STEM-diagram: images of the first run, its network, embeddings before and after the training "
-        "(mean-proxy paper, figure 2.1)",
+        "--diagram", action="store_true", help="also figure 2.1 of the mean-proxy paper, of the first run"
     )
     parser.add_argument("--no-animation", dest="animation", action="store_false", help="write the figure alone")
     parser.add_argument("--out", type=Path, metavar="STEM", help="of STEM.png, .svg, .csv and .gif (RUN/toy)")

@@ -4,6 +4,8 @@ import argparse
 import functools
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -57,7 +59,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Check, or go on; print the table."""
-    from proxemic.errors import UserError
     from proxemic.protocols.reality_check import reality_check
     from proxemic.recipes.flags import read_flags
 

@@ -4,6 +4,8 @@ import argparse
 import functools
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -41,7 +43,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Search, or go on."""
-    from proxemic.errors import UserError
     from proxemic.recipes import find_recipe
 
     given = {
