@@ -76,6 +76,14 @@ def test_many_dimensions_are_projected_and_it_says_so(run: Path, tmp_path: Path,
     assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv"}
 
 
+def test_without_proxies_and_animation(pairwise: Path, tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "toy", pairwise, "--no-animation", "--out", tmp_path / "toy")
+    assert result.returncode == 0, result.stderr
+    assert "animation" not in result.stdout
+    with (tmp_path / "toy.csv").open(newline="") as file:
+        assert {row["kind"] for row in csv.DictReader(file)} == {"image"}
+
+
 def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "toy", run, runs[0]), ["other classes", "one by one"])
     shutil.copytree(runs[0], tmp_path / "copy")
