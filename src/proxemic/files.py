@@ -20,13 +20,6 @@ def write_atomically(path: Path) -> Iterator[Path]:
     """A temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
 
     The folder is made if need be. A full disk, or any other `OSError`, is a `UserError`.
-
-    >>> from tempfile import mkdtemp
-    >>> folder = Path(mkdtemp())
-    >>> with write_atomically(folder / "note.txt") as temporary:
-    ...     _ = temporary.write_text("all of it")
-    >>> [path.name for path in folder.iterdir()]
-    ['note.txt']
     """
     # The process's number keeps apart two that write the same file, as a cache.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -21,13 +21,7 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
 
 
 def write_figure(figure: Figure, stem: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
-    """Write a figure as ``STEM.png`` and ``STEM.svg``, the numbers that it shows as ``STEM.csv``, and give the paths.
-
-    >>> from tempfile import mkdtemp
-    >>> written = write_figure(Figure(figsize=(1, 1)), Path(mkdtemp()) / "line", ["x", "y"], [(0, 1), (1, 2)])
-    >>> [path.name for path in written]
-    ['line.png', 'line.svg', 'line.csv']
-    """
+    """Write ``STEM.png``, ``STEM.svg`` and the numbers that the figure shows as ``STEM.csv``, and return the paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
     for path in paths[:2]:
         save_figure(figure, path, dpi=150)

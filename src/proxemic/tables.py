@@ -31,20 +31,6 @@ class Table:
 
     The title stands above the table and the notes below it, for people only. ``align`` has one letter per column, ``l``
     or ``r``; empty aligns all columns but the first to the right.
-
-    >>> table = Table(["loss", "recall@1"], [["ArcFaceLoss", "92.61"], ["HISTLoss", None]])
-    >>> print(table.text("markdown"))
-    | loss | recall@1 |
-    | --- | --: |
-    | ArcFaceLoss | 92.61 |
-    | HISTLoss | – |
-    >>> print(table.text())
-    ┏━━━━━━━━━━━━━┳━━━━━━━━━━┓
-    ┃ loss        ┃ recall@1 ┃
-    ┡━━━━━━━━━━━━━╇━━━━━━━━━━┩
-    │ ArcFaceLoss │    92.61 │
-    │ HISTLoss    │        – │
-    └─────────────┴──────────┘
     """
 
     columns: Sequence[str]
@@ -88,11 +74,7 @@ class Table:
 
 
 def format_of(path: Path, name: str = "--out") -> Format:
-    """The format that the suffix of a file stands for; ``name`` is what the user calls the file.
-
-    >>> format_of(Path("tables/one.md"))
-    'markdown'
-    """
+    """The format that the suffix of a file stands for; ``name`` is what the user calls the file."""
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{name} is {path}, but must end in .json, .csv or .md, which says its format.")
     return FORMATS[path.suffix.lower()]

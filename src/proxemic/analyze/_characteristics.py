@@ -68,8 +68,7 @@ def characteristics(
     if numbers:
         cells = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in starred.items()}
         summary += [LEGEND, _narrow_table(CHANGES.values(), cells)]
-    written = [Path(path) for path in (csv, json) if path is not None]
-    return Analysis(summary=summary, written=written, figures=losses)
+    return Analysis(summary=summary, written=[Path(path) for path in (csv, json) if path is not None], figures=losses)
 
 
 def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:

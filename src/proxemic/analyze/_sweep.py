@@ -42,9 +42,8 @@ def sweep(
     Returns:
         The results of each sweep, point by point and by seed.
     """
-    comparison, files = plan_sweep(
-        recipe, read_sweeps(vary, grid=grid), seeds, Path(out), as_flags(overrides or {}), metric
-    )
+    sweeps, flags = read_sweeps(vary, grid=grid), as_flags(overrides or {})
+    comparison, files = plan_sweep(recipe, sweeps, seeds, Path(out), flags, metric)
     results = run_sweep(comparison, files, workers=workers, report=report)
     tables, written = [], []
     for swept, points in results.items():

@@ -57,8 +57,10 @@ def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]
     statements = {}
     for run in find_runs([Path(path) for path in paths]):
         loss = run.loss
-        if not (
-            isinstance(loss, ProxyLoss) and isinstance(loss.scoring.similarity, Cosine) and loss.proxies_per_class == 1
+        if (
+            not isinstance(loss, ProxyLoss)
+            or loss.proxies_per_class > 1
+            or not isinstance(loss.scoring.similarity, Cosine)
         ):
             raise UserError(
                 f"{run.path} was trained with {loss_name(loss)}, but the propositions are of cosines and one proxy per "

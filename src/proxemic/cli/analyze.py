@@ -10,8 +10,6 @@ from proxemic.cli.compare import read_seeds
 
 _Add = Callable[..., argparse.ArgumentParser]
 
-PAPER = "ProxyAnchorLoss,SoftTripleLoss,MultiProxyAnchorLoss,DataWiseMultiProxyAnchorLoss,AllPairMultiProxyAnchorLoss"
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command and its subcommands."""
@@ -106,7 +104,7 @@ def _gradients(add: _Add) -> None:
         description="Measure which class scores enter the gradient of a positive and of a negative class score, in a "
         "batch of three classes and six embeddings, and draw them: figure 1 of the multi-proxy anchor paper.",
     )
-    parser.add_argument("--losses", type=_names, metavar="A,B", default=PAPER, help="proxy losses (%(default)s)")
+    parser.add_argument("--losses", type=_names, metavar="A,B", default=argparse.SUPPRESS, help="(those of the figure)")
     parser.add_argument("--seed", type=int, default=0, help="of the random scores (%(default)s)")
     parser.add_argument("--out", type=Path, default="gradients", metavar="STEM", help="name of the files (%(default)s)")
 
@@ -122,9 +120,7 @@ def _landscape(add: _Add) -> None:
     parser.add_argument("run_directory", type=Path, nargs="?", metavar="RUN", help="a finished run")
     parser.add_argument("--class", dest="label", type=int, metavar="INDEX", help="of a RUN: number of the class (0)")
     parser.add_argument(
-        "--functions",
-        metavar="NAME",
-        help="identity, square, square-root, power-P (both of t^P), times-K (f1 = K·t, f2 = t) or warp",
+        "--functions", metavar="NAME", help="identity, square, square-root, power-P (t^P), times-K (f1 = K·f2) or warp"
     )
     parser.add_argument("--alpha", type=float, metavar="A", help="distance of the warp's minimum (3)")
     parser.add_argument("--k1", type=float, help="slope of the warp below alpha (0.65)")
@@ -273,11 +269,8 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
-def _levels(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.isdecimal() for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of 1 (mild) to 5 (strong), with commas, as 1,3,5")
-    return [int(word) for word in words]
+def _levels(text: str) -> list[int | str]:
+    return [int(word) if word.isdecimal() else word for word in text.split(",")]
 
 
 SUBCOMMANDS = (

@@ -28,14 +28,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, as 5 (the default) for 0 to 4, or which: 0,1,2")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the comparison's directory (runs/compare-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this comparison, as it was begun")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="runs at a time (1), of one CPU thread each unless the recipe gives training.threads: the figures are the "
-        "same with any number",
-    )
+    add_workers(parser)
     parser.add_argument(
         "--baseline",
         metavar="RECIPE",
@@ -47,6 +40,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--dry-run", action="store_true", help="train and write nothing; only say what is finished")
     parser.set_defaults(run=run, takes_flags=True)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--workers``, which means the same to all commands that train several runs."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs at a time (1), of one CPU thread each unless the recipe gives training.threads: the figures are the "
+        "same with any number",
+    )
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:

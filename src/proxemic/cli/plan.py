@@ -3,12 +3,8 @@
 import argparse
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from proxemic.errors import UserError
-
-if TYPE_CHECKING:
-    from proxemic.training.memory import Setting
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -56,7 +52,13 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         layouts=None if arguments.layout == "both" else [arguments.layout],
         memory=memory,
     )
-    print(_title(planned.setting))
+    setting, kind = planned.setting, "class-wise" if arguments.class_wise else "data-wise"
+    processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"
+    proxies = "1 proxy" if setting.proxies == 1 else f"{setting.proxies} proxies"
+    print(
+        f"{setting.classes:,} classes with {proxies} of {setting.dim}, {kind}, "
+        f"a batch of {setting.batch:,} on {processes}, sample_rate {setting.sample_rate:g}, {setting.optimizer}"
+    )
     held = {name: {**needs.held, "at most at once": needs.peak} for name, needs in planned.needs.items()}
     print(_table("held by each process", held))
     if arguments.processes > 1:
@@ -73,16 +75,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print(Table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows).text())
     if not any(fits for *_, fits in planned.fitting):
         print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
-
-
-def _title(setting: "Setting") -> str:
-    processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"
-    proxies = "1 proxy" if setting.proxies == 1 else f"{setting.proxies} proxies"
-    kind = "class-wise" if setting.class_wise else "data-wise"
-    return (
-        f"{setting.classes:,} classes with {proxies} of {setting.dim}, {kind}, "
-        f"a batch of {setting.batch:,} on {processes}, sample_rate {setting.sample_rate:g}, {setting.optimizer}"
-    )
 
 
 def _table(title: str, columns: Mapping[str, Mapping[str, int]]) -> str:
