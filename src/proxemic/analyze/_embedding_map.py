@@ -58,13 +58,13 @@ def embedding_map(
 
     Args:
         run: A finished run.
-        split: Which images.
+        split: The images of the test, training or validation classes.
         method: Principal components, t-SNE, or a map of each.
-        classes: How many to draw, chosen at random.
-        thumbnails: Draw images where there is room.
-        proxies: Draw the proxies.
+        classes: Number of classes to draw, chosen at random.
+        thumbnails: Draw thumbnails of images where there is room.
+        proxies: Draw the proxies as stars.
         seed: Seed of the choice of classes, and of the pairs of many images.
-        out: How the names of the files begin: ``RUN/map``.
+        out: Prefix of the file names; ``RUN/map`` by default.
     """
     stem = file_stem(out, (run,), "map")
     check_count("classes", classes, 1, "a map shows some")
@@ -82,11 +82,11 @@ def embedding_map(
     notes = [f"Drawn: {len(chosen)} of {images.num_classes} classes, {len(indices):,} images."]
     if proxies and isinstance(opened.loss, ProxyLoss):
         total = opened.loss.num_classes
-        of = chosen if split == "train" else _choose(total, classes, seed)
-        stars, star_labels, rows = _proxies_of(of, opened.loss, opened.splits.train.class_names)
+        starred = chosen if split == "train" else _choose(total, classes, seed)
+        stars, star_labels, rows = _proxies_of(starred, opened.loss, opened.splits.train.class_names)
         if split != "train":
             star_labels = torch.full_like(star_labels, -1)
-            notes.append(f"Grey stars: proxies of {len(of)} of {total} training classes, which are other classes.")
+            notes.append(f"Grey stars: proxies of {len(starred)} of {total} training classes, which are other classes.")
     elif proxies:
         notes.append(f"{loss_name(opened.loss)} has no proxies: the map is drawn without.")
     if distance == "cosine":
@@ -96,8 +96,8 @@ def embedding_map(
     hubs = hubness(embeddings, k=k, distance=distance)
     distances = class_distances(embeddings, images.labels, distance=distance, seed=seed)
     aligned, uniform = alignment(embeddings, images.labels, seed=seed), uniformity(embeddings, seed=seed)
-    seed_folder = opened.path.name.startswith("seed-")
-    title = f"{opened.name}, {opened.path.name}, {split}" if seed_folder else f"{opened.name}, {split}"
+    folder = opened.path.name
+    title = f"{opened.name}, {folder}, {split}" if folder.startswith("seed-") else f"{opened.name}, {split}"
     written = []
     for kind in ("pca", "tsne") if method == "both" else (method,):
         note, how, axes, places = _places(embeddings[indices], stars, kind)

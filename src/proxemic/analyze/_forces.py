@@ -23,7 +23,7 @@ def forces(
     Args:
         runs: Finished runs with snapshots; none takes embeddings that follow the plain and the warped softmax freely,
             and draws also which pairs six losses pull together and push apart.
-        out: How the names of the files begin: ``RUN/forces``, or ``forces``.
+        out: Prefix of the file names; ``RUN/forces``, or ``forces`` by default.
 
     Returns:
         The forces by training and then by epoch, or without runs by step.

@@ -71,7 +71,7 @@ def gap(
         runs: Finished runs of softmax losses; none draws the paper's example of three proxies.
         images: Measure also where the training images of each class are.
         epsilon: Angle between two of the three proxies, in radians.
-        out: How the names of the files begin: ``RUN/gap``, or ``three-proxies``.
+        out: Prefix of the file names; ``RUN/gap``, or ``three-proxies`` by default.
     """
     stem = file_stem(out, runs, "gap" if runs else "three-proxies")
     return _of_runs(runs, stem, images=images) if runs else _of_three_proxies(epsilon, stem)

@@ -33,7 +33,7 @@ def gradients(
     Args:
         losses: Proxy losses, by class name.
         seed: Seed of the random scores.
-        out: How the names of the files begin.
+        out: Prefix of the file names.
 
     Returns:
         The `score_dependence` of each loss in a batch of three classes and six embeddings.

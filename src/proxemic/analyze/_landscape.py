@@ -32,7 +32,8 @@ from proxemic.plots import write_figure
 from proxemic.tables import Table
 
 WARP = ("alpha", "k1", "k2")
-_Drawings = Mapping[str, tuple[Mapping[str, Landscape], float]]  # by the end of the file's name; half the width
+# For each figure, by the suffix of its file name: the landscapes by their titles, and half the width of the plots.
+_Drawings = Mapping[str, tuple[Mapping[str, Landscape], float]]
 
 
 def landscape(
@@ -64,7 +65,7 @@ def landscape(
         temperature: Factor of the distances; 1 by default.
         classes: Proxies, corners of a polygon; 2 by default.
         distance: Distance between neighbouring proxies; 4 by default.
-        out: How the names of the files begin: ``RUN/landscape``, or ``landscape``.
+        out: Prefix of the file names; ``RUN/landscape``, or ``landscape`` by default.
 
     Returns:
         The landscapes and the minimum of each, by their titles.

@@ -59,7 +59,7 @@ def robustness(
         metric: A metric that the evaluation of all runs computes.
         seed: Seed of the corruptions.
         against: Show also what the paper prints, and what differs in protocol.
-        out: How the names of the files begin: ``RUN/robustness``.
+        out: Prefix of the file names; ``RUN/robustness`` by default.
 
     Source: Table IV of the warping paper.
     """

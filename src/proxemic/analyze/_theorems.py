@@ -25,7 +25,7 @@ def theorems(
             cases of all statements, and draws figures 11 and 12 of the warping paper.
         draws: Number of random cases.
         seed: Seed of the cases.
-        out: How the names of the files begin: ``RUN/theorems``, or ``theorems``.
+        out: Prefix of the file names; ``RUN/theorems``, or ``theorems`` by default.
 
     Returns:
         The statements by run; without runs by the empty name.

@@ -43,7 +43,7 @@ def toy(
         runs: Finished runs of the same classes; of more than three dimensions, projected to two by PCA.
         diagram: Draw also images of the first run, its network, and embeddings before and after the training.
         animation: Write also an animation over the epochs, where all runs kept snapshots.
-        out: How the names of the files begin: ``RUN/toy``.
+        out: Prefix of the file names; ``RUN/toy`` by default.
 
     Source: Figure 10 of the warping paper; the diagram, figure 2.1 of the mean-proxy paper.
     """

@@ -25,7 +25,7 @@ def trajectories(
         runs: Runs, finished or not; those that broke off are drawn by themselves and marked.
         measure: The column.
         logarithmic: Draw a logarithmic axis.
-        out: How the names of the files begin: ``RUN/MEASURE``.
+        out: Prefix of the file names; ``RUN/MEASURE`` by default.
 
     Returns:
         The measure over the epochs, by group of runs.

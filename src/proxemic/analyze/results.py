@@ -33,7 +33,7 @@ class Analysis(Generic[Figures]):
 
 
 def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path:
-    """How the names of the files begin: ``out``, or ``name`` in the first run's directory."""
+    """The prefix of the file names: ``out``, or ``name`` in the first run's directory."""
     stem = Path(out) if out is not None else Path(*runs[:1]) / name
     if not stem.name or stem.is_dir():
         raise UserError(f"--out is the folder {stem}, but is how the names of files begin: try {stem / 'figure'}.")
@@ -41,7 +41,7 @@ def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path
 
 
 def suffixed(stem: Path, name: str) -> Path:
-    """The stem of one of several plots, as ``map-tsne``."""
+    """The prefix of the file names of one of several plots, as ``map-tsne``."""
     return stem.with_name(f"{stem.name}-{name}")
 
 
