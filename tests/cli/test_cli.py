@@ -2,10 +2,19 @@
 
 import os
 import subprocess
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 
 from command_line import ENVIRONMENT, Here, assert_refused, command
+from proxemic.cli import main
+
+
+def test_output_may_go_to_any_stream() -> None:
+    with redirect_stdout(StringIO()) as output:
+        assert main(["recipes", "list"]) == 0
+    assert "glyphs-small/mpa" in output.getvalue()
 
 
 @pytest.mark.parametrize("words", [("recipes", "list"), ("recipes", "show", "glyphs-small")])

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{arguments.command} is for one process: start it without torchrun, which is for train.")
     try:
         arguments.run(arguments, rest)
-        sys.stdout.flush()  # else a closed pipe is noticed when the interpreter exits
+        print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
     except KeyboardInterrupt:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
     except BrokenPipeError:
