@@ -17,7 +17,7 @@ ENVIRONMENT = {**os.environ, **TERMINAL}
 
 
 def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "proxemic.cli", *map(str, words)]
+    return [sys.executable, "-m", "proxemic", *map(str, words)]
 
 
 def proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -27,12 +27,12 @@ def proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[
 
 def warm_proxemic(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """In a process of its own that need not import: for results, limits and files."""
-    return warm.run("-m", "proxemic.cli", *words, environment=TERMINAL, **options)
+    return warm.run("-m", "proxemic", *words, environment=TERMINAL, **options)
 
 
 def warm_start(*words: str | Path) -> warm.Process:
     """The same, to be interrupted while it runs."""
-    return warm.Process("-m", "proxemic.cli", *words, environment=TERMINAL)
+    return warm.Process("-m", "proxemic", *words, environment=TERMINAL)
 
 
 FORKED_WORKERS = """

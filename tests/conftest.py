@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+from command_line import Here, warm_proxemic
+from images import write_folder, write_recipe
+
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
 # fails is what was changed. Many others are tried by pytest --hypothesis-profile=explore.
 settings.register_profile("any machine", deadline=None, derandomize=True)
@@ -48,3 +51,25 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
             savefig(figure, file, **options)
 
     monkeypatch.setattr(Figure, "savefig", quick)
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    return Here(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("commands") / "images")
+
+
+@pytest.fixture(scope="session")
+def tiny(folder: Path) -> Path:
+    return write_recipe(folder.parent / "tiny.yaml", folder)
+
+
+@pytest.fixture(scope="session")
+def run(folder: Path, tiny: Path) -> Path:
+    result = warm_proxemic("train", "--recipe", tiny, "--out", folder.parent / "run", "--training.epochs", "2")
+    assert result.returncode == 0, result.stderr
+    return folder.parent / "run"

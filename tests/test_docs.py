@@ -14,8 +14,7 @@ from PIL import Image
 
 import proxemic.losses
 import proxemic.metrics
-from proxemic.cli import main
-from proxemic.cli.analyze import SUBCOMMANDS, landscape
+from proxemic.cli import analyze, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 from proxemic.protocols.comparison.entries import find_names
 from proxemic.protocols.comparison.sweep import read_sweeps
@@ -161,8 +160,8 @@ def test_the_page_of_the_analysis() -> None:
     links = set(re.findall(r"\]\(([\w./-]+)\)", text))
     assert {page.parent / link for link in links} >= {*(page.parent / "analysis").iterdir()}
     assert all((page.parent / link).exists() for link in links)
-    for subcommand in SUBCOMMANDS:
-        assert f"analyze {subcommand.__name__.rpartition('.')[2].replace('_', '-')}" in text
+    for subcommand in analyze.SUBCOMMANDS:
+        assert f"analyze {subcommand.__name__[1:].replace('_', '-')}" in text
 
 
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
@@ -209,7 +208,7 @@ def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     assert [value for key, value in printed("6").items() if "SoftTriple (our)" in key] == [79.0]
     # Figures of the landscape: the command names those that the page does.
     (row,) = (cells for cells in rows((docs / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
-    assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(landscape.add_parser).split())
+    assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(analyze._landscape).split())
     assert row[2] == "warping, figures 1, 3, 5"
 
 

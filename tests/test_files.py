@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from proxemic import files
 from proxemic.files import remove_stale_temporaries, write_text
 
 
@@ -21,3 +25,14 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
         write_text(stale, "half")
     remove_stale_temporaries(tmp_path)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(stays)
+
+
+def test_on_windows_no_process_is_asked_whether_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, signal 0 would end it; its open files cannot be removed."""
+    monkeypatch.setattr(files.os, "kill", lambda *_: pytest.fail("a signal was sent"))
+    stale = tmp_path / f".note.txt.{os.getppid()}.tmp"
+    stale.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "os", SimpleNamespace(name="nt", getpid=os.getpid, kill=os.kill))
+        remove_stale_temporaries(tmp_path)
+    assert not stale.exists()

@@ -16,7 +16,7 @@ import warm
 from command_line import TERMINAL
 from ports import free_port
 
-COMMAND = ("-m", "proxemic.cli")
+COMMAND = ("-m", "proxemic")
 SLOW_SGD = [  # whose steps are so small that rounding does not grow
     "--optim.optimizer",
     '{"class_path": "torch.optim.SGD", "init_args": {"momentum": 0.9}}',

@@ -7,9 +7,7 @@ from typing import Any
 
 
 def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Parameter]]:
-    """The parameters of a class's constructor, each with the class that declares it.
-
-    What a constructor hands on by ``**kwargs`` is looked up in its bases, in the order of their resolution.
+    """The parameters of a class's constructor, those it hands on by ``**kwargs`` included, each with its class.
 
     >>> class Base:
     ...     def __init__(self, weight=1.0): ...

@@ -7,22 +7,15 @@ from pathlib import Path
 
 @contextmanager
 def optional_dependency(name: str) -> Iterator[None]:
-    """Imports in this block belong to ``proxemic[name]``: a missing one says what to install.
-
-    >>> with optional_dependency("train"):  # doctest: +ELLIPSIS
-    ...     import a_package_that_is_not_there
-    Traceback (most recent call last):
-        ...
-    ModuleNotFoundError: a_package_that_is_not_there is not installed: install it with pip install '...[train]'.
-    """
+    """Imports in this block belong to ``proxemic[name]``: a missing one says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("proxemic"):
             raise
         missing = error.name.partition(".")[0]
-        message = f"{missing} is not installed: install it with {how_to_install(name)}."
-        raise ModuleNotFoundError(message, name=missing) from error
+        said = f"{missing} is not installed: install it with {how_to_install(name)}."
+        raise ModuleNotFoundError(said, name=missing) from error
 
 
 def how_to_install(name: str) -> str:

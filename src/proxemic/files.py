@@ -17,20 +17,9 @@ _LONGEST_NAME, _LONGEST_PATH, _DEEPEST = 255, 3800, 200  # bytes, but for the la
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` to write to; it becomes ``path`` at the end, or is removed on failure.
+    """A temporary file beside ``path``, which becomes ``path`` at the end and is removed on failure.
 
-    Args:
-        path: The file; its folder is made if it is not there.
-
-    Raises:
-        UserError: If it cannot be written, above all because the disk is full.
-
-    >>> from tempfile import mkdtemp
-    >>> folder = Path(mkdtemp())
-    >>> with write_atomically(folder / "note.txt") as temporary:
-    ...     _ = temporary.write_text("all of it")
-    >>> [path.name for path in folder.iterdir()]
-    ['note.txt']
+    The folder is made if need be. A full disk, or any other `OSError`, is a `UserError`.
     """
     # The process's number keeps apart two that write the same file, as a cache.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -50,17 +39,10 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Remove what `write_atomically` left in a folder and below it where its process was killed.
+    """Remove the temporary files of killed processes from a folder and those below it.
 
-    Call it before this process writes there. Files of other processes that run on this machine stay; keep processes of
-    other machines out by a lock.
-
-    >>> from tempfile import mkdtemp
-    >>> folder = Path(mkdtemp())
-    >>> (folder / f".note.txt.{os.getpid()}.tmp").touch()
-    >>> remove_stale_temporaries(folder)
-    >>> list(folder.iterdir())
-    []
+    Call it before this process writes there. The files of other processes that run on this machine stay; keep processes
+    of other machines out by a lock.
     """
     for path in folder.rglob(".*.tmp"):
         match = re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)
@@ -71,7 +53,7 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Whether there is such a process; Windows does not tell, but lets nobody remove a file that is open."""
+    """Whether a process runs; Windows does not tell, but refuses to remove a file that is open."""
     if os.name != "posix":
         return False
     try:
@@ -81,29 +63,21 @@ def _runs(process: int) -> bool:
     return True
 
 
-def check_folder(folder: Path, flag: str = "--out") -> None:
-    """Raise `UserError` where a folder's name is longer, or lies deeper, than file systems allow.
-
-    >>> check_folder(Path("runs/first"))
-    """
+def check_folder(folder: Path) -> None:
+    """Raise `UserError` where the path of ``--out`` is longer or deeper than file systems allow."""
     path = folder.absolute()
-    longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
-    length = len(os.fsencode(path))
-    said = (
-        f"has a name of {longest:,} bytes, but at most {_LONGEST_NAME} are allowed"
-        if longest > _LONGEST_NAME
-        else f"is {length:,} bytes long, but at most {_LONGEST_PATH:,} are allowed"
-        if length > _LONGEST_PATH
-        else f"lies {len(path.parts):,} levels deep, but at most {_DEEPEST} are allowed"
-        if len(path.parts) > _DEEPEST
-        else None
-    )
-    if said:
-        raise UserError(f"{flag} {str(folder)[:40]}… {said}: choose a shorter one.")
+    for size, most, what in (
+        (max(len(os.fsencode(part)) for part in path.parts), _LONGEST_NAME, "has a name of {:,} bytes"),
+        (len(os.fsencode(path)), _LONGEST_PATH, "is {:,} bytes long"),
+        (len(path.parts), _DEEPEST, "lies {:,} levels deep"),
+    ):
+        if size > most:
+            said = f"{what.format(size)}, but at most {most:,} are allowed"
+            raise UserError(f"--out {str(folder)[:40]}… {said}: choose a shorter one.")
 
 
 def readable(name: str | os.PathLike[str]) -> str:
-    r"""The name of a file or a class as text that any file and terminal takes: bytes that are not UTF-8 are escaped.
+    r"""The name of a file or a class with bytes that are not UTF-8 escaped, as files and terminals need it.
 
     >>> readable("Zo\udceb.jpg")
     'Zo\\udceb.jpg'
@@ -111,26 +85,8 @@ def readable(name: str | os.PathLike[str]) -> str:
     return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def check_stem(stem: Path) -> Path:
-    """``stem``, if names of files can begin with it.
-
-    Raises:
-        UserError: If it is a folder.
-
-    >>> check_stem(Path("pictures/gap"))
-    PosixPath('pictures/gap')
-    """
-    if not stem.name or stem.is_dir():
-        raise UserError(f"--out is the folder {stem}, but is how the names of files begin: try {stem / 'figure'}.")
-    return stem
-
-
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote.
-
-    Raises:
-        UserError: If the file cannot be read, or is damaged.
-    """
+    """Read what `write_json` wrote; a missing or damaged file is a `UserError`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -142,21 +98,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all.
-
-    Raises:
-        UserError: As `write_atomically`.
-    """
+    """Write a text file, whole or not at all."""
     with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table, whole or not at all; None is an empty cell.
-
-    Raises:
-        UserError: As `write_atomically`.
-    """
+    """Write a table, whole or not at all; None is an empty cell."""
     with write_atomically(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
@@ -164,9 +112,5 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write ``content`` for people as much as for programs, whole or not at all.
-
-    Raises:
-        UserError: As `write_atomically`.
-    """
+    """Write indented JSON, whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")

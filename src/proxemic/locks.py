@@ -15,19 +15,7 @@ LOCK = ".lock"
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a directory, which is made if need be, while the block runs; a killed process lets go of it.
-
-    Raises:
-        UserError: If another process holds it.
-
-    >>> from tempfile import mkdtemp
-    >>> folder = Path(mkdtemp())
-    >>> with exclusive_lock(folder), exclusive_lock(folder):
-    ...     pass
-    Traceback (most recent call last):
-        ...
-    proxemic.errors.UserError: Another process works in ...: wait for it, or choose another --out; if none does, ...
-    """
+    """Hold a directory, which is made if need be, while the block runs; a killed process lets go of it."""
     path.mkdir(parents=True, exist_ok=True)
     lock = path / LOCK
     try:

@@ -13,11 +13,7 @@ with optional_dependency("train"):
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
-    """Write a figure in the format that its suffix says, ``.png`` or ``.svg``.
-
-    Raises:
-        UserError: As `write_atomically`.
-    """
+    """Write a figure in the format that its suffix says, ``.png`` or ``.svg``."""
     # Without a date and random names inside, the same results make the same file.
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with rc_context({"svg.hashsalt": "proxemic"}), write_atomically(path) as temporary:
@@ -25,19 +21,7 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
 
 
 def write_figure(figure: Figure, stem: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Path]:
-    """Write a figure as ``STEM.png`` and ``STEM.svg``, and the numbers that it shows as ``STEM.csv``.
-
-    Returns:
-        The three files.
-
-    Raises:
-        UserError: As `write_atomically`.
-
-    >>> from tempfile import mkdtemp
-    >>> written = write_figure(Figure(figsize=(1, 1)), Path(mkdtemp()) / "line", ["x", "y"], [(0, 1), (1, 2)])
-    >>> [path.name for path in written]
-    ['line.png', 'line.svg', 'line.csv']
-    """
+    """Write ``STEM.png``, ``STEM.svg`` and the numbers that the figure shows as ``STEM.csv``, and return the paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
     for path in paths[:2]:
         save_figure(figure, path, dpi=150)

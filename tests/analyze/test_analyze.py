@@ -12,7 +12,7 @@ from proxemic.cli.analyze import SUBCOMMANDS
 
 
 def test_every_subcommand_is_a_function() -> None:
-    names = {module.__name__.rpartition(".")[2] for module in SUBCOMMANDS}
+    names = {subcommand.__name__.removeprefix("_") for subcommand in SUBCOMMANDS}
     functions = {name for name in proxemic.analyze.__all__ if name[0].islower()}
     assert functions == names - {"map"} | {"embedding_map"}
     for name in proxemic.analyze.__all__:

@@ -1,15 +1,177 @@
-"""Means and paired differences of `proxemic.analyze.robustness`; the rest as a user runs it: tests/cli."""
+"""``proxemic analyze robustness`` as a user runs it."""
 
+import csv
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
 from proxemic.analysis.robustness import Robustness
 from proxemic.analyze._robustness import _difference_tables, _differences
+from proxemic.data.corruptions import CORRUPTIONS, CorruptedPixels, Corruption
+from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.statistics import Estimate
+from proxemic.training.embed import embed_images, evaluate_embeddings
+
+FEW = ["--corruptions", "dropout,shear", "--severities", "2,5"]
+
+
+@pytest.fixture(scope="module")
+def grey(run: Path) -> Path:
+    """It sees grey pictures, of other test classes."""
+    flags = ["--images.channels=1", "--images.mean=[0.5]", "--images.std=[0.5]", "--data.test_fraction=0.5"]
+    recipe = run.parent / "tiny.yaml"
+    result = warm_proxemic("train", "--recipe", recipe, "--training.epochs", "1", "--out", run.parent / "grey", *flags)
+    assert result.returncode == 0, result.stderr
+    return run.parent / "grey"
+
+
+def judged(run: FinishedRun, metric: str, corruption: Corruption | None) -> float:
+    """The metric of one run alone, step by step."""
+    images, preprocessing = run.test, run.recipe.images
+    if corruption is not None:
+        images = replace(images, pixels=CorruptedPixels(images.pixels, corruption, preprocessing))
+        preprocessing = replace(preprocessing, resize=None)
+    embeddings = embed_images(run.model, images, preprocessing, batch_size=5)
+    return evaluate_embeddings(embeddings, images, run.recipe.evaluation)[metric]
+
+
+def cells(output: str) -> dict[str, list[str]]:
+    """The rows of the table."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
+    return {name: values for name, *values in rows}
+
+
+def read(stem: Path) -> list[Mapping[str, str]]:
+    with stem.with_name(f"{stem.name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_values_are_those_of_each_run_alone(
+    softmax: list[Path], pairwise: Path, tmp_path: Path, here: Here
+) -> None:
+    stem = tmp_path / "new" / "table"
+    words = ["analyze", "robustness", softmax[1], pairwise, softmax[0], *FEW, "--seed", "3", "--metric", "map@r"]
+    result = here(*words, "--out", stem)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in stem.parent.iterdir()) == ["table.csv", "table.png", "table.svg"]
+
+    rows = read(stem)
+    settings = [("none", 0), *((name, severity) for name in ("dropout", "shear") for severity in (2, 5))]
+    assert [(row["run"], row["corruption"], int(row["severity"])) for row in rows] == [
+        (str(path), *setting) for path in (*softmax, pairwise) for setting in settings
+    ]
+    opened = {path: FinishedRun(path) for path in (*softmax, pairwise)}
+    for row in rows:
+        path, severity = Path(row["run"]), int(row["severity"])
+        corruption = Corruption(row["corruption"], severity, seed=3) if severity else None
+        assert float(row["value"]) == pytest.approx(judged(opened[path], "map@r", corruption), abs=1e-6)
+        assert row["metric"] == "map@r"
+        assert row["group"] == ("pairwise" if path == pairwise else "softmax")
+        assert row["seed"] == ("1" if path == softmax[1] else "0")
+        if corruption is None:
+            stored = json.loads((path / "metrics.json").read_text())["test"]["map@r"]
+            assert float(row["value"]) == pytest.approx(stored, abs=1e-6)
+
+    values = [[100 * float(row["value"]) for row in rows if row["run"] == str(path)] for path in (*softmax, pairwise)]
+    table = cells(result.stdout)
+    assert list(table) == ["none", "dropout", "shear", "mean of these", "relative drop"]
+    means = [[each[0], sum(each[1:3]) / 2, sum(each[3:]) / 2, sum(each[1:]) / 4] for each in values]
+    for each in means:
+        each.append(100 * (1 - each[3] / each[0]))
+    for number, found in enumerate(table.values()):
+        first, second, alone = (each[number] for each in means)
+        mean, half = interval(first, second)
+        assert found == [f"{mean:.1f} ± {half:.1f}", f"{alone:.1f}"]
+
+
+def test_the_seed_is_that_of_the_corruptions(softmax: list[Path], here: Here) -> None:
+    words = ["analyze", "robustness", softmax[0], "--corruptions", "dropout", "--severities", "5", "--metric", "map@r"]
+    first, again, other = (cells(here(*words, "--seed", seed).stdout) for seed in ("3", "3", "4"))
+    assert first == again != other
+
+
+def test_hue_of_grey_images_is_left_out_with_a_note(grey: Path, here: Here) -> None:
+    result = here("analyze", "robustness", grey, "--severities", "3", "--against", "paper")
+    assert result.returncode == 0, result.stderr
+    assert "These name no row of the papers' tables that they stand for: `grey`." in result.stdout
+    assert result.stdout.startswith(f"hue-and-saturation is left out: {grey} sees grey images.\n")
+    assert list(cells(result.stdout))[1:-2] == [name for name in CORRUPTIONS if name != "hue-and-saturation"]
+    assert "±" not in result.stdout
+    assert_refused(here("analyze", "robustness", grey, "--corruptions", "hue-and-saturation"), [str(grey), "grey"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--corruptions", "shear,blurr"], ["'blurr'", "defocus-blur"]),
+        (["--corruptions", ""], ["corruptions has ''"]),
+        (["--severities", "0,3"], ["'0,3'", "1 (mild) to 5 (strong)"]),
+        (["--severities", "strong"], ["'strong'", "1,3,5"]),
+        (["--metric", "recall@100", *FEW], ["recall@100", "recall@1, recall@2"]),
+        (["--seed", "-1"], ["seed is -1"]),
+        (["--seed", "one"], ["--seed", "one"]),
+        (["--sevrities", "1"], ["--sevrities", "--help"]),
+    ],
+)
+def test_bad_flags(flags: list[str], words: list[str], run: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", "robustness", run, "--out", tmp_path / "table", *flags), words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_cannot_be_compared(run: Path, grey: Path, tmp_path: Path, here: Here) -> None:
+    def refused(*words: str | Path, says: list[str]) -> None:
+        assert_refused(here("analyze", "robustness", *words), says)
+
+    refused(run, grey, says=[str(run), str(grey), "different test images"])
+    refused(run, tmp_path / "none", says=["none holds no run"])
+    copy, begun, trial = tmp_path / "copy", tmp_path / "begun", tmp_path / "trial"
+    shutil.copytree(run, copy)
+    refused(run, copy, says=[str(run), str(copy), "the same seed"])
+    begun.mkdir()
+    shutil.copy(run / "recipe.yaml", begun)
+    refused(begun, says=["begun has no weights of a finished"])
+    shutil.copytree(run, trial)
+    environment = json.loads((run / "environment.json").read_text())
+    (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
+    refused(trial, says=["trial of a search"])
+    refused(run, "--out", tmp_path, says=[f"the folder {tmp_path}", f"{tmp_path / 'figure'}"])
+
+
+def test_a_network_that_sees_too_little_is_told_before_the_work(run: Path, tmp_path: Path, here: Here) -> None:
+    small = tmp_path / "small"
+    shutil.copytree(run, small)
+    recipe = (run / "recipe.yaml").read_text()
+    assert "size: 28" in recipe
+    (small / "recipe.yaml").write_text(recipe.replace("size: 28", "size: 7"))
+    assert_refused(here("analyze", "robustness", small), ["at least 8 by 8 pixels"])
+
+
+def test_an_interrupt_leaves_nothing(run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def interrupted(*arguments: object) -> dict[str, float]:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {"recall@1": 0.5}
+
+    monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", interrupted)
+    assert_refused(here("analyze", "robustness", run, *FEW, "--out", tmp_path / "table"), ["Stopped at once"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_metric_of_0_has_no_relative_drop(run: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxemic.protocols.runs.corrupted.evaluate_embeddings", lambda *_: {"recall@1": 0.0})
+    assert cells(here("analyze", "robustness", run, *FEW).stdout)["relative drop"] == ["n/a"]
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -31,3 +193,12 @@ def test_differences_are_paired_by_seed() -> None:
     assert cells["relative drop"].startswith(("+0.0", "-0.0"))
     (table,) = _difference_tables({"a title": {"none": Estimate(float("nan"), None, 1)}})
     assert list(table.rows) == [["none", "n/a"]], "nothing is lost of a clean value of 0"
+
+
+def test_seeds_without_a_relative_drop_have_no_interval() -> None:
+    groups: Any = {name: [SimpleNamespace(seed=seed) for seed in (0, 1)] for name in ("one", "other")}
+    nothing = Robustness(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 1, 1, dtype=torch.float64))
+    (table,) = _difference_tables(_differences(groups, {"one": nothing, "other": nothing}, ["shear"]))
+    assert list(table.rows) == [
+        ["none", "+0.0 ± 0.0"], ["shear", "+0.0 ± 0.0"], ["mean of these", "+0.0 ± 0.0"], ["relative drop", "n/a"],
+    ]  # fmt: skip

@@ -1,15 +1,97 @@
-"""Means over seeds of `proxemic.analyze.toy`, and embeddings on a line; the rest as a user runs it: tests/cli."""
+"""``proxemic analyze toy`` as a user runs it."""
 
+import csv
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file
 
+from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
 from proxemic.analysis.toy import Scene
 from proxemic.analyze._toy import _mean_tables, _means, _projection
+from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.runs.groups import repetitions
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A flat run and one in space, with snapshots."""
+    base = tmp_path_factory.mktemp("toy")
+    names = ["warped-softmax", "data-wise"]
+    for name in names:
+        words = ["--training.epochs", "1", "--model.width", "4", "--training.loggers", "[]"]
+        result = warm_proxemic("train", "--recipe", f"toy/{name}", "--out", base / name, *words)
+        assert result.returncode == 0, result.stderr
+        assert "Test: 10 classes, TRAINED ON (closed set), 500 queries" in result.stdout
+    return [base / name for name in names]
+
+
+def test_side_by_side_with_an_animation(runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "toy", *runs, "--diagram", "--out", tmp_path / "toy")
+    assert result.returncode == 0, result.stderr
+    assert "projected" not in result.stdout
+    kinds = ("png", "svg", "csv")
+    expected = {f"toy{name}.{kind}" for name in ("", "-diagram") for kind in kinds} | {"toy.gif"}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+    with (tmp_path / "toy-diagram.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    first, last = (load_file(runs[0] / "snapshots" / f"epoch-000{number}.safetensors") for number in (0, 1))
+    for when, shot in (("before", first), ("after", last)):
+        places = [float(row["x"]) for row in lines if (row["when"], row["kind"]) == (when, "image")]
+        assert places == pytest.approx(shot["embeddings"][:, 0].tolist(), abs=1e-5)
+    with Image.open(tmp_path / "toy.gif") as film:
+        assert (film.n_frames, film.info["loop"]) == (2, 0)  # type: ignore[attr-defined]
+    with (tmp_path / "toy.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    first = FinishedRun(runs[0])
+    images = [row for row in rows if row["run"] == "warped-softmax" and row["kind"] == "image"]
+    places = first.embed(first.splits.train)
+    assert [float(row["x"]) for row in images] == pytest.approx(places[:, 0].tolist(), abs=1e-5)
+    assert {row["z"] for row in images} == {""}
+    deep = [row for row in rows if row["run"] == "data-wise"]
+    assert sum(row["kind"] == "proxy" for row in deep) == 10
+    assert all(sum(float(row[axis]) ** 2 for axis in "xyz") == pytest.approx(1, abs=1e-4) for row in deep)
+
+
+def test_forces_over_the_training(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "forces", runs[1], "--out", tmp_path / "f")
+    assert result.returncode == 0, result.stderr
+    with (tmp_path / "f-training.csv").open(newline="") as file:
+        rows = [(row["training"], row["epoch"]) for row in csv.DictReader(file)]
+    assert rows == [("data-wise", str(epoch)) for epoch in range(2)]
+    assert_refused(here("analyze", "forces", run), ["AllPairMultiProxyAnchorLoss", "one proxy per class"])
+
+
+def test_many_dimensions_are_projected_and_it_says_so(run: Path, tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "toy", run, "--out", tmp_path / "toy")
+    assert result.returncode == 0, result.stderr
+    assert "16 dimensions projected to 2 by PCA, which keep " in result.stdout
+    assert "No animation" in result.stdout
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv"}
+
+
+def test_without_proxies_and_animation(pairwise: Path, tmp_path: Path, here: Here) -> None:
+    result = here("analyze", "toy", pairwise, "--no-animation", "--out", tmp_path / "toy")
+    assert result.returncode == 0, result.stderr
+    assert "animation" not in result.stdout
+    with (tmp_path / "toy.csv").open(newline="") as file:
+        assert {row["kind"] for row in csv.DictReader(file)} == {"image"}
+
+
+def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> None:
+    assert_refused(here("analyze", "toy", run, runs[0]), ["other classes", "one by one"])
+    shutil.copytree(runs[0], tmp_path / "copy")
+    copied = here("analyze", "toy", runs[0], tmp_path / "copy")
+    assert_refused(copied, ["same recipe and the same seed"])
+    assert copied.stdout == ""
+    assert_refused(here("analyze", "toy", tmp_path / "none"), ["none holds no run"])
+    assert_refused(here("analyze", "toy", run, "--diagram"), ["kept no snapshots", "proxemic.training.Snapshots"])
 
 
 def test_seeds_have_means_and_pairs() -> None:

@@ -66,7 +66,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
     # As on a bare install: lightning cannot be imported.
     (tmp_path / "lightning.py").write_text("raise ModuleNotFoundError('No module named lightning', name='lightning')")
     result = subprocess.run(
-        [sys.executable, "-m", "proxemic.cli", "train", "--recipe", "glyphs"],
+        [sys.executable, "-m", "proxemic", "train", "--recipe", "glyphs"],
         capture_output=True, text=True, env={**ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert_refused(result, ["lightning is not installed", "pip install '", "[train]'"])

@@ -77,3 +77,12 @@ def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: py
     assert "These name no row" in (made / "against-paper.md").read_text()
     assert (made / "points.png").exists()
     assert not list(made.rglob("*.tmp"))
+
+
+def test_a_finished_comparison_is_printed_again(made: Path, here: Here) -> None:
+    begun = comparison(made, [entry("glyphs-small/softmax", "NormalizedSoftmaxLoss")])
+    finish(begun.cell(begun.entries[0], 2), {"recall@1": 0.94, "map@r": 0.5, "ndcg@8": 0.7})
+    result = here("compare", "--resume", made)
+    assert result.returncode == 0, result.stderr
+    assert "**92.00 ± " in result.stdout
+    assert result.stdout.endswith(f"Wrote {made}\n")

@@ -338,6 +338,7 @@ def test_embeddings_search_a_gallery_in_another_file(files: Path, tmp_path: Path
         (["a.npy", "--labels", "labels.csv", "--out", "out.txt"], ["out.txt", ".json, .csv or .md"]),
         (["a.npy", "--labels", "labels.csv", "--per-class", "out.md"], ["out.md", ".csv"]),
         (["a.npy", "b.npy", "--labels", "labels.csv", "--worst", "3"], ["--worst is for one model"]),
+        (["a.npy", "--labels", "labels.csv", "--worst", "-1"], ["--worst is -1", "0 or more"]),
         (["a.npy", "--labels", "labels.csv", "--evaluation.recal_at", "[1]"], ["did you mean --evaluation.recall_at"]),
         (["{run}", "--labels", "labels.csv"], ["--labels is for embeddings"]),
         (["{run}", "--query", "x"], ["go together"]),

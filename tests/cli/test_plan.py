@@ -32,6 +32,8 @@ def test_one_layout_and_one_process(here: Here) -> None:
     alone = here("plan", "--classes", "100", "--dim", "64", "--batch", "32").stdout
     assert rows(alone)["proxies"] == ["25.6 KB", "25.6 KB"]
     assert "received" not in alone
+    few = rows(here("plan", "--classes", "10", "--dim", "2", "--batch", "4").stdout)
+    assert few["proxies"] == ["80 B", "80 B"]
 
 
 def test_which_settings_fit(here: Here) -> None:

@@ -1,9 +1,10 @@
 """What ``proxemic analyze`` does, as functions that read runs, compute, write tables and plots, and return figures.
 
 There is one function per subcommand. It takes run directories and settings and returns an `Analysis` with typed
-figures; nothing is printed. The modules are private, as a module and a function of one name would hide each other. They
-are imported when their function is first asked for: half of the functions need no run, and neither Lightning nor
-torchvision without one.
+figures; nothing is printed. It raises `UserError` where a run is missing, unfinished or does not fit, or a file cannot
+be written, and `ValueError` where a number is out of range. The modules are private, as a module and a function of one
+name would hide each other, and are imported when their function is first used: half of the functions need no run, and
+neither Lightning nor torchvision without one.
 
 >>> from pathlib import Path
 >>> from tempfile import mkdtemp

@@ -48,10 +48,6 @@ def characteristics(
 
     Returns:
         The characteristics by the name of the loss.
-
-    Raises:
-        UserError: If both files are one, or one cannot be written.
-        ValueError: If an argument is not allowed.
     """
     if csv is not None and csv == json:
         raise UserError(f"--csv and --json are both {csv}: give two files.")
@@ -60,9 +56,8 @@ def characteristics(
         name: {**row.answers(), "beyond_scores": row.beyond_scores, **asdict(row)} for name, row in losses.items()
     }
     if csv is not None:
-        write_csv(
-            Path(csv), ["loss", *next(iter(rows.values()))], [[name, *row.values()] for name, row in rows.items()]
-        )
+        header = ["loss", *next(iter(rows.values()))]
+        write_csv(Path(csv), header, [[name, *row.values()] for name, row in rows.items()])
     if json is not None:
         write_json(Path(json), rows)
     starred = {f"{name}*" if row.beyond_scores else name: row for name, row in losses.items()}
@@ -73,8 +68,7 @@ def characteristics(
     if numbers:
         cells = {name: [_number(getattr(row, key)) for key in CHANGES] for name, row in starred.items()}
         summary += [LEGEND, _narrow_table(CHANGES.values(), cells)]
-    written = [Path(path) for path in (csv, json) if path is not None]
-    return Analysis(summary=summary, written=written, figures=losses)
+    return Analysis(summary=summary, written=[Path(path) for path in (csv, json) if path is not None], figures=losses)
 
 
 def _narrow_table(columns: Iterable[str], rows: Mapping[str, list[str]]) -> str:

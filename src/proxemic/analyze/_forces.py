@@ -23,13 +23,10 @@ def forces(
     Args:
         runs: Finished runs with snapshots; none takes embeddings that follow the plain and the warped softmax freely,
             and draws also which pairs six losses pull together and push apart.
-        out: How the names of the files begin: ``RUN/forces``, or ``forces``.
+        out: Prefix of the file names; ``RUN/forces``, or ``forces`` by default.
 
     Returns:
         The forces by training and then by epoch, or without runs by step.
-
-    Raises:
-        UserError: If a run does not fit.
 
     Source: Figures 2 and 4 of the warping paper.
     """
@@ -45,12 +42,14 @@ def forces(
         for name, film in films.items()
         for epoch, (_, forces) in film.items()
     ]
+    # Of each training the first and the last epoch, and about seven between.
+    shown = {name: {*list(film)[:: max(1, len(film) // 8)], max(film)} for name, film in films.items()}
     table = Table(
         ["training", unit, "mean cosine", "above 0"],
         [
             [name, str(epoch), f"{mean:+.3f}", f"{100 * share:.1f} %"]
             for name, epoch, mean, share in rows
-            if epoch in _about_nine(list(films[name]))
+            if epoch in shown[name]
         ],
         "Cosine between the force on an embedding and that on its own proxy, and how many embeddings have it above 0",
     )
@@ -64,13 +63,8 @@ def forces(
     return Analysis(summary=[*notes, table], written=written, figures=trainings)
 
 
-def _about_nine(epochs: list[int]) -> set[int]:
-    """The first and the last, and about seven between."""
-    return {*epochs[:: max(1, len(epochs) // 8)], epochs[-1]}
-
-
 def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
-    """Two classes in three dimensions, which begin anywhere."""
+    """Two classes that start at random places in three dimensions and follow two losses freely."""
     generator = torch.Generator().manual_seed(0)
     proxies, labels = 2 * torch.randn(2, 1, 3, generator=generator), torch.arange(2).repeat(20)
     start = Scene(2 * torch.randn(40, 3, generator=generator), labels, proxies)
@@ -82,7 +76,7 @@ def _free() -> dict[str, tuple[ProxyLoss, dict[int, Scene]]]:
 
 
 def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict[int, Scene]]], list[str]]:
-    """The losses and scenes by the runs' names, and notes."""
+    """The loss and the snapshots of each run, and notes."""
     from proxemic.analyze.snapshots import HOW_TO_KEEP, read_snapshots
     from proxemic.protocols.runs.finished import find_runs
     from proxemic.protocols.runs.groups import distinct_names

@@ -1,8 +1,10 @@
 """How far the softmax loss wants embeddings from their proxies."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +71,7 @@ def gap(
         runs: Finished runs of softmax losses; none draws the paper's example of three proxies.
         images: Measure also where the training images of each class are.
         epsilon: Angle between two of the three proxies, in radians.
-        out: How the names of the files begin: ``RUN/gap``, or ``three-proxies``.
-
-    Raises:
-        UserError: If a run is not there, not finished or not of a softmax loss.
-        ValueError: If ``epsilon`` is out of range.
+        out: Prefix of the file names; ``RUN/gap``, or ``three-proxies`` by default.
     """
     stem = file_stem(out, runs, "gap" if runs else "three-proxies")
     return _of_runs(runs, stem, images=images) if runs else _of_three_proxies(epsilon, stem)
@@ -104,19 +102,18 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis
         except ValueError as error:
             raise UserError(f"{run.path}: {error}") from None
     groups = repetitions(runs)
-    values: dict[tuple[str, str], list[dict[str, float]]] = {}
-    gaps: dict[str, list[float]] = {}
+    values: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    gaps: dict[str, list[float]] = defaultdict(list)
     rows: list[list[Any]] = []
-    for name, members in groups.items():
-        for run in members:
-            for state in STATES:
-                trained = state == "trained"
-                loss = run.loss if trained else run.untrained_loss()
-                means, classes = _measure(loss, run if images and trained else None)
-                values.setdefault((name, state), []).append(means)
-                gaps.setdefault(f"{name}, {state}", []).extend(classes["gap_at_scale"])
-                cells = zip(*(classes.get(key, [None] * len(classes["gap"])) for key in CLASS_COLUMNS), strict=True)
-                rows += [[run.path, state, number, *row] for number, row in enumerate(cells)]
+    members = [(name, run) for name, runs in groups.items() for run in runs]
+    for (name, run), state in product(members, STATES):
+        trained = state == "trained"
+        loss = run.loss if trained else run.untrained_loss()
+        means, classes = _measure(loss, run if images and trained else None)
+        values[name, state].append(means)
+        gaps[f"{name}, {state}"] += classes["gap_at_scale"]
+        cells = zip(*(classes.get(key, [None] * len(classes["gap"])) for key in CLASS_COLUMNS), strict=True)
+        rows += [[run.path, state, number, *row] for number, row in enumerate(cells)]
     measures = {
         column: {key: t_interval([seed[key] for seed in seeds]) for key in seeds[0]} for column, seeds in values.items()
     }
@@ -138,7 +135,7 @@ def _of_runs(paths: Sequence[PathLike], stem: Path, *, images: bool) -> Analysis
 
 
 def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, float], dict[str, list[float]]]:
-    """The means over classes, and the values per class; those of the training images only if their run is given."""
+    """The means over classes, and the values per class; those of the training images if their run is given."""
     proxies, scale = softmax_form(loss)
     target = unit(proxies.double())
     at_one, at_scale = class_minimizers(proxies), class_minimizers(proxies, scale=scale)

@@ -1,16 +1,14 @@
 """Which scores the gradient of one score depends on."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from proxemic.analysis.gradients import THRESHOLD, draw_gradients, every_proxy_loss, score_dependence
-from proxemic.analyze.results import Analysis, PathLike
+from proxemic.analyze.results import Analysis, PathLike, file_stem
 from proxemic.errors import UserError
-from proxemic.files import check_stem
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 
@@ -35,18 +33,14 @@ def gradients(
     Args:
         losses: Proxy losses, by class name.
         seed: Seed of the random scores.
-        out: How the names of the files begin.
+        out: Prefix of the file names.
 
     Returns:
         The `score_dependence` of each loss in a batch of three classes and six embeddings.
 
-    Raises:
-        UserError: If there is no such loss.
-        ValueError: If the seed is out of range.
-
     Source: Figure 1 of the multi-proxy anchor paper.
     """
-    stem = check_stem(Path(out))
+    stem = file_stem(out, (), "gradients")
     known, labels = every_proxy_loss(seed=seed), torch.tensor(LABELS)
     for name in losses:
         if name not in known:
@@ -76,7 +70,7 @@ def gradients(
 
 
 def _counts(dependence: Tensor) -> list[str]:
-    """Of the scores of embedding 0 and of the others: the positives and the negatives that enter, of how many."""
+    """How many positives and negatives enter, of the scores of embedding 0 and then of those of the others."""
     positive, first = one_hot(torch.tensor(LABELS)).bool(), torch.arange(len(LABELS)).unsqueeze(1) == 0
     enters = dependence > THRESHOLD
     return [

@@ -1,6 +1,6 @@
 """Where a softmax of distances is least."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from proxemic.plots import write_figure
 from proxemic.tables import Table
 
 WARP = ("alpha", "k1", "k2")
-Landscapes = Mapping[str, tuple[Landscape, Minimum]]
+# For each figure, by the suffix of its file name: the landscapes by their titles, and half the width of the plots.
+_Drawings = Mapping[str, tuple[Mapping[str, Landscape], float]]
 
 
 def landscape(
@@ -47,7 +48,7 @@ def landscape(
     classes: int | None = None,
     distance: float | None = None,
     out: PathLike | None = None,
-) -> Analysis[Landscapes]:
+) -> Analysis[Mapping[str, tuple[Landscape, Minimum]]]:
     """Draw the loss of one embedding as a function of its place, and find where it is least.
 
     Without arguments, of figures 1, 3 and 5 of the warping paper; with functions or proxies, of these; with a run, of
@@ -64,41 +65,45 @@ def landscape(
         temperature: Factor of the distances; 1 by default.
         classes: Proxies, corners of a polygon; 2 by default.
         distance: Distance between neighbouring proxies; 4 by default.
-        out: How the names of the files begin: ``RUN/landscape``, or ``landscape``.
+        out: Prefix of the file names; ``RUN/landscape``, or ``landscape`` by default.
 
     Returns:
         The landscapes and the minimum of each, by their titles.
-
-    Raises:
-        UserError: If the arguments do not go together, or the run does not fit.
-        ValueError: If a number is out of range.
     """
-    arguments = {
-        "functions": functions, "alpha": alpha, "k1": k1, "k2": k2, "temperature": temperature, "classes": classes,
-        "distance": distance,
-    }  # fmt: skip
-    settings = {name: value for name, value in arguments.items() if value is not None}
+    names = ("functions", *WARP, "temperature", "classes", "distance")
+    values = (functions, alpha, k1, k2, temperature, classes, distance)
+    settings = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     stem = file_stem(out, () if run is None else (run,), "landscape")
+    notes: list[str] = []
     if run is not None:
         if settings:
             first = next(iter(settings))
             raise UserError(f"{first} came with a run, which has functions and proxies of its own: drop one.")
-        return _of_run(Path(run), label or 0, stem)
-    if label is not None:
+        drawings, notes = _of_run(Path(run), label or 0)
+    elif label is not None:
         raise UserError(f"class {label} came without a run: say which run's class.")
-    return _of_settings(settings, stem) if settings else _of_paper(stem)
+    else:
+        drawings = _of_settings(settings) if settings else {each: (of, 6.0) for each, of in paper_landscapes().items()}
+    figures: dict[str, tuple[Landscape, Minimum]] = {}
+    tables, written = [], []
+    header = ["loss of an embedding", "minimum from its proxy", "alpha", "difference", "off the line"]
+    for name, (shown, half_width) in drawings.items():
+        minima = {title: find_minimum(each) for title, each in shown.items()}
+        figures |= {title: (each, minima[title]) for title, each in shown.items()}
+        tables.append(Table(header, [[title, *_cells(shown[title], minimum)] for title, minimum in minima.items()]))
+        grids = [landscape_grid(each, half_width) for each in shown.values()]
+        x, y, _ = grids[0]
+        places = torch.meshgrid(x, y, indexing="xy")
+        numbers = torch.stack((*places, *(values for _, _, values in grids)), 2).flatten(0, 1)
+        rows = [[f"{number:.6g}" for number in row] for row in numbers.tolist()]
+        figure = draw_landscapes(shown, minima, half_width)
+        written += write_figure(figure, suffixed(stem, name), ["x", "y", *shown], rows)
+    if run is None and not settings:
+        written += _draw_forces(stem)
+    return Analysis(figures=figures, summary=[*notes, *tables], written=written)
 
 
-def _of_paper(stem: Path) -> Analysis[Landscapes]:
-    parts = [_draw(stem, name, landscapes, 6.0) for name, landscapes in paper_landscapes().items()]
-    return Analysis(
-        figures={title: shown for part in parts for title, shown in part.figures.items()},
-        summary=[table for part in parts for table in part.summary],
-        written=[*(path for part in parts for path in part.written), *_draw_forces(stem)],
-    )
-
-
-def _of_settings(settings: Mapping[str, Any], stem: Path) -> Analysis[Landscapes]:
+def _of_settings(settings: Mapping[str, Any]) -> _Drawings:
     name = settings.get("functions", "warp")
     for key in WARP:
         if name != "warp" and key in settings:
@@ -111,10 +116,10 @@ def _of_settings(settings: Mapping[str, Any], stem: Path) -> Analysis[Landscapes
     temperature = check_positive("temperature", settings.get("temperature", 1.0))
     widest = max(proxies.norm(dim=1).max().item(), warp.alpha if name == "warp" else 0.0)
     title += f", {classes} classes" * (classes > 2) + f", T = {temperature:g}" * (temperature != 1)
-    return _draw(stem, name, {title: Landscape(proxies[0], proxies[1:], f1, f2, temperature)}, 1.5 * widest)
+    return {name: ({title: Landscape(proxies[0], proxies[1:], f1, f2, temperature)}, 1.5 * widest)}
 
 
-def _of_run(path: Path, label: int, stem: Path) -> Analysis[Landscapes]:
+def _of_run(path: Path, label: int) -> tuple[_Drawings, list[str]]:
     from proxemic.protocols.runs.finished import FinishedRun
 
     run = FinishedRun(path)
@@ -144,23 +149,7 @@ def _of_run(path: Path, label: int, stem: Path) -> Analysis[Landscapes]:
             f"in {int((pushes < slope).sum())} of {len(pushes)} classes."
         )
     nearest = (shown.in_plane - shown.target).norm(dim=1).sort().values[:2].max().item()
-    return _draw(stem, f"class-{label}", {f"{run.name}, class {label}": shown}, 1.5 * max(nearest, alpha), notes)
-
-
-def _draw(
-    stem: Path, name: str, landscapes: Mapping[str, Landscape], half_width: float, notes: Sequence[str] = ()
-) -> Analysis[Landscapes]:
-    minima = {title: find_minimum(shown) for title, shown in landscapes.items()}
-    header = ["loss of an embedding", "minimum from its proxy", "alpha", "difference", "off the line"]
-    table = Table(header, [[title, *_cells(landscapes[title], minimum)] for title, minimum in minima.items()])
-    grids = [landscape_grid(shown, half_width) for shown in landscapes.values()]
-    x, y, _ = grids[0]
-    numbers = torch.stack((*torch.meshgrid(x, y, indexing="xy"), *(values for _, _, values in grids)), 2).flatten(0, 1)
-    rows = [[f"{number:.6g}" for number in row] for row in numbers.tolist()]
-    figure = draw_landscapes(landscapes, minima, half_width)
-    written = write_figure(figure, suffixed(stem, name), ["x", "y", *landscapes], rows)
-    figures = {title: (shown, minima[title]) for title, shown in landscapes.items()}
-    return Analysis(figures=figures, summary=[*notes, table], written=written)
+    return {f"class-{label}": ({f"{run.name}, class {label}": shown}, 1.5 * max(nearest, alpha))}, notes
 
 
 def _cells(shown: Landscape, minimum: Minimum) -> list[str]:

@@ -40,43 +40,33 @@ def local_centers(
     Returns:
         For each run the information by property, such as ``family`` for glyphs, and how many proxies of a class are
         ``used``, ``per_class`` K, and their mean ``cosine``.
-
-    Raises:
-        UserError: If a run does not fit.
-        ValueError: If an argument is out of range.
     """
     check_count("draws", draws, 1, "an image is embedded as often")
     measured = {run.path: _measure(run, draws, shuffles, seed) for run in find_runs([Path(path) for path in runs])}
     centers = {path: centers for path, (centers, _) in measured.items()}
-    proxies = {path: proxies for path, (_, proxies) in measured.items()}
     names = {run: run.name if len({path.name for path in centers}) == len(centers) else str(run) for run in centers}
-    summary: list[Table | str] = [
-        Table(
-            ["run", "property", "bits", "by chance (95%)", "at most"],
-            [
-                [names[run], name, _bits(center.information), _chance(center), _bits(center.most)]
-                for run, properties in centers.items()
-                for name, center in properties.items()
-            ],
-            "Bits that the nearest proxy of its class tells about a training image",
-        )
+    rows = [
+        [names[run], name, _bits(center.information), _chance(center), _bits(center.most)]
+        for run, properties in centers.items()
+        for name, center in properties.items()
     ]
+    title = "Bits that the nearest proxy of its class tells about a training image"
+    summary: list[Table | str] = [Table(["run", "property", "bits", "by chance (95%)", "at most"], rows, title)]
     if len(centers) > 1:
         title = "Bits beyond chance, mean and 95% interval over the runs (t distribution)"
         summary.append(Table(["property", "bits beyond chance"], _means([*centers.values()]), title))
     summary += [
         f"{run}: {found['used']:.2f} of the {found['per_class']:.0f} proxies of a class are the nearest of some "
         f"image; mean cosine between two of them {found['cosine']:.4f}"
-        for run, found in proxies.items()
+        for run, (_, found) in measured.items()
     ]
     if json is not None:
         content = {
-            str(run): {name: asdict(center) for name, center in properties.items()} | {"proxies": proxies[run]}
-            for run, properties in centers.items()
+            str(run): {name: asdict(center) for name, center in properties.items()} | {"proxies": found}
+            for run, (properties, found) in measured.items()
         }
         write_json(Path(json), content)
-    written = [] if json is None else [Path(json)]
-    return Analysis(figures=measured, summary=summary, written=written)
+    return Analysis(figures=measured, summary=summary, written=[] if json is None else [Path(json)])
 
 
 def _means(runs: Sequence[Mapping[str, LocalCenters]]) -> list[list[str]]:
@@ -130,7 +120,7 @@ def _measure(
 
 
 def _properties(source: str, groups: Tensor) -> dict[str, Tensor]:
-    """The groups; of Glyphs, which has one image of each in a class, what its typefaces have in common."""
+    """The groups; for Glyphs, whose groups are typefaces, what several typefaces have in common."""
     if source != "Glyphs":
         return {"group": groups}
     style = groups % 4

@@ -1,6 +1,5 @@
 """What is left of a metric when the test images are corrupted."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from proxemic.protocols.runs.groups import differences_from_first, repetitions
 from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table
 
-HEADER = ("run", "group", "seed", "corruption", "severity", "metric", "value")
 HUE = "hue-and-saturation"
 
 
@@ -61,10 +59,7 @@ def robustness(
         metric: A metric that the evaluation of all runs computes.
         seed: Seed of the corruptions.
         against: Show also what the paper prints, and what differs in protocol.
-        out: How the names of the files begin: ``RUN/robustness``.
-
-    Raises:
-        UserError: If an argument is refused, or the runs cannot be compared.
+        out: Prefix of the file names; ``RUN/robustness`` by default.
 
     Source: Table IV of the warping paper.
     """
@@ -82,11 +77,10 @@ def robustness(
     check_metric(opened, metric)
     names, notes = _without_hue_of_grey(names, opened)
     made = [Corruption(name, severity, seed) for name in names for severity in severities]
-    # A library that is missing or an image that is too small is said before the work.
+    # A missing library or an image that is too small is reported before the work.
     size = min(run.recipe.images.size for run in opened)
     for corruption in made:
         corruption(torch.zeros(3, size, size), 0)
-
     values = measure_corrupted(opened, made, metric)
     measured = {}
     for name, members in groups.items():
@@ -96,10 +90,10 @@ def robustness(
     summary = [*notes, _table(measured, names, severities, metric), *_difference_tables(differences)]
     if against:
         summary.append(_against_paper(groups, measured, names, severities, metric))
-    intervals = {name: _intervals(group.curves) for name, group in measured.items()}
+    several = {name: group.curves for name, group in measured.items() if len(group.clean) > 1}
     figure = plot_robustness(
-        {name: mean for name, (mean, _) in intervals.items()},
-        {name: half for name, (_, half) in intervals.items() if half is not None},
+        {name: group.curves.mean(0) for name, group in measured.items()},
+        {name: _half_widths(curves) for name, curves in several.items()},
         corruptions=names,
         severities=severities,
         metric=metric,
@@ -111,14 +105,13 @@ def robustness(
         for run in members
         for setting, value in zip(settings, values[run.path], strict=True)
     ]
-    written = write_figure(figure, stem, HEADER, rows)
-    return Analysis(
-        figures=RobustnessFigures(groups=measured, differences=differences), summary=summary, written=written
-    )
+    header = ("run", "group", "seed", "corruption", "severity", "metric", "value")
+    figures = RobustnessFigures(groups=measured, differences=differences)
+    return Analysis(figures=figures, summary=summary, written=write_figure(figure, stem, header, rows))
 
 
 def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple[list[str], list[str]]:
-    """The names, and a note where one is left out."""
+    """The names of the corruptions, and a note where one is left out."""
     grey = next((run for run in runs if run.recipe.images.channels == 1), None)
     if grey is None or HUE not in names:
         return names, []
@@ -128,9 +121,10 @@ def _without_hue_of_grey(names: list[str], runs: Sequence[FinishedRun]) -> tuple
 
 
 def _table(groups: Mapping[str, Robustness], names: list[str], severities: list[int], metric: str) -> Table:
-    columns = [_columns(group).T for group in groups.values()]
+    columns = [_values(group, names) for group in groups.values()]
     rows = [
-        [label, *(_mean(values) for values in cells)] for label, *cells in zip(_labels(names), *columns, strict=True)
+        [label, *(format_mean(t_interval(column[label]), ".1f", factor=100) for column in columns)]
+        for label in columns[0]
     ]
     title = f"{metric} in percent, mean over severities {', '.join(map(str, severities))}"
     if any(len(group.clean) > 1 for group in groups.values()):
@@ -141,26 +135,19 @@ def _table(groups: Mapping[str, Robustness], names: list[str], severities: list[
 def _differences(
     groups: Mapping[str, Sequence[FinishedRun]], measured: Mapping[str, Robustness], names: list[str]
 ) -> dict[str, dict[str, Estimate]]:
-    """From the first group, which takes away what differs between seeds."""
-    values = {
-        name: [dict(zip(_labels(names), row.tolist(), strict=True)) for row in _columns(group)]
-        for name, group in measured.items()
-    }
+    values = {}
+    for name, group in measured.items():
+        by_label = _values(group, names)
+        values[name] = [dict(zip(by_label, row, strict=True)) for row in zip(*by_label.values(), strict=True)]
     return differences_from_first(groups, values)
 
 
 def _difference_tables(differences: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
-    return [
-        Table(
-            ["corruption", "difference"],
-            [
-                [label, "n/a" if math.isnan(estimate.mean) else format_mean(estimate, "+.1f", width=".1f", factor=100)]
-                for label, estimate in estimates.items()
-            ],
-            f"{title}, in percent",
-        )
+    cells = {
+        title: [[label, format_mean(each, "+.1f", width=".1f", factor=100)] for label, each in estimates.items()]
         for title, estimates in differences.items()
-    ]
+    }
+    return [Table(["corruption", "difference"], rows, f"{title}, in percent") for title, rows in cells.items()]
 
 
 def _against_paper(
@@ -180,27 +167,14 @@ def _against_paper(
     return robustness_against_paper({title: runs[0].content for title, runs in groups.items()}, values, metric, of)
 
 
-def _labels(names: list[str]) -> list[str]:
-    return ["none", *names, "mean of these", "relative drop"]
-
-
-def _columns(group: Robustness) -> Tensor:
-    """One row per run, with the values that `_labels` names."""
+def _values(group: Robustness, names: list[str]) -> dict[str, list[float]]:
+    """The value of each run by the rows' labels."""
     over = group.over_severities
-    ends = torch.stack((over.mean(1), group.relative_drop.mean(1)), 1)
-    return torch.cat((group.clean.unsqueeze(1), over, ends), 1)
+    ends = {"mean of these": over.mean(1).tolist(), "relative drop": group.relative_drop.mean(1).tolist()}
+    return {"none": group.clean.tolist(), **dict(zip(names, over.T.tolist(), strict=True)), **ends}
 
 
-def _mean(values: Tensor) -> str:
-    if values.isnan().any():  # nothing is lost of a clean value of 0
-        return "n/a"
-    return format_mean(t_interval(values.tolist()), ".1f", factor=100)
-
-
-def _intervals(curves: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Means over the runs, and half-widths where there are several."""
-    mean = curves.mean(0)
-    if len(curves) == 1:
-        return mean, None
+def _half_widths(curves: Tensor) -> Tensor:
+    """Of the intervals over the runs, which are the first dimension."""
     half = [t_interval(values.tolist()).half_width for values in curves.flatten(1).T]
-    return mean, torch.tensor(half, dtype=torch.float64).view_as(mean)
+    return torch.tensor(half, dtype=torch.float64).view(curves.shape[1:])

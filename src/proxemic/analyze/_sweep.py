@@ -41,13 +41,9 @@ def sweep(
 
     Returns:
         The results of each sweep, point by point and by seed.
-
-    Raises:
-        UserError: If an argument is refused, before anything is written, or a run failed.
     """
-    comparison, files = plan_sweep(
-        recipe, read_sweeps(vary, grid=grid), seeds, Path(out), as_flags(overrides or {}), metric
-    )
+    sweeps, flags = read_sweeps(vary, grid=grid), as_flags(overrides or {})
+    comparison, files = plan_sweep(recipe, sweeps, seeds, Path(out), flags, metric)
     results = run_sweep(comparison, files, workers=workers, report=report)
     tables, written = [], []
     for swept, points in results.items():

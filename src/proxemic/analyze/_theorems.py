@@ -25,33 +25,21 @@ def theorems(
             cases of all statements, and draws figures 11 and 12 of the warping paper.
         draws: Number of random cases.
         seed: Seed of the cases.
-        out: How the names of the files begin: ``RUN/theorems``, or ``theorems``.
+        out: Prefix of the file names; ``RUN/theorems``, or ``theorems`` by default.
 
     Returns:
         The statements by run; without runs by the empty name.
-
-    Raises:
-        UserError: If a run does not fit.
-        ValueError: If a number is out of range.
     """
     stem = file_stem(out, runs, "theorems")
     statements = _of_runs(runs, seed) if runs else {"": check_theorems(draws, seed=seed)}
-    tables = [
-        Table(
-            ["statement", "claim", "observed", "bound", "holds in"],
-            [
-                [case.name, case.claim, f"{case.observed:.4g}", f"{case.bound:.4g}", f"{case.holds} of {case.cases}"]
-                for case in cases
-            ],
-            name,
-        )
-        for name, cases in statements.items()
-    ]
-    rows = [
-        [name, case.name, case.claim, case.observed, case.bound, case.holds, case.cases]
-        for name, cases in statements.items()
-        for case in cases
-    ]
+    tables, rows = [], []
+    for name, cases in statements.items():
+        cells = [
+            [case.name, case.claim, f"{case.observed:.4g}", f"{case.bound:.4g}", f"{case.holds} of {case.cases}"]
+            for case in cases
+        ]
+        tables.append(Table(["statement", "claim", "observed", "bound", "holds in"], cells, name))
+        rows += [[name, case.name, case.claim, case.observed, case.bound, case.holds, case.cases] for case in cases]
     written = [stem.with_name(f"{stem.name}.csv")]
     write_csv(written[0], ["run", "statement", "claim", "observed", "bound", "holds", "cases"], rows)
     if not runs:
@@ -69,8 +57,10 @@ def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]
     statements = {}
     for run in find_runs([Path(path) for path in paths]):
         loss = run.loss
-        if not (
-            isinstance(loss, ProxyLoss) and isinstance(loss.scoring.similarity, Cosine) and loss.proxies_per_class == 1
+        if (
+            not isinstance(loss, ProxyLoss)
+            or loss.proxies_per_class > 1
+            or not isinstance(loss.scoring.similarity, Cosine)
         ):
             raise UserError(
                 f"{run.path} was trained with {loss_name(loss)}, but the propositions are of cosines and one proxy per "

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from proxemic.analysis.map import principal_components
 from proxemic.analysis.toy import Scene, animate_scenes, draw_training_diagram, plot_scenes, separation
@@ -25,8 +26,8 @@ class ToyFigures:
     """How compact classes are and how far apart.
 
     Args:
-        separations: For each run what `proxemic.analysis.toy.separation` measures.
-        means: The same over the seeds of each group of several, and differences paired by seed, by what they are of.
+        separations: What `proxemic.analysis.toy.separation` measures of each run.
+        means: The same over the seeds of each group, and differences paired by seed, by what they are of.
     """
 
     separations: Mapping[Path, Mapping[str, float]]
@@ -42,10 +43,7 @@ def toy(
         runs: Finished runs of the same classes; of more than three dimensions, projected to two by PCA.
         diagram: Draw also images of the first run, its network, and embeddings before and after the training.
         animation: Write also an animation over the epochs, where all runs kept snapshots.
-        out: How the names of the files begin: ``RUN/toy``.
-
-    Raises:
-        UserError: If a run does not fit.
+        out: Prefix of the file names; ``RUN/toy`` by default.
 
     Source: Figure 10 of the warping paper; the diagram, figure 2.1 of the mean-proxy paper.
     """
@@ -58,7 +56,10 @@ def toy(
     ends = _ends(members[0]) if diagram else None
     scenes, films, separations, notes = {}, {}, {}, []
     for name, run in zip(distinct_names(members), members, strict=True):
-        scene = _chosen(run)
+        # By the weights that the run ended with, which need not be those of its last epoch.
+        train = run.splits.train
+        embeddings, proxies = as_compared(run.loss, run.embed(train))
+        scene = Scene(embeddings, train.labels, proxies)
         separations[run.path] = separation(scene)
         flatten, note = _projection(scene)
         scenes[name] = flatten(scene)
@@ -69,13 +70,14 @@ def toy(
         "nearest other mean, and how many times as far that is as the first"
     )
     lines = [
-        [name, *(f"{value:.3f}" for value in separations[run.path].values())]
-        for name, run in zip(scenes, members, strict=True)
+        [name, *(f"{value:.3f}" for value in row.values())]
+        for name, row in zip(scenes, separations.values(), strict=True)
     ]
     means = _means(groups, separations)
     summary = [*notes, Table(["run", "within", "between", "nearest", "ratio"], lines, title), *_mean_tables(means)]
     rows = [[name, *row] for name, scene in scenes.items() for row in _rows(scene, names)]
-    written = write_figure(plot_scenes(scenes, names), stem, ["run", "kind", "class", "x", "y", "z"], rows)
+    header = ["kind", "class", "x", "y", "z"]
+    written = write_figure(plot_scenes(scenes, names), stem, ["run", *header], rows)
     if animation and all(len(film) > 1 for film in films.values()):
         written.append(animate_scenes(films, names, stem.with_name(f"{stem.name}.gif")))
     elif animation:
@@ -83,18 +85,15 @@ def toy(
             "No animation: not all of the runs kept snapshots (training.callbacks: proxemic.training.Snapshots)."
         )
     if ends is not None:
-        train = members[0].splits.train
-        figure = draw_training_diagram(train, *ends, str(members[0].content["model"]["backbone"]))
-        rows = [
-            [when, *row] for when, scene in zip(("before", "after"), ends, strict=True) for row in _rows(scene, names)
-        ]
-        header = ["when", "kind", "class", "x", "y", "z"]
-        written += write_figure(figure, suffixed(stem, "diagram"), header, rows)
+        figure = draw_training_diagram(members[0].splits.train, *ends, str(members[0].content["model"]["backbone"]))
+        before, after = (_rows(scene, names) for scene in ends)
+        rows = [*(["before", *row] for row in before), *(["after", *row] for row in after)]
+        written += write_figure(figure, suffixed(stem, "diagram"), ["when", *header], rows)
     return Analysis(figures=ToyFigures(separations=separations, means=means), summary=summary, written=written)
 
 
 def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
-    """The first snapshot and the last."""
+    """The first and the last snapshot, in the plane or in space."""
     film = read_snapshots(run)
     if len(film) < 2:
         raise UserError(
@@ -108,7 +107,7 @@ def _ends(run: FinishedRun) -> tuple[Scene, Scene]:
 def _means(
     groups: Mapping[str, Sequence[FinishedRun]], separations: Mapping[Path, Mapping[str, float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """Over seeds, where there are several, and paired by them."""
+    """Means over the seeds of each group of several, and differences paired by seed."""
     values = {name: [separations[run.path] for run in runs] for name, runs in groups.items()}
     means = {
         f"{name}: mean and 95% interval over {len(seeds)} seeds": {
@@ -127,49 +126,31 @@ def _mean_tables(means: Mapping[str, Mapping[str, Estimate]]) -> list[Table]:
     ]
 
 
-def _chosen(run: FinishedRun) -> Scene:
-    """By the weights that the run ended with, which need not be those of its last epoch."""
-    train = run.splits.train
-    embeddings, proxies = as_compared(run.loss, run.embed(train))
-    return Scene(embeddings, train.labels, proxies)
-
-
 def _projection(scene: Scene) -> tuple[Callable[[Scene], Scene], str | None]:
-    """Into two or three dimensions, for a scene and all others of its run; and what to say of it."""
+    """A projection to two or three dimensions, for a scene and all others of its run, and what to say of it."""
     dim = scene.embeddings.shape[1]
     if dim in (2, 3):
         return lambda scene: scene, None
     if dim == 1:
+        return partial(_flatten, lambda places: pad(places, (0, 1))), "1 dimension, drawn as a line."
+    components = principal_components(scene.embeddings)
 
-        def widen(places: Tensor) -> Tensor:
-            return torch.nn.functional.pad(places, (0, 1))
+    def project(places: Tensor) -> Tensor:
+        return components.project(places.flatten(0, -2)).float().view(*places.shape[:-1], 2)
 
-        note = "1 dimension, drawn as a line."
-    else:
-        components = principal_components(scene.embeddings)
+    share = 100 * float(components.shares.sum())
+    note = f"{dim} dimensions projected to 2 by PCA, which keep {share:.1f} % of the variance."
+    return partial(_flatten, project), note
 
-        def widen(places: Tensor) -> Tensor:
-            return components.project(places.flatten(0, -2)).float().view(*places.shape[:-1], 2)
 
-        share = 100 * float(components.shares.sum())
-        note = f"{dim} dimensions projected to 2 by PCA, which keep {share:.1f} % of the variance."
-
-    def flatten(scene: Scene) -> Scene:
-        return Scene(widen(scene.embeddings), scene.labels, None if scene.proxies is None else widen(scene.proxies))
-
-    return flatten, note
+def _flatten(project: Callable[[Tensor], Tensor], scene: Scene) -> Scene:
+    return Scene(project(scene.embeddings), scene.labels, None if scene.proxies is None else project(scene.proxies))
 
 
 def _rows(scene: Scene, names: Sequence[str]) -> list[list[object]]:
     """What each image and proxy is, and its three coordinates, the last empty in the plane."""
-    rows: list[list[object]] = [
-        ["image", names[label], *place]
-        for label, place in zip(scene.labels.tolist(), scene.embeddings.tolist(), strict=True)
-    ]
-    if scene.proxies is not None:
-        rows += [
-            ["proxy", name, *place]
-            for name, places in zip(names, scene.proxies.tolist(), strict=True)
-            for place in places
-        ]
+    labels, places = scene.labels.tolist(), scene.embeddings.tolist()
+    rows = [["image", names[label], *place] for label, place in zip(labels, places, strict=True)]
+    proxies = [] if scene.proxies is None else zip(names, scene.proxies.tolist(), strict=True)
+    rows += [["proxy", name, *place] for name, of_class in proxies for place in of_class]
     return [[*row, *[None] * (5 - len(row))] for row in rows]

@@ -25,13 +25,10 @@ def trajectories(
         runs: Runs, finished or not; those that broke off are drawn by themselves and marked.
         measure: The column.
         logarithmic: Draw a logarithmic axis.
-        out: How the names of the files begin: ``RUN/MEASURE``.
+        out: Prefix of the file names; ``RUN/MEASURE`` by default.
 
     Returns:
         The measure over the epochs, by group of runs.
-
-    Raises:
-        UserError: If there is no such run, or one has no such column.
     """
     stem = file_stem(out, runs, measure.replace("@", "-"))
     opened = [Run(path) for path in named_runs([Path(run) for run in runs])]
@@ -68,20 +65,17 @@ def _check_measured(run: Run, measure: str) -> None:
 
 
 def _by_state(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
-    """Each run that broke off by itself: beside it, the finished ones would be cut short."""
+    """The finished runs of each group, and every other run by itself, as a group ends with its shortest run."""
     by_state: dict[str, list[Run]] = {}
     for name, runs in groups.items():
-        finished = [run for run in runs if run.state == "finished"]
-        if finished:
-            by_state[name] = finished
-        for run in runs:
-            if run.state != "finished":
-                by_state[name if len(runs) == 1 else f"{name}, seed {run.seed}"] = [run]
+        for run in sorted(runs, key=lambda run: run.state != "finished"):
+            alone = run.state != "finished" and len(runs) > 1
+            by_state.setdefault(f"{name}, seed {run.seed}" if alone else name, []).append(run)
     return by_state
 
 
 def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
-    """Of the epochs that all runs of the group have."""
+    """The mean and its interval over the epochs that all runs of the group have."""
     points = _points(runs, measure)
     shared = min(points, key=len)
     estimates = [t_interval([rows[place][measure] for rows in points]) for place in range(len(shared))]
@@ -95,14 +89,14 @@ def _trajectory(runs: Sequence[Run], measure: str) -> Trajectory:
 
 
 def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
-    """The rows of each run's history, after what was measured before the first epoch where all have that."""
+    """The history of each run, from before the first epoch on if all runs were measured there."""
     if not all(measure in run.measured_before for run in runs):
         return [run.history for run in runs]
     return [[{"epoch": 0.0, measure: run.measured_before[measure]}, *run.history] for run in runs]
 
 
 def _alpha(run: Run) -> float | None:
-    """Of the warp that the training ended with; None without one."""
+    """Alpha of the warp that the training ended with; None without a warp."""
     for phase in (run.content.get("second_phase") or {}, run.content):
         loss: Any = phase.get("loss") or {}
         if loss.get("init_args", {}).get("alpha") is not None and "Warped" in loss.get("class_path", ""):

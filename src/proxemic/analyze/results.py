@@ -1,17 +1,16 @@
 """What all analyses have in common: their result, the names of their files, and how they show means over seeds."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from proxemic.files import check_stem
+from proxemic.errors import UserError
 from proxemic.protocols.statistics import Estimate
 from proxemic.tables import Table
 
 PathLike = Path | str
-
-
 Figures = TypeVar("Figures")
 
 
@@ -34,36 +33,27 @@ class Analysis(Generic[Figures]):
 
 
 def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path:
-    """How the names of the files begin: ``out``, or ``name`` in the first run's directory.
-
-    Raises:
-        UserError: If that is a folder.
-    """
-    return check_stem(Path(out) if out is not None else Path(*runs[:1]) / name)
+    """The prefix of the file names: ``out``, or ``name`` in the first run's directory."""
+    stem = Path(out) if out is not None else Path(*runs[:1]) / name
+    if not stem.name or stem.is_dir():
+        raise UserError(f"--out is the folder {stem}, but is how the names of files begin: try {stem / 'figure'}.")
+    return stem
 
 
 def suffixed(stem: Path, name: str) -> Path:
-    """The stem of one of several plots.
-
-    >>> suffixed(Path("runs/a/map"), "tsne").name
-    'map-tsne'
-    """
+    """The prefix of the file names of one of several plots, as ``map-tsne``."""
     return stem.with_name(f"{stem.name}-{name}")
 
 
 def format_mean(estimate: Estimate | None, form: str = ".4g", *, width: str = "", factor: float = 1) -> str:
-    """A mean with half the width of its interval, if it has one.
-
-    Args:
-        estimate: None is shown as nothing.
-        form: Format of the mean.
-        width: Format of the half-width; by default that of the mean.
-        factor: Factor of both, 100 for percent.
+    """A mean with half the width of its interval, if it has one; ``width`` is the format of the latter.
 
     >>> format_mean(Estimate(0.9261, 0.0112, 5), ".1f", factor=100), format_mean(Estimate(0.5, None, 1))
     ('92.6 ± 1.1', '0.5')
     """
     if estimate is None:
         return ""
+    if math.isnan(estimate.mean):
+        return "n/a"
     mean = f"{factor * estimate.mean:{form}}"
     return mean if estimate.half_width is None else f"{mean} ± {factor * estimate.half_width:{width or form}}"

@@ -51,20 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{arguments.command} is for one process: start it without torchrun, which is for train.")
     try:
         arguments.run(arguments, rest)
+        print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
     except KeyboardInterrupt:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
-    except ModuleNotFoundError as error:
-        if "pip install" not in str(error):  # not one of ours, see `proxemic.extras`
-            raise
-        return _fail(error, arguments)
     except BrokenPipeError:
         # The reader of our output, head for one, has had enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, ValueError, OSError) as error:
         return _fail(error, arguments)
-    except RuntimeError as error:
-        if not str(error).startswith("Symlink loop"):  # of pathlib, which names the link
+    except (ModuleNotFoundError, RuntimeError) as error:
+        # Ours name what to install, see `proxemic.extras`, and those of pathlib the link.
+        if "pip install" not in str(error) and not str(error).startswith("Symlink loop"):
             raise
         return _fail(error, arguments)
     return 0

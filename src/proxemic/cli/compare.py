@@ -5,6 +5,8 @@ import re
 from functools import partial
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -26,14 +28,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, as 5 (the default) for 0 to 4, or which: 0,1,2")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the comparison's directory (runs/compare-DATE-TIME)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this comparison, as it was begun")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="runs at a time (1), of one CPU thread each unless the recipe gives training.threads: the figures are the "
-        "same with any number",
-    )
+    add_workers(parser)
     parser.add_argument(
         "--baseline",
         metavar="RECIPE",
@@ -47,18 +42,29 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(run=run, takes_flags=True)
 
 
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--workers``, which means the same to all commands that train several runs."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs at a time (1), of one CPU thread each unless the recipe gives training.threads: the figures are the "
+        "same with any number",
+    )
+
+
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Compare, and print."""
-    from proxemic.errors import UserError
     from proxemic.protocols.comparison import against_paper, compare, markdown
 
     if flags and not flags[0].startswith("-"):
         raise UserError(f"{flags[0]} stands apart from the other recipes: name all of them first, then the options.")
-    overrides: dict[str, object] = {}
+    overrides = None
     if flags:
         from proxemic.recipes.flags import read_flags  # imports torch
 
-        overrides.update(read_flags(flags))
+        overrides = read_flags(flags)
     comparison = compare(
         arguments.recipes,
         out=arguments.out,
@@ -89,14 +95,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 def read_seeds(text: str) -> list[int]:
     """The seeds that a user asks for: how many, or a list.
 
-    Raises:
-        UserError: If it is neither, or empty.
-
     >>> read_seeds("3"), read_seeds("0,7"), read_seeds("7,")
     ([0, 1, 2], [0, 7], [7])
     """
-    from proxemic.errors import UserError
-
     words = [word.strip() for word in text.removesuffix(",").split(",")]
     if not all(re.fullmatch(r"\d{1,9}", word) for word in words):
         raise UserError(f"--seeds is {text!r}, but must be how many, as 5, or the seeds with commas, as 0,1,2.")

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from proxemic.data.benchmarks import Benchmark
 
 _GLYPHS = "glyphs"  # rendered here, so that there is nothing to fetch
-_PARTS = ("train", "test")
 _NOTE = """\
 Sizes are images of classes. A download is checked against its MD5; In-Shop publishes none, so that there its archive's
 own checksums and the counts are all that is checked. Where to read about each, and to get what is fetched by hand:
@@ -51,6 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """List, prepare or check."""
     from proxemic.data.benchmarks import BENCHMARKS
+    from proxemic.data.sources import check
 
     if arguments.action == "list":
         _list(arguments.root)
@@ -59,7 +59,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     elif arguments.root is not None or (arguments.path in BENCHMARKS and not Path(arguments.path).exists()):
         _check_benchmark(arguments.path, arguments.root, arguments.decode, arguments.json)
     else:
-        _check_images(Path(arguments.path), arguments.json)
+        report = check(Path(arguments.path))
+        print(json.dumps(report.as_dict(), indent=2) if arguments.json else "\n".join(report.lines()))
+        if report.unreadable:
+            raise SystemExit(1)
 
 
 def _list(root: Path | None) -> None:
@@ -74,8 +77,8 @@ def _list(root: Path | None) -> None:
         table.add_column(f"in {root}")
     benchmarks = list_benchmarks(root)
     for benchmark in benchmarks:
-        facts = benchmark.facts
-        train, test = (f"{facts.counts[f'{part} images']:,} of {facts.counts[f'{part} classes']:,}" for part in _PARTS)
+        facts, counts = benchmark.facts, benchmark.facts.counts
+        train, test = (f"{counts[f'{part} images']:,} of {counts[f'{part} classes']:,}" for part in ("train", "test"))
         state = [] if benchmark.state is None else [benchmark.state]
         table.add_row(facts.key, facts.title, train, test, "by hand" if facts.by_hand else "download", *state)
     state = [] if root is None else ["-"]
@@ -123,15 +126,6 @@ def _check_benchmark(name: str, root: Path | None, decode: bool, as_json: bool) 
         raise UserError(report.problem)
     if not as_json:
         print("Every image is there" + (" and can be read." if decode else "; --decode would open each."))
-
-
-def _check_images(path: Path, as_json: bool) -> None:
-    from proxemic.data.sources import check
-
-    report = check(path)
-    print(json.dumps(report.as_dict(), indent=2) if as_json else "\n".join(report.lines()))
-    if report.unreadable:
-        raise SystemExit(1)
 
 
 def _benchmark(name: str, root: Path | None, action: str) -> "Benchmark":

@@ -6,6 +6,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -74,7 +76,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Evaluate, and print."""
-    from proxemic.errors import UserError
     from proxemic.protocols.runs.evaluate import evaluate
 
     # argparse leaves what comes after its own options to us: a second target, perhaps.

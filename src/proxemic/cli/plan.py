@@ -3,19 +3,11 @@
 import argparse
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from proxemic.errors import UserError
 
-if TYPE_CHECKING:
-    from proxemic.training.memory import Setting
-
-UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,7 +26,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--processes", type=int, default=1, metavar="W", help="1 if left out")
     parser.add_argument("--sample-rate", type=float, default=1.0, metavar="R", help="1 if left out")
     parser.add_argument(
-        "--optimizer", default="adamw", help="sgd, sgd-momentum, adagrad, rmsprop, adam or adamw, which is the default"
+        "--optimizer", default="adamw", help="sgd, sgd-momentum, adagrad, rmsprop, adam or adamw (adamw)"
     )
     parser.add_argument("--layout", choices=["replicated", "sharded", "both"], default="both", help="of the proxies")
     parser.add_argument("--class-wise", action="store_true", help="a loss as Proxy-Anchor or MPA, not a softmax")
@@ -60,40 +52,29 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         layouts=None if arguments.layout == "both" else [arguments.layout],
         memory=memory,
     )
-    columns = planned.needs
-    print(_title(planned.setting))
-    held = {name: {**needs.held, "at most at once": needs.peak} for name, needs in columns.items()}
+    setting, kind = planned.setting, "class-wise" if arguments.class_wise else "data-wise"
+    processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"
+    proxies = "1 proxy" if setting.proxies == 1 else f"{setting.proxies} proxies"
+    print(
+        f"{setting.classes:,} classes with {proxies} of {setting.dim}, {kind}, "
+        f"a batch of {setting.batch:,} on {processes}, sample_rate {setting.sample_rate:g}, {setting.optimizer}"
+    )
+    held = {name: {**needs.held, "at most at once": needs.peak} for name, needs in planned.needs.items()}
     print(_table("held by each process", held))
     if arguments.processes > 1:
-        moved = {name: {**needs.moved, "in all": sum(needs.moved.values())} for name, needs in columns.items()}
+        moved = {name: {**needs.moved, "in all": sum(needs.moved.values())} for name, needs in planned.needs.items()}
         print(_table("received by each process in a step", moved))
     print("The network, its activations and its own gradients come on top.")
     if memory is None:
         return
-    rows = [
-        [
-            "sharded" if setting.sharded else "replicated",
-            f"{setting.sample_rate:g}",
-            setting.optimizer,
-            str(setting.processes),
-            _size(peak),
-            "yes" if fits else "no",
-        ]
-        for setting, peak, fits in planned.fitting
-    ]
+    rows = []
+    for setting, peak, fits in planned.fitting:
+        layout, answer = "sharded" if setting.sharded else "replicated", "yes" if fits else "no"
+        rate = f"{setting.sample_rate:g}"
+        rows.append([layout, rate, setting.optimizer, setting.processes, _size(peak), answer])
     print(Table(["proxies", "sample_rate", "optimizer", "processes", "at most at once", "fits"], rows).text())
     if not any(fits for *_, fits in planned.fitting):
         print(f"None of these fits into {_size(memory)}: take more processes, fewer proxies a class or a smaller dim.")
-
-
-def _title(setting: "Setting") -> str:
-    processes = "1 process" if setting.processes == 1 else f"{setting.processes} processes"
-    proxies = "1 proxy" if setting.proxies == 1 else f"{setting.proxies} proxies"
-    kind = "class-wise" if setting.class_wise else "data-wise"
-    return (
-        f"{setting.classes:,} classes with {proxies} of {setting.dim}, {kind}, "
-        f"a batch of {setting.batch:,} on {processes}, sample_rate {setting.sample_rate:g}, {setting.optimizer}"
-    )
 
 
 def _table(title: str, columns: Mapping[str, Mapping[str, int]]) -> str:
@@ -116,9 +97,6 @@ def _size(size: int) -> str:
     """In the unit in which it has one to three digits before the point; nothing is a dash."""
     if size == 0:
         return "–"
-    for unit in ("TB", "GB", "MB", "KB"):
-        if size >= UNITS[unit]:
-            return (
-                f"{size / UNITS[unit]:.3g} {unit}" if size < 999.5 * UNITS[unit] else f"{size / UNITS[unit]:.0f} {unit}"
-            )
-    return f"{size} B"
+    unit = next(unit for unit in ("TB", "GB", "MB", "KB", "B") if size >= UNITS[unit])
+    value = size / UNITS[unit]
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"

@@ -4,6 +4,9 @@ import argparse
 import functools
 from pathlib import Path
 
+from proxemic.cli.compare import add_workers
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -41,14 +44,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--metric", help="what the trials maximise (map@r)")
     parser.add_argument("--seed", type=int, help="of the search and the folds (0)")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="training processes (1), of one CPU thread each unless the recipe gives training.threads: the figures are "
-        "the same with any number",
-    )
+    add_workers(parser)
     parser.add_argument(
         "--against", choices=["paper"], help="also show what the papers print, and what differs in protocol"
     )
@@ -57,7 +53,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Check, or go on; print the table."""
-    from proxemic.errors import UserError
     from proxemic.protocols.reality_check import reality_check
     from proxemic.recipes.flags import read_flags
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from proxemic.protocols.statistics import few_classes
 from proxemic.tables import Table, percent
 
 
@@ -21,9 +22,6 @@ def print_metrics(result: Mapping[str, Any]) -> None:
         if "validation" in result:
             print_table(f"Validation, which chose epoch {result['epoch']}", {"validation": result["validation"]})
         return
-    columns = {"test": result["test"]}
-    if "untrained" in result:
-        columns["untrained"] = result["untrained"]
     trained_on, classes = result.get("test_classes_trained_on", 0), result["test_classes"]
     closed = " (closed set)" if result.get("split") == "closed-set" else ""
     all_of_them = "" if trained_on == classes else f"{trained_on} of them "
@@ -31,13 +29,9 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
-    if "chance" in result:
-        columns["chance"] = result["chance"]
-    print_table(title, columns)
-    from proxemic.protocols.statistics import few_classes
-
-    if few_classes(result["test_classes"]):
-        print(few_classes(result["test_classes"]))
+    print_table(title, {name: result[name] for name in ("test", "untrained", "chance") if name in result})
+    if few := few_classes(result["test_classes"]):
+        print(few)
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")
 

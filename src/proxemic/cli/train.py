@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from proxemic.errors import UserError
+
 if TYPE_CHECKING:
     from proxemic.training.multiprocess.processes import Processes
 
@@ -53,8 +55,6 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
 
 
 def _run(arguments: argparse.Namespace, flags: list[str], began: float, processes: "Processes | None" = None) -> None:
-    from proxemic.errors import UserError
-
     if arguments.resume is not None:
         alone = not (arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
         epochs = _epochs(flags)
@@ -101,8 +101,6 @@ def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] =
 
 def _epochs(flags: list[str]) -> int | None:
     """The number that alone may be given beside ``--resume``; None where it is not there, or not alone."""
-    from proxemic.errors import UserError
-
     words = [part for flag in flags for part in flag.split("=", 1)]
     if len(words) != 2 or words[0] != "--training.epochs":
         return None

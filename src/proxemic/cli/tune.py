@@ -4,6 +4,8 @@ import argparse
 import functools
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -28,11 +30,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage that machines share (DIR/study.db)")
     parser.add_argument("--study", metavar="NAME", help="the search's name in the storage (that of DIR)")
     parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes to start here (1); each trains with one CPU thread unless the recipe gives training.threads",
+        "--workers", type=int, default=1, metavar="N", help="processes (1) of one thread unless training.threads is set"
     )
     parser.add_argument("--seed", type=int, metavar="S", help="of the sampler; trainings take the recipe's (0)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with this search")
@@ -41,7 +39,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Search, or go on."""
-    from proxemic.errors import UserError
     from proxemic.recipes import find_recipe
 
     given = {

@@ -5,6 +5,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from proxemic.errors import UserError
+
 SETS = "lfw,cfp_fp,agedb_30,calfw,cplfw"
 
 
@@ -45,7 +47,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Verify, and print."""
-    from proxemic.errors import UserError
     from proxemic.protocols.runs.targets import is_run
     from proxemic.protocols.runs.verify import verify
 

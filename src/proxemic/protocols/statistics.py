@@ -1,5 +1,6 @@
 """Means with 95% intervals, differences of paired values, and what to say of few classes."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ def t_interval(values: Sequence[float]) -> Estimate:
     Estimate(mean=0.91, half_width=0.0248..., n=3)
     """
     n, mean = len(values), statistics.fmean(values)
-    if n == 1:
-        return Estimate(mean, None, 1)
+    if n == 1 or math.isnan(mean):
+        return Estimate(mean, None, n)
     with optional_dependency("train"):
         from scipy.special import stdtrit  # quicker to import than scipy.stats
     return Estimate(mean, float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / n**0.5, n)

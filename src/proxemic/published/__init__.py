@@ -1,8 +1,8 @@
-"""The figures that the papers print, as data: to be shown beside ours with what differs in protocol.
+"""The figures that the papers print, as data: they are shown beside ours, with the differences in protocol.
 
-The folder of this file holds one CSV a table, `tables.csv` that lists them, `papers.csv`, and `protocols.csv` with what
-a paper says of how it came to a table, or to some of its rows. What is not stated is empty. Recipes name the rows that
-they stand for by their key `published`, a list of `PublishedRow`.
+The folder of this file holds one CSV per table, `tables.csv`, which lists them, `papers.csv`, and `protocols.csv`,
+which holds what a paper says of how it obtained a table or some of its rows. What is not stated is empty. Recipes name
+the rows that they reproduce by their key `published`, a list of `PublishedRow`.
 """
 
 import csv
@@ -41,14 +41,9 @@ class Paper:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of a paper.
+    """One table of a paper; ``table`` is its number as printed, and the caption is in our words.
 
-    Args:
-        paper: Key of the paper.
-        table: Its number as printed, such as `4.1` or `VI`.
-        kind: `results` (its cells are `PublishedFigure`), `properties` of losses, or `examples` of metrics.
-        caption: What it shows, in our words.
-        file: Its CSV.
+    Its kind is `results` (each cell is a `PublishedFigure`), `properties` of losses, or `examples` of metrics.
     """
 
     paper: str
@@ -58,7 +53,7 @@ class PublishedTable:
     file: Path
 
     def rows(self) -> tuple[dict[str, str], ...]:
-        """The rows of the CSV as text; for the tables of every kind."""
+        """The rows of the CSV, as text."""
         return _rows(self.file)
 
 
@@ -67,23 +62,23 @@ class PublishedFigure:
     """One number that a paper prints.
 
     Args:
-        paper: Key of the paper.
-        table: Number of the table as printed.
+        paper: Key of the paper, of `list_papers`.
+        table: Number of the table as printed, such as `4.1` or `VI`.
         dataset: `cub`, `cars`, `sop`, `lfw`, `cfp-fp`, `agedb-30`, `calfw` or `cplfw`.
         method: Name as printed, without references.
-        loss: Class of `proxemic.losses` that it is, or empty.
-        variant: What sets it apart from other rows of the method, such as `mean proxy regulariser` or `separated`.
+        loss: Name of the method's class in `proxemic.losses`, or empty.
+        variant: What tells the row from others of the method, such as `mean proxy regulariser` or `separated`.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty where not stated.
         embedding_size: Dimension, where stated.
         image_size: Side of the crop in pixels, where stated.
-        settings: Hyper-parameters that are the row's own, as `key=value` with spaces between: `proxies_per_class=10`.
+        settings: Hyper-parameters of the row, as `key=value` separated by spaces: `proxies_per_class=10`.
         metric: Our key where it is one of ours (`recall@1`, `map@r`, `nmi`); else `accuracy` (of verification), or
             `average_distance_to_proxy`, the only one that is no percentage.
         value: The number as printed, a percentage: 100 times ours.
         printed: Its digits as printed.
         spread: What follows the ±, in the unit of the value.
         spread_kind: `std`, `95% ci`, or empty.
-        quoted: Whether it is another paper's: it cites one and is not said to have been run again.
+        quoted: Whether the paper takes the number from another paper, which it cites, without running it again.
         note: Anything else; `garbled in our copy` where the transcription had to guess.
     """
 
@@ -108,20 +103,16 @@ class PublishedFigure:
 
 @dataclass(frozen=True)
 class PublishedProtocol:
-    """How a paper came to a figure; empty or None is not stated.
+    """How a paper obtained a figure; empty or None is not stated, and fields of `PublishedFigure` are as there.
 
     Args:
-        backbone: As in `PublishedFigure`; so are the next two.
-        embedding_size: Dimension.
-        image_size: Side of the crop in pixels.
-        batch_size: Images a step.
-        epochs: Length of the training.
+        batch_size: Images per step.
         optimizer: Name, with arguments where stated.
         selected_on: `test`, `validation`, `last` or `unstated`: where the hyper-parameters and the epoch were chosen.
-        seeds: Runs behind the figure.
+        seeds: Number of runs that the figure is the mean of.
         interval: `none`, `std` or `95% ci`.
         pretrained: `imagenet`, where stated.
-        hyperparameters: Learning rates and the loss's own, in words.
+        hyperparameters: Learning rates and hyper-parameters of the loss, in words.
         note: Anything else that a comparison should know.
     """
 
@@ -141,16 +132,16 @@ class PublishedProtocol:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper's table, as a recipe names it: the figures that stand beside those of the recipe's runs.
+    """A row of a paper's table, which a recipe reproduces: its figures are shown beside those of the recipe's runs.
 
     Args:
         paper: Key of the paper, as in `list_papers`.
         table: Its number as printed, such as `4.1` or `VI`.
-        method: Name of the row as in `PublishedFigure`; so are the next three, where the method has several rows.
-        variant: What sets the row apart, such as `with validation`; empty takes all.
+        method: Name of the row, as in `PublishedFigure`.
+        variant: What tells the row from others of the method, such as `with validation`; empty takes all.
         settings: The row's own hyper-parameters; empty takes all.
         backbone: `BN-Inception`, `ResNet-50` or `ResNet-100`; empty takes all.
-        untrained: The row is of the network before its training, and stands beside ours before its training.
+        untrained: The row is of the network before its training, and is shown beside our untrained network.
 
     Raises:
         ValueError: If there is no such paper, table or row.
@@ -190,7 +181,7 @@ class PublishedRow:
                 )
 
     def figures(self, dataset: str) -> tuple[PublishedFigure, ...]:
-        """The figures of a data set; those of face verification, whose pairs are no part of a recipe's data, all."""
+        """The figures of a data set, and all of face verification, whose pairs are not part of a recipe's data."""
         return tuple(
             figure
             for figure in published_figures(paper=self.paper)
@@ -206,23 +197,14 @@ def list_papers() -> tuple[Paper, ...]:
 
 
 def published_tables() -> tuple[PublishedTable, ...]:
-    """Every table of the papers, in their order.
-
-    >>> [table.table for table in published_tables() if table.kind == "properties"]
-    ['1', '2']
-    """
+    """Every table of the papers, in their order."""
     return tuple(_record(PublishedTable, row) for row in _rows(FOLDER / "tables.csv"))
 
 
 def published_figures(
     *, paper: str | None = None, dataset: str | None = None, loss: str | None = None
 ) -> tuple[PublishedFigure, ...]:
-    """Every number of the papers' tables of results, or those of a paper, dataset or loss; none where none is printed.
-
-    Args:
-        paper: Key of a paper, of `list_papers`.
-        dataset: Key of a dataset, as in `PublishedFigure`.
-        loss: Name of a class of `proxemic.losses`.
+    """Every number of the papers' tables of results, or those of a paper, dataset or loss, named as in its fields.
 
     Raises:
         ValueError: If there is no such paper.
@@ -243,7 +225,7 @@ def published_figures(
 
 
 def published_protocol(figure: PublishedFigure) -> PublishedProtocol:
-    """What the paper says of how it came to a figure: the most specific row of `protocols.csv` that applies."""
+    """What the paper says of how it obtained a figure: the most specific row of `protocols.csv` that applies."""
     of = {key: getattr(figure, key) for key in ("paper", "table", "dataset", "method", "variant")}
     of["quoted"] = str(figure.quoted).lower()
     applying = [row for row in _rows(FOLDER / "protocols.csv") if all(row[key] in ("", of[key]) for key in of)]

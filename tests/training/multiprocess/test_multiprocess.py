@@ -263,7 +263,7 @@ def test_slurm_asks_before_the_time_is_up(recipe: Path, together: Path, tmp_path
 def test_slurm_asks_a_process_that_srun_has_not_started(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["train", "--recipe", recipe, "--out", run, "--training.epochs", "1000", "--batches.workers", "1"]
-    processes = [warm.Process("-m", "proxemic.cli", *words, environment=TERMINAL | JOB_SCRIPT)]
+    processes = [warm.Process("-m", "proxemic", *words, environment=TERMINAL | JOB_SCRIPT)]
     interrupt_after(processes, run, signal.SIGUSR1)
     results = finish(processes)
     assert [result.returncode for result in results] == [2], results

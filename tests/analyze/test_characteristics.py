@@ -40,3 +40,8 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, here: Here, monkeypatch: 
     few = {"ProxyAnchorLoss": every_proxy_loss()["ProxyAnchorLoss"]}  # all take seconds
     monkeypatch.setattr("proxemic.analyze._characteristics.every_proxy_loss", lambda *_, **__: few)
     assert_refused(here("analyze", "characteristics", "--csv", tmp_path), [str(tmp_path), "could not be written"])
+    one = tmp_path / "one"
+    assert_refused(here("analyze", "characteristics", "--csv", one, "--json", one), [f"both {one}", "two files"])
+    alone = here("analyze", "characteristics", cwd=tmp_path)
+    assert (alone.returncode, list(tmp_path.iterdir())) == (0, []), "without a flag it writes nothing"
+    assert "embeddings, beside the scores" not in alone.stdout

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from command_line import Here, assert_refused, warm_proxemic
 from comparisons import interval
+from proxemic.analyze._local_centers import _properties
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,14 @@ def test_local_centers_need_groups_and_proxies(run: Path, tmp_path: Path, here: 
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
     assert_refused(here("analyze", "local-centers", run, tmp_path / "begun"), ["begun has no weights of a finished"])
+
+
+def test_images_without_groups(run: Path, here: Here) -> None:
+    assert_refused(here("analyze", "local-centers", run), [str(run), "no groups within their classes"])
+
+
+def test_groups_of_other_data_than_glyphs_are_one_property() -> None:
+    groups = torch.tensor([0, 5, 7])
+    assert _properties("OwnImages", groups) == {"group": groups}
+    of_glyphs = {name: values.tolist() for name, values in _properties("Glyphs", groups).items()}
+    assert of_glyphs == {"family": [0, 1, 1], "weight": [0, 1, 1], "slant": [0, 0, 1]}

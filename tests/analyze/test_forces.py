@@ -2,8 +2,15 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
 
 from command_line import Here, assert_refused
+from proxemic.analysis.toy import Scene
+from proxemic.analyze import forces
+from proxemic.losses import EuclideanSoftmaxLoss
 
 
 def test_figures_2_and_4_of_the_warping_paper(tmp_path: Path, here: Here) -> None:
@@ -21,3 +28,14 @@ def test_figures_2_and_4_of_the_warping_paper(tmp_path: Path, here: Here) -> Non
 
 def test_a_run_without_snapshots(softmax: list[Path], here: Here) -> None:
     assert_refused(here("analyze", "forces", softmax[0]), ["kept no snapshots", "proxemic.training.Snapshots"])
+
+
+def test_of_two_phases_it_says_whose_forces_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = SimpleNamespace(second_phase=SimpleNamespace())
+    run = SimpleNamespace(path=tmp_path / "run", name="run", loss=EuclideanSoftmaxLoss(2, 3), recipe=recipe)
+    scene = Scene(torch.randn(4, 3), torch.tensor([0, 0, 1, 1]), torch.randn(2, 1, 3))
+    monkeypatch.setattr("proxemic.protocols.runs.finished.find_runs", lambda _: [run])
+    monkeypatch.setattr("proxemic.analyze.snapshots.read_snapshots", lambda _: {0: scene, 1: scene})
+    found = forces([run.path], out=tmp_path / "f")
+    assert str(found).startswith(f"{run.path}: all forces are those of the chosen epoch's phase.\n")
+    assert list(found.figures["run"]) == [0, 1]

@@ -3,9 +3,12 @@
 import csv
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from command_line import Here, assert_refused
 from comparisons import interval
+from proxemic.analyze._trajectories import _alpha
 from proxemic.protocols.runs.finished import Run
 
 
@@ -86,3 +89,15 @@ def test_refused(run: Path, warp: list[Path], tmp_path: Path, here: Here) -> Non
     shutil.copytree(warp[0], tmp_path / "new")
     (tmp_path / "new" / "history.csv").unlink()
     assert_refused(here("analyze", "trajectories", tmp_path / "new"), ["has no epoch yet"])
+
+
+def test_only_a_warp_has_an_alpha() -> None:
+    def alpha(**content: object) -> float | None:
+        run: Any = SimpleNamespace(content=content)
+        return _alpha(run)
+
+    warp = {"class_path": "proxemic.losses.WarpedSoftmaxLoss", "init_args": {"alpha": 2.5}}
+    anchor = {"class_path": "proxemic.losses.ProxyAnchorLoss", "init_args": {"alpha": 32}}
+    assert alpha(loss=warp) == 2.5
+    assert alpha(loss=anchor) is None
+    assert alpha(loss=anchor, second_phase={"loss": warp}) == 2.5

@@ -1,0 +1,25 @@
+"""``proxemic demo``: what it trains, and what it says to try next."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Here
+from proxemic.cli import train
+
+
+def test_it_trains_glyphs_and_says_what_comes_next(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def train_and_print(recipe: str, out: Path, flags: list[str], **_: Any) -> Path:
+        trained.append((recipe, out, flags))
+        return out
+
+    monkeypatch.setattr(train, "train_and_print", train_and_print)
+    result = here("demo", "--out", tmp_path / "run", "--training.epochs", "1")
+    assert result.returncode == 0, result.stderr
+    assert trained == [("glyphs", tmp_path / "run", ["--training.epochs", "1"])]
+    assert f"{tmp_path}/run/gallery.png" in result.stdout
+    here("demo", cwd=tmp_path)
+    assert trained[1][1].name.startswith("demo-")
