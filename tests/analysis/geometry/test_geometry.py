@@ -2,7 +2,9 @@
 
 import math
 import statistics
+from inspect import unwrap
 from itertools import permutations
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
-from proxemic.analysis.geometry.pairs import Pairs
+from proxemic.analysis.geometry.distances import Pairs
 from proxemic.metrics.exact import Distance
 
 DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
@@ -160,8 +162,8 @@ def test_the_order_of_the_rows_and_the_tiles_change_nothing(seed: int, distance:
     order = torch.randperm(25, generator=torch.Generator().manual_seed(seed))
     assert measures(points[order], labels[order], distance) == pytest.approx(expected, rel=1e-12)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("proxemic.analysis.geometry.pairs._ROWS", 4 + seed % 7)
-        patch.setattr("proxemic.analysis.geometry.pairs._COLUMNS", 5 + seed % 11)
+        patch.setattr("proxemic.analysis.geometry.distances._ROWS", 4 + seed % 7)
+        patch.setattr("proxemic.analysis.geometry.distances._COLUMNS", 5 + seed % 11)
         assert measures(points, labels, distance) == pytest.approx(expected, rel=1e-12)
         tiled = class_distances(points, labels, distance=distance)
     whole = class_distances(points, labels, distance=distance)
@@ -188,7 +190,7 @@ def test_of_many_rows_a_sample_is_compared_with_all() -> None:
 
 def test_refuses() -> None:
     points, labels = sample(6, 3), some_labels(6)
-    bad = ((labels[:3], r"\[6\], one a row"), (labels.double(), "int64"), (labels[:, None], "one a row"))
+    bad = ((labels[:3], r"\[6\], one per row"), (labels.double(), "int64"), (labels[:, None], "one per row"))
     for wrong, words in bad:
         with pytest.raises(ValueError, match=words):
             class_distances(points, wrong)
@@ -196,6 +198,9 @@ def test_refuses() -> None:
         uniformity(points[:1])
     with pytest.raises(ValueError, match="2 rows or more"):
         Pairs(points[0], labels)
+    manhattan: Any = "manhattan"
+    with pytest.raises(ValueError, match="distance is 'manhattan', but must be 'cosine' or 'euclidean'"):
+        unwrap(Pairs.__init__)(Pairs.__new__(Pairs), points, labels, manhattan)
     with pytest.raises(ValueError, match="no rows of two classes"):
         class_distances(points, torch.zeros(6, dtype=torch.int64))
     for measure in (class_distances, alignment):

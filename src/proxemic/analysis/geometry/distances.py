@@ -1,29 +1,97 @@
-"""How far rows of one class lie apart, and how far those of two."""
+"""Distances of pairs of rows, of all or of a sample, within classes and between them."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
-from proxemic.metrics.exact import Distance
+from proxemic.metrics.exact import Distance, ExactRows, distance_block
+
+MOST_PAIRS = 2**27
+_ROWS, _COLUMNS = 512, 4096  # of a tile: 16 MB
+
+
+class Pairs:
+    """The distances of ordered pairs of different rows, one tile at a time.
+
+    Up to √max_pairs rows (11,585) all pairs are taken. Of more rows a seeded sample of max_pairs/rows, the anchors, is
+    compared with all rows: an anchor meets every row of its class, as it would not in a sample of both sides.
+    Distances are exact (`proxemic.metrics.exact`), so that neither the tiles nor the order of the rows change what is
+    counted of them.
+
+    Args:
+        embeddings: Finite embeddings, at least 2 rows.
+        labels: Class of each row, as integers.
+        distance: Distance between rows; the cosine distance is 1 - cos, and 1 to and from a zero vector.
+        max_pairs: Largest number of pairs, at least the number of rows.
+        seed: Seed of the sample.
+
+    Raises:
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
+
+    >>> [(within, between)] = Pairs(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([0, 0, 1]), "euclidean")
+    >>> within.tolist(), between.tolist()
+    ([1.0, 1.0], [5.0, 4.0, 5.0, 4.0])
+    """
+
+    def __init__(
+        self,
+        embeddings: Float[Tensor, "rows ..."],
+        labels: Shaped[Tensor, "..."],
+        distance: Distance = "cosine",
+        max_pairs: int = MOST_PAIRS,
+        seed: int = 0,
+    ) -> None:
+        shape = embeddings.shape
+        if len(shape) != 2 or shape[0] < 2:
+            raise ValueError(f"embeddings has shape {list(shape)}, but must be [rows, dim] with 2 rows or more.")
+        if labels.shape != shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+            raise ValueError(
+                f"labels has {labels.dtype} and shape {list(labels.shape)}, but must be int64 and [{shape[0]}], one "
+                "per row."
+            )
+        if distance not in ("cosine", "euclidean"):
+            raise ValueError(f"distance is {distance!r}, but must be 'cosine' or 'euclidean'.")
+        if max_pairs < shape[0]:
+            raise ValueError(
+                f"max_pairs is {max_pairs}, but must be at least {shape[0]}, the number of rows that one row is "
+                "compared with."
+            )
+        anchors = torch.arange(shape[0])
+        if shape[0] ** 2 > max_pairs:
+            shuffled = torch.randperm(shape[0], generator=torch.Generator().manual_seed(seed))
+            anchors = shuffled[: max_pairs // shape[0]].sort().values
+        self.rows = ExactRows(embeddings, "embeddings")
+        self.distance: Distance = distance
+        self.anchors, self.labels = (each.to(self.rows.rows.device) for each in (anchors, labels))
+
+    def __iter__(self) -> Iterator[tuple[Float64[Tensor, "within"], Float64[Tensor, "between"]]]:
+        """The distances of the pairs of one class, and of those of two classes, of each tile."""
+        for some in self.anchors.split(_ROWS):
+            for start in range(0, len(self.rows), _COLUMNS):
+                part = slice(start, min(start + _COLUMNS, len(self.rows)))
+                distances = distance_block(self.rows, self.rows, some, part, self.distance)
+                same = self.labels[some, None] == self.labels[part]
+                itself = some[:, None] == torch.arange(part.start, part.stop, device=some.device)
+                yield distances[same & ~itself], distances[~same]
 
 
 @dataclass(frozen=True, eq=False)
 class ClassDistances:
-    """Distances of pairs of rows of one class, and of two.
+    """Distances of the pairs of rows of one class, and of those of two classes.
 
     Args:
         edges: Edges of the bins, evenly spaced from the smallest distance to the largest.
-        within: Ordered pairs of one class in each bin.
-        between: Ordered pairs of two classes in each bin.
+        within: Number of ordered pairs of one class in each bin.
+        between: Number of ordered pairs of two classes in each bin.
         within_mean: Mean of the distances themselves, not of the bins, like the next three.
         within_std: Standard deviation over the pairs.
-        between_mean: Mean like `within_mean`.
-        between_std: Standard deviation like `within_std`.
-        anchors: Rows that were compared with all: all of them, or a sample (`Pairs`).
+        between_mean: As `within_mean`.
+        between_std: As `within_std`.
+        anchors: Number of rows that were compared with all rows (`Pairs`).
     """
 
     edges: Float64[Tensor, "edges"]
@@ -37,10 +105,7 @@ class ClassDistances:
 
     @property
     def auc(self) -> float:
-        """The probability that a random pair of one class is nearer than one of two, in [0, 1]; 1 is perfect.
-
-        Of distances in the same bin each is the smaller one half of the time.
-        """
+        """The probability that a random pair of one class is nearer than one of two; ties in a bin count as half."""
         farther = self.between.flip(0).cumsum(0).flip(0) - self.between
         wins = (self.within.double() * (farther + self.between / 2)).sum()
         return float(wins / self.within.sum() / self.between.sum())
@@ -52,14 +117,7 @@ class ClassDistances:
         return float(ties / self.within.sum() / self.between.sum() / 2)
 
     def coarser(self, bins: int) -> "ClassDistances":
-        """The same with fewer bins, for a plot.
-
-        Args:
-            bins: Number of bins, a divisor of those there are.
-
-        Raises:
-            ValueError: If it does not divide them.
-        """
+        """The same with fewer bins; raises a `ValueError` unless their number divides the number of bins."""
         there = len(self.within)
         if bins < 1 or there % bins:
             raise ValueError(f"bins is {bins}, but must divide the {there} bins that there are.")
@@ -78,17 +136,15 @@ def class_distances(
     max_pairs: int = MOST_PAIRS,
     seed: int = 0,
 ) -> ClassDistances:
-    """Distances within classes and between them, of all pairs; of more than 11,585 rows of a sample (`Pairs`).
-
-    The pairs are walked over twice, for mean and range and then for the histograms and the deviation from the mean.
+    """Distances within classes and between them, of all pairs or of the sample that `Pairs` takes.
 
     Args:
         embeddings: Finite embeddings.
         labels: Class of each row, as integers; some class has two rows, and there are two classes.
         distance: Distance between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
         bins: Number of bins of the histograms, at least 1.
-        max_pairs: Largest number of pairs, see `Pairs`.
-        seed: Seed of the sample, see `Pairs`.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range, or there are no pairs of one class, or of two.

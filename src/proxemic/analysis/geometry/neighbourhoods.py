@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
+from proxemic.analysis.geometry.distances import MOST_PAIRS, Pairs
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
@@ -18,7 +18,7 @@ class Hubness:
     """How often each row is a neighbour.
 
     Args:
-        occurrences: N_k, of how many other rows it is among the k nearest; k in the mean.
+        occurrences: N_k, the number of other rows that have the row among their k nearest; its mean is k.
         k: Number of neighbours of each row.
     """
 
@@ -47,8 +47,7 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     """How often each row is among the k nearest neighbours of the others: N_k.
 
     Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
-    found. Of rows at the same distance the first are the neighbours, so that of more than k + 1 equal rows the last
-    are anti-hubs.
+    found. Ties go to the first rows, so that of more than k + 1 equal rows the last are anti-hubs.
 
     Args:
         embeddings: Finite embeddings.
@@ -83,14 +82,14 @@ def alignment(
 
     $$E_{x, y \text{ of one class}} \lVert \hat x - \hat y \rVert^\alpha$$
 
-    over all pairs; of more than 11,585 rows over those of a sample (`Pairs`).
+    over the pairs that `Pairs` takes.
 
     Args:
         embeddings: Finite embeddings; only directions count, and a zero vector is orthogonal to all.
         labels: Class of each row, as integers; some class has two rows.
         alpha: Exponent above 0; 2 gives values in [0, 4].
-        max_pairs: Largest number of pairs, see `Pairs`.
-        seed: Seed of the sample, see `Pairs`.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range, or no class has two rows.
@@ -119,14 +118,13 @@ def uniformity(
 
     $$\log E_{x \ne y} \exp(-t \lVert \hat x - \hat y \rVert^2)$$
 
-    over all pairs of different rows; of more than 11,585 rows over those of a sample (`Pairs`). Directions at random
-    in many dimensions have about -2t.
+    over the pairs that `Pairs` takes. Random directions in many dimensions have about -2t.
 
     Args:
         embeddings: Finite embeddings, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
         t: Factor of the squared distance, above 0.
-        max_pairs: Largest number of pairs, see `Pairs`.
-        seed: Seed of the sample, see `Pairs`.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range.

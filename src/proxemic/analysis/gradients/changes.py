@@ -5,13 +5,17 @@ after. Gradients are compared, not second derivatives taken: a loss may hold a v
 through which autograd's second derivative is not the derivative of the gradient that training follows.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from proxemic.analysis.gradients.scores import random_embeddings, relative_change, score_gradients
+from proxemic.analysis.gradients.scores import (
+    random_embeddings,
+    random_scores,
+    relative_change,
+    score_gradients,
+    uniform,
+)
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.similarity import Cosine
 
@@ -27,29 +31,28 @@ def batch_labels(num_classes: int) -> Int[Tensor, " batch"]:
 
 
 def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, float]:
-    """The largest relative changes in one batch; the names are those of `Characteristics`.
-
-    Raises:
-        ValueError: If a gradient is not finite.
-    """
-    draw = _Draw.of(loss, generator)
-    scores, embeddings = draw.gradients(draw.scores, draw.embeddings)
-    labels, first = draw.labels, len(draw.labels.unique())
-    positive = torch.zeros_like(draw.scores, dtype=torch.bool).scatter(1, labels.unsqueeze(1), value=True)
+    """The largest relative changes in one random batch, by the names of the fields of `Characteristics`."""
+    labels = batch_labels(loss.num_classes)
+    scores, falls, step = _draw(loss, labels, generator)
+    here, there = (random_embeddings(len(labels), loss.embedding_size, generator) for _ in range(2))
+    by_score, by_embedding = score_gradients(loss, scores, labels, here)
+    first = len(labels.unique())
+    positive = torch.zeros_like(scores, dtype=torch.bool).scatter(1, labels.unsqueeze(1), value=True)
     sample = torch.arange(len(labels)).unsqueeze(1)
     again, single = sample >= first, (sample >= len(labels) - first) & (sample < first)
     # Half of the negatives of every sample and of every class.
-    half = ~positive & ((sample + torch.arange(draw.scores.shape[1])) % 2 == 0)
+    half = ~positive & ((sample + torch.arange(scores.shape[1])) % 2 == 0)
 
     def change(moved: Tensor, watched: Tensor) -> float:
-        return _largest_change(scores, draw.gradients(draw.scores - draw.falls * moved, draw.embeddings)[0], watched)
+        after, _ = score_gradients(loss, scores - falls * moved, labels, here)
+        return _largest_change(by_score, after, watched)
 
-    there = draw.gradients(draw.scores - draw.falls * again, torch.where(again, draw.other_embeddings, draw.embeddings))
-    lower, _ = draw.gradients(draw.scores - draw.step, draw.embeddings)
+    others = score_gradients(loss, scores - falls * again, labels, torch.where(again, there, here))
+    lower, _ = score_gradients(loss, scores - step, labels, here)
     return {
-        "other_samples": _largest_change(scores, there[0], ~again),
-        "other_embeddings": _largest_change(embeddings, there[1], ~again),
-        "shift": _largest_change(scores, lower, torch.ones_like(again)),
+        "other_samples": _largest_change(by_score, others[0], ~again),
+        "other_embeddings": _largest_change(by_embedding, others[1], ~again),
+        "shift": _largest_change(by_score, lower, torch.ones_like(again)),
         "same_class": change(positive & again, positive & ~again & ~single),
         "other_classes": change(positive & ~single, positive & single),
         "negatives": change(half, ~positive & ~half),
@@ -57,47 +60,19 @@ def gradient_changes(loss: ProxyLoss, generator: torch.Generator) -> dict[str, f
     }
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """Random scores and embeddings, and how far the scores may fall."""
-
-    loss: ProxyLoss
-    labels: Int[Tensor, " batch"]
-    scores: Float[Tensor, "batch classes"]
-    falls: Float[Tensor, "batch classes"]
-    step: float
-    embeddings: Float[Tensor, "batch dim"]
-    other_embeddings: Float[Tensor, "batch dim"]
-
-    @classmethod
-    def of(cls, loss: ProxyLoss, generator: torch.Generator) -> "_Draw":
-        def uniform(*shape: int) -> Tensor:
-            return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-        labels = batch_labels(loss.num_classes)
-        size = (len(labels), len(labels) + 4)  # negatives also from classes without a sample
-        # Negatives near each other and far apart; a positive anywhere, which makes up for a margin of many units of the
-        # logits in some of the samples, or a little below the highest negative.
-        target = labels.unsqueeze(1)
-        share = torch.lerp(uniform(size[0], 1), uniform(size[0], 1), uniform(*size))
-        share.scatter_(1, target, uniform(size[0], 1))
-        step, lowest = 1 / loss.scoring.scale, -torch.inf
-        if isinstance(loss.scoring.similarity, Cosine):
-            step = min(step, 0.25)
-            lowest = step - 1
-            scores = 1 - (2 - step) * share
-        else:
-            # Minus distances, which have no natural unit: they reach from 1/16 to 256, so that a warp anywhere shows.
-            scores = -share * 2 ** (12 * uniform(size[0], 1) - 4)
-        below = scores.scatter(1, target, -torch.inf).amax(1, keepdim=True) - 8 * step * uniform(size[0], 1)
-        near = torch.where(uniform(size[0], 1) < 0.5, below.clamp(min=lowest), scores.gather(1, target))
-        scores = scores.scatter(1, target, near)
-        falls = step * uniform(*size)
-        embeddings = [random_embeddings(len(labels), loss.embedding_size, generator) for _ in range(2)]
-        return cls(loss, labels, scores, falls, step, *embeddings)
-
-    def gradients(self, scores: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        return score_gradients(self.loss, scores, self.labels, embeddings)
+def _draw(
+    loss: ProxyLoss, labels: Int[Tensor, " batch"], generator: torch.Generator
+) -> tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"], float]:
+    """Scores, how far each of them may fall, and how far all may."""
+    rows, columns = len(labels), len(labels) + 4  # negatives also from classes without a sample
+    scores, step = random_scores(loss, labels, columns, generator, ranges=rows)
+    # Half of the positives a little below the highest negative.
+    target = labels.unsqueeze(1)
+    below = scores.scatter(1, target, -torch.inf).amax(1, keepdim=True) - 8 * step * uniform(generator, rows, 1)
+    if isinstance(loss.scoring.similarity, Cosine):
+        below = below.clamp(min=step - 1)
+    near = torch.where(uniform(generator, rows, 1) < 0.5, below, scores.gather(1, target))
+    return scores.scatter(1, target, near), step * uniform(generator, rows, columns), step
 
 
 def _largest_change(

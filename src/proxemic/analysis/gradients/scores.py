@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import reduce_scores
-from proxemic.losses.scores.similarity import unit
+from proxemic.losses.scores.similarity import Cosine, unit
 
 # A gradient below this share of the largest may be what a cancellation left over: its changes count in proportion.
 _FLOOR = 1e-6
@@ -27,34 +27,27 @@ def at_rest(loss: nn.Module) -> Iterator[None]:
         loss.train(training)
 
 
-def objective_of_scores(
-    loss: ProxyLoss,
-    scores: Float[Tensor, "batch classes"],
-    labels: Int[Tensor, " batch"],
-    embeddings: Float[Tensor, "batch dim"],
-) -> Float[Tensor, ""]:
-    """The loss of these class scores, by ordinary autograd, with what it reads of the embeddings beside them."""
-    target = scores.detach().gather(1, labels.unsqueeze(1)).squeeze(1)
-    scoring = loss.step_scoring(lambda: target, embeddings.detach())
-    positive, negative = reduce_scores(scores, labels, scoring, _among_columns(loss, scores))
-    return loss.objective(positive, negative, labels, embeddings).mean()
-
-
 def score_gradients(
     loss: ProxyLoss,
     scores: Float[Tensor, "batch classes"],
     labels: Int[Tensor, " batch"],
     embeddings: Float[Tensor, "batch dim"],
 ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch dim"]]:
-    """The gradients of `objective_of_scores` with respect to the scores, and to the embeddings beside them.
+    """The gradients of a loss with respect to given class scores, and to the embeddings that it reads beside them.
 
-    Raises:
-        ValueError: If a gradient is not finite.
+    Columns beyond the classes of the loss stand for its first classes again. Raises a `ValueError` if a gradient is not
+    finite.
     """
-    device = loss.proxies.device
+    device, columns = loss.proxies.device, scores.shape[1]
+    labels, bias = labels.to(device), loss.class_bias()
+    if bias is not None:
+        bias = bias.to(device, scores.dtype)[torch.arange(columns, device=device) % loss.num_classes]
     with torch.enable_grad():
         leaves = tuple(tensor.detach().to(device).requires_grad_() for tensor in (scores, embeddings))
-        value = objective_of_scores(loss, leaves[0], labels.to(device), leaves[1])
+        target = leaves[0].detach().gather(1, labels.unsqueeze(1)).squeeze(1)
+        scoring = loss.step_scoring(lambda: target, leaves[1].detach())
+        positive, negative = reduce_scores(leaves[0], labels, scoring, SamplingWeights(columns, bias=bias))
+        value = loss.objective(positive, negative, labels, leaves[1]).mean()
         by_score, by_embedding = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     if not (by_score.isfinite().all() and by_embedding.isfinite().all()):
         raise ValueError(f"loss is a {type(loss).__name__} with a gradient that is not finite: check its objective.")
@@ -69,17 +62,31 @@ def relative_change(
     return (after - before).abs() / torch.maximum(before.abs(), after.abs()).clamp(min=floor)
 
 
+def uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "..."]:
+    """Random float64 numbers from 0 to 1."""
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def random_scores(
+    loss: ProxyLoss, labels: Int[Tensor, " batch"], columns: int, generator: torch.Generator, *, ranges: int
+) -> tuple[Float[Tensor, "batch columns"], float]:
+    """Class scores from the whole range of the similarity, and one unit of the logits, or 0.25 of a cosine if less.
+
+    Distances have no natural unit: one range of them per row, or one of all, reaches from 1/16 to 256 units.
+    """
+    rows = len(labels)
+    # The negatives of a row near each other and far apart, so that those of a sharp loss compete; its positive
+    # anywhere, which makes up for a margin of many units of the logits in some of the rows.
+    share = torch.lerp(uniform(generator, rows, 1), uniform(generator, rows, 1), uniform(generator, rows, columns))
+    share.scatter_(1, labels.unsqueeze(1), uniform(generator, rows, 1))
+    step = 1 / loss.scoring.scale
+    if isinstance(loss.scoring.similarity, Cosine):
+        step = min(step, 0.25)
+        return 1 - (2 - step) * share, step
+    return -share * 2 ** (12 * uniform(generator, ranges, 1) - 4), step
+
+
 def random_embeddings(rows: int, dim: int, generator: torch.Generator) -> Float[Tensor, "rows dim"]:
     """Random directions with lengths from 1 to 256, which is what MagFace and AdaFace read."""
     directions = unit(torch.randn(rows, dim, generator=generator, dtype=torch.float64))
-    return directions * 2 ** (8 * torch.rand(rows, 1, generator=generator, dtype=torch.float64))
-
-
-def _among_columns(loss: ProxyLoss, scores: Float[Tensor, "batch columns"]) -> SamplingWeights:
-    """What the columns of scores stand for: the loss's classes, and the first of them again where it has fewer."""
-    columns, bias = scores.shape[1], loss.class_bias()
-    if bias is None:
-        return SamplingWeights(columns)
-    return SamplingWeights(
-        columns, bias=bias.to(scores)[torch.arange(columns, device=scores.device) % loss.num_classes]
-    )
+    return directions * 2 ** (8 * uniform(generator, rows, 1))

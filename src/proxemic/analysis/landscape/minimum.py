@@ -1,4 +1,4 @@
-"""Where a landscape is least, by values alone: the warp and the distances themselves have kinks."""
+"""Where a landscape is lowest, by values alone, as the warp and the distances themselves have kinks."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 from proxemic.losses.checks import check_positive
 
-_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS = 64, 128, 10, 36
+_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS, _ROUNDS = 64, 128, 10, 36, 360
 
 # Places whose values differ by no more than this share of the window's range are equally low.
 _TIE = 1e-11
@@ -24,10 +24,10 @@ class Minimum:
         place: Its two coordinates.
         value: The loss there.
         distance: Distance from the own proxy.
-        off_line: Distance from the line through the own proxy and the only other; ``None``: there are several others.
-        runs_away: The loss still falls at the border of the largest window: the minimum is at infinity, and the place
-            only where the search ended.
-        flat: Places beside it are equally low.
+        off_line: Distance from the line through the own proxy and the only other; ``None`` with several others.
+        runs_away: Whether the loss still falls at the border of the largest window: the minimum is then at infinity,
+            and the place is where the search ended.
+        flat: Whether places beside it are equally low.
     """
 
     place: tuple[float, float]
@@ -42,14 +42,14 @@ class Minimum:
 def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimum:
     """The lowest place of a landscape in two dimensions, to within 1e-6 of the window or better.
 
-    Eleven windows around the own proxy, each twice as wide as the one before, of 64 rings of 128 places. Around the
-    lowest places of each that are lower than their neighbours, four at most, follow finer and finer grids of distances
-    and angles, on which a kink at a distance, as the warp has one at α, stays a straight line. The lowest is returned.
+    Eleven windows around the own proxy, each twice as wide as the one before, are searched on 64 rings of 128 places.
+    In each window at most four places that are lower than their neighbours are refined on finer and finer grids of
+    distances and angles, on which a kink at a distance, as the warp has at α, stays a straight line.
 
-    Of a `WarpPotential` α and f2(t) = t with one other proxy the minimum lies at the distance α (proposition III.2).
-    With several it lies at α only if there the mean over the others, by their softmax, of the cosine between the
-    directions away from them and from the own proxy is at least k1; else nearer. Farther it cannot lie, as that mean is
-    less than k2.
+    With a `WarpPotential`, f2(t) = t and one other proxy the minimum lies at the distance α (proposition III.2). With
+    several others it lies at α only if there the mean over the others, by their softmax, of the cosine between the
+    directions away from them and from the own proxy is at least k1, and else nearer. It cannot lie farther, as that
+    mean is less than k2.
 
     Args:
         landscape: A landscape in two dimensions.
@@ -87,13 +87,10 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
         if minimum.value < lowest.value - max(lowest.tolerance, minimum.tolerance):
             lowest = minimum
     place = search.place(lowest)
-    off_line = None
-    if len(landscape.others) == 1:
-        off_line = abs(lowest.distance * math.sin(lowest.angle))
+    off_line = abs(lowest.distance * math.sin(lowest.angle)) if len(landscape.others) == 1 else None
     x, y = place.tolist()
-    return Minimum(
-        (x, y), landscape(place.unsqueeze(0)).item(), lowest.distance, off_line, lowest.on_border, lowest.flat
-    )
+    value = landscape(place.unsqueeze(0)).item()
+    return Minimum((x, y), value, lowest.distance, off_line, lowest.on_border, lowest.flat)
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class _Search:
         return (self.place(one) - self.place(other)).norm().item()
 
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
-        """One row a distance; and up to which difference two of them count as equal."""
+        """The logits, one row per distance, and the difference up to which two of them count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
         if not values.isfinite().all():
             raise ValueError(
@@ -137,7 +134,7 @@ class _Search:
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
     def in_window(self, radius: float) -> list[_Candidate]:
-        """The places of a grid that no neighbour is lower than: the lowest four, nearest first where they are equal."""
+        """The four lowest local minima of the grid; equally low ones by their distance from the own proxy."""
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         values, tolerance = self.values(distances, angles)
@@ -162,14 +159,14 @@ class _Search:
         return candidates
 
     def refined(self, candidate: _Candidate) -> _Candidate:
-        """By grids around the place, each half as wide as the one before unless the lowest is at their border."""
+        """Search grids around the place, each half as wide as the one before unless the lowest is at its border."""
         if candidate.on_border:
             return candidate
         offsets = torch.linspace(-1, 1, 17, dtype=torch.float64)
         distance, angle, value = candidate.distance, candidate.angle, candidate.value
         along, around = candidate.step, 4 * math.pi / _ANGLES
         share, settled = 0.5**_HALVINGS, False
-        for _ in range(10 * _HALVINGS):
+        for _ in range(_ROUNDS):
             settled = along < share * candidate.step and (around < share or distance == 0)
             if settled:
                 break
