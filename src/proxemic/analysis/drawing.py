@@ -37,11 +37,6 @@ def draw_circle(axes: Any, centre: Sequence[float], radius: float, style: str = 
     axes.plot(centre[0] + radius * turn.cos(), centre[1] + radius * turn.sin(), style, **options)
 
 
-def hide_spines(axes: Any) -> None:
-    """Leave out the frame to the right of the axes and above them."""
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def integer_ticks(axis: Any) -> None:
     """Put ticks at whole numbers."""
     from matplotlib.ticker import MaxNLocator

@@ -1,12 +1,11 @@
 r"""Whether the K proxies of a class have found the local centres that it has, such as the typefaces of a character.
 
-Every image is given to the nearest proxy of its own class. What this tells about a property of the image, within
-classes (the number of a proxy means nothing across them), is the conditional mutual information in bits,
+What the nearest proxy of its class tells about a property of an image is the conditional mutual information in bits,
 
 $$I(\text{property}; \text{proxy} \mid \text{class}) = H(\text{property} \mid \text{class})
-- H(\text{property} \mid \text{proxy}, \text{class}).$$
+- H(\text{property} \mid \text{proxy}, \text{class}),$$
 
-With few images it is above 0 by chance alone, so it is compared with its values for shuffled properties.
+which with few images is above 0 by chance alone, and so is compared with its values for shuffled properties.
 """
 
 from dataclasses import dataclass
@@ -20,13 +19,9 @@ from proxemic.losses import ProxyLoss
 
 @dataclass(frozen=True)
 class LocalCenters:
-    """What the nearest proxy of the own class tells about a property, in bits.
+    """The conditional mutual information, in bits, with the mean of shuffled ones and their 2.5 and 97.5 % quantiles.
 
-    Args:
-        information: The conditional mutual information.
-        chance: Mean of the same over shuffled properties.
-        chance_range: The 2.5 and 97.5 per cent quantiles of these.
-        most: Upper bound, the smaller of the property's entropy within classes and log2 K.
+    The upper bound `most` is the smaller of the property's entropy within classes and log2 K.
     """
 
     information: float

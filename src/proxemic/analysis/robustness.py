@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.analysis.drawing import DASHES, add_legend, hide_spines, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, new_figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow that is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -73,13 +73,6 @@ def plot_robustness(
     >>> figure.axes[0].get_title()
     'shear'
     """
-    shape = (len(corruptions), 1 + len(severities))
-    for name, values in (*means.items(), *half_widths.items()):
-        if values.shape != shape:
-            raise ValueError(
-                f"{name} has shape {list(values.shape)}, but {len(corruptions)} corruptions without and with "
-                f"{len(severities)} severities make {list(shape)}."
-            )
     columns = min(COLUMNS, len(corruptions))
     rows = -(-len(corruptions) // columns)
     width = max(2.7 * columns, 5) + 0.5
@@ -93,14 +86,19 @@ def plot_robustness(
         axes.set_visible(False)
     for panel, (axes, corruption) in enumerate(zip(panels, corruptions, strict=False)):
         for place, (name, values) in enumerate(means.items()):
-            half = half_widths[name][panel] if name in half_widths else None
-            _line(axes, [0, *severities], values[panel], half, place, name)
+            colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+            style = {"color": colour, "marker": MARKERS[place % len(MARKERS)], "markersize": 3.5, "linewidth": 1.3}
+            axes.plot([0, *severities], 100 * values[panel], dash, label=name, **style)
+            if name in half_widths:
+                # Few seeds have intervals that reach beyond what a metric can be.
+                low, high = (100 * (values + sign * half_widths[name])[panel].clamp(0, 1) for sign in (-1, 1))
+                axes.fill_between([0, *severities], low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set_title(corruption, fontsize=9)
         axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
         axes.tick_params(labelsize=8)
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
-        hide_spines(axes)
+        axes.spines[["top", "right"]].set_visible(False)
         if panel + columns >= len(corruptions):
             axes.set_xlabel("severity", fontsize=8)
     for axes in panels[::columns]:
@@ -108,13 +106,3 @@ def plot_robustness(
     handles, _ = panels[0].get_legend_handles_labels()
     add_legend(figure, handles=handles, loc="outside lower center", ncols=in_legend)
     return figure
-
-
-def _line(axes: Any, severities: Sequence[int], mean: Tensor, half_width: Tensor | None, place: int, name: str) -> None:
-    colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
-    marker = MARKERS[place % len(MARKERS)]
-    axes.plot(severities, 100 * mean, dash, color=colour, marker=marker, markersize=3.5, linewidth=1.3, label=name)
-    if half_width is not None:
-        # Few seeds have intervals that reach beyond what a metric can be.
-        low, high = (100 * (mean + sign * half_width).clamp(0, 1) for sign in (-1, 1))
-        axes.fill_between(severities, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -4,19 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxemic.analysis.drawing import DASHES, add_legend, class_colour, hide_spines, integer_ticks, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, integer_ticks, new_figure
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A measure over the epochs of a group of runs.
+    """The mean of a measure over a group of runs at each epoch, and half the width of its interval, 0 for one run.
 
-    Args:
-        epochs: Epochs in ascending order, from 1.
-        mean: Mean over the runs at each epoch.
-        half_width: Half the width of its interval; 0 for a single run.
-        state: ``finished``; ``unstable`` or ``unfinished`` where it ended early.
-        expected: Value that it should end at, such as a warp's α, or None.
+    The state is ``finished``, or ``unstable`` or ``unfinished`` where the training ended early; `expected` is where the
+    measure should end, such as a warp's α.
     """
 
     epochs: Sequence[float]
@@ -54,7 +50,7 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     axes.set_ylabel(label, parse_math=False)
     integer_ticks(axes.xaxis)
     axes.grid(color="#dddddd", linewidth=0.6)
-    hide_spines(axes)
+    axes.spines[["top", "right"]].set_visible(False)
     # In the order in which the lines end.
     lines.sort(key=lambda line: -float(line.get_ydata()[-1]))
     add_legend(axes, handles=lines, loc="center left", bbox_to_anchor=(1, 0.5))

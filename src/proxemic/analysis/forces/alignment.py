@@ -63,10 +63,8 @@ def training_forces(loss: ProxyLoss, scene: Scene) -> TrainingForces:
         value = functional_call(loss, {"proxies": w}, (x, scene.labels))
         on_embeddings, on_proxies = (-gradient for gradient in torch.autograd.grad(len(x) * value, (x, w)))
     on_proxies = on_proxies.squeeze(1)
-    target = on_proxies[scene.labels]
-    alignment = F.cosine_similarity(on_embeddings, target, dim=1, eps=0)
-    still = (on_embeddings == 0).all(1) | (target == 0).all(1)
-    return TrainingForces(on_embeddings, on_proxies, alignment.masked_fill(still, torch.nan))
+    alignment = F.cosine_similarity(on_embeddings, on_proxies[scene.labels], dim=1, eps=0)  # 0/0 without a force
+    return TrainingForces(on_embeddings, on_proxies, alignment)
 
 
 def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int, Scene]:
@@ -112,7 +110,10 @@ def plot_force_alignment(
     figure = new_figure(15, 3.9 * len(films))
     for row, (name, film) in enumerate(films.items()):
         epochs = sorted(film)
-        basis = _basis(film[epochs[-1]][0].embeddings)
+        last = film[epochs[-1]][0].embeddings
+        basis = torch.eye(last.shape[1], 3)
+        if last.shape[1] > 3:
+            basis = torch.linalg.svd(last - last.mean(0), full_matrices=False).Vh[:3].T
         chosen = torch.linspace(0, len(epochs) - 1, min(_PANELS, len(epochs))).round().long().tolist()
         for column, epoch in enumerate(epochs[place] for place in chosen):
             axes = figure.add_subplot(len(films), _PANELS + 1, row * (_PANELS + 1) + column + 1, projection="3d")
@@ -125,13 +126,6 @@ def plot_force_alignment(
         axes.set(ylim=(-1.05, 1.05), xlabel=unit, ylabel="cosine of the forces on\nembedding and own proxy, mean")
         integer_ticks(axes.xaxis)
     return figure
-
-
-def _basis(embeddings: Float[Tensor, "images dim"]) -> Float[Tensor, "dim 3"]:
-    dim = embeddings.shape[1]
-    if dim <= 3:
-        return torch.eye(dim, 3)
-    return torch.linalg.svd(embeddings - embeddings.mean(0), full_matrices=False).Vh[:3].T
 
 
 def _draw(axes: Any, scene: Scene, forces: TrainingForces, basis: Float[Tensor, "dim 3"]) -> None:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from proxemic.analysis.drawing import add_legend, draw_circle, new_figure
+from proxemic.analysis.landscape.examples import named_functions
 from proxemic.analysis.landscape.potential import Function, WarpPotential
 from proxemic.losses.checks import check_positive
 
@@ -106,18 +107,8 @@ def plot_forces(
     their own embeddings and of F2 over the others', in the same units. Each class has a shape, and proxies are black.
     Around the proxies of a `WarpPotential` a circle has the radius α, and a diamond marks the minimum.
 
-    Args:
-        embeddings: Places of the embeddings.
-        labels: Class of each, 0 or 1.
-        proxies: Proxies of the classes 0 and 1.
-        f1: As in `two_class_forces`.
-        f2: As in `two_class_forces`.
-        temperature: As in `two_class_forces`.
-        title: Title of the plot.
-        axes: Matplotlib axes to draw on; None makes a new figure.
-
-    Raises:
-        ValueError: As `two_class_forces`.
+    Labels and proxies are those of the classes 0 and 1. The functions and the temperature are those of
+    `two_class_forces`. Without Matplotlib axes to draw on it makes a new figure.
 
     >>> places = torch.tensor([[-2.0, 0.0], [6.0, 1.0]])
     >>> axes = plot_forces(places, torch.tensor([0, 1]), torch.tensor([[0.0, 0.0], [4.0, 0.0]]), title="no warp")
@@ -171,7 +162,7 @@ def draw_forces(
     """
     figure = new_figure(12, 4.3)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    titles = {"f1 = t": torch.positive, f"f1 = warp: α = {warp.alpha:g}, k1 = {warp.k1:g}, k2 = {warp.k2:g}": warp}
+    titles = {"f1 = t": torch.positive, f"f1 = {named_functions('warp', warp)[0]}": warp}
     for axes, (title, f1) in zip(panels, titles.items(), strict=True):
         plot_forces(embeddings, labels, proxies, f1, title=title, axes=axes)
     point = {"linestyle": "", "marker": "o"}

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.analysis.drawing import DASHES, add_legend, class_colour, hide_spines, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, new_figure
 from proxemic.analysis.gap.bounds import class_minimizers
 from proxemic.analysis.gradients.fields import TARGET, WRONG
 
@@ -76,7 +76,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
     curve.axvline(angle, color=MINIMUM, linewidth=1.5, label=f"minimum: {angle:.4f}")
     curve.set(xlabel="angle of the embedding, radians", ylabel="softmax loss of class 1")
-    hide_spines(curve)
+    curve.spines[["top", "right"]].set_visible(False)
     curve.legend(fontsize=8, frameon=False)  # whose labels are formulas
     return figure, list(zip(turn.tolist(), losses.tolist(), strict=True))
 
@@ -101,8 +101,8 @@ def plot_gaps(
     left, right = figure.subplots(1, 2)
     for place, (name, values) in enumerate(gaps.items()):
         shares = [(rank + 0.5) / len(values) for rank in range(len(values))]
-        style = DASHES[place % 4]  # curves may lie on each other
-        left.plot(sorted(values), shares, style, color=class_colour(place), label=name, linewidth=1.6)
+        # Dashed in turn, as curves may lie on each other.
+        left.plot(sorted(values), shares, DASHES[place % 4], color=class_colour(place), label=name, linewidth=1.6)
         numbers = bounds[name]
         right.plot([numbers["lower"], numbers["upper"]], [place, place], color="#cccccc", linewidth=4, zorder=0)
         for key, (marker, colour, label) in _MARKS.items():
@@ -118,6 +118,6 @@ def plot_gaps(
     handles, _ = right.get_legend_handles_labels()
     add_legend(figure, handles=handles, fontsize=7, ncols=6, loc="outside lower center")
     for axes in (left, right):
-        hide_spines(axes)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(axis="x", labelsize=8)
     return figure

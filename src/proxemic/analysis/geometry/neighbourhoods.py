@@ -1,13 +1,14 @@
-"""How embeddings lie: hubs among the neighbours, alignment and uniformity."""
+"""How embeddings lie: hubs among the neighbours with a plot, alignment and uniformity."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.geometry.distances import MOST_PAIRS, Pairs
+from proxemic.analysis.geometry.pairs import MOST_PAIRS, WITHIN, Pairs, legend_below, new_axes
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
@@ -67,6 +68,44 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     itself = torch.arange(len(embeddings))
     _, neighbours = nearest_neighbours(embeddings, embeddings, k=k, distance=distance, exclude=itself)
     return Hubness(neighbours.flatten().bincount(minlength=len(embeddings)).cpu(), k)
+
+
+def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
+    """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance.
+
+    >>> plot_occurrences(hubness(torch.eye(4), k=2)).axes[0].get_yscale()
+    'log'
+    """
+    figure, axes = new_axes(title)
+    rows = hubness.occurrences.bincount().numpy()
+    axes.bar(range(len(rows)), rows, width=1.0, color=WITHIN, alpha=0.6, edgecolor="white", linewidth=0.3,
+             label="images")  # fmt: skip
+    chance = chance_occurrences(hubness)
+    shown = chance >= 0.5
+    axes.plot(torch.arange(len(chance))[shown], chance[shown], color="#444444", linewidth=1.2, linestyle="--",
+              label="with neighbours drawn at random")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5)
+    axes.set_xlim(-0.75, len(rows) - 0.25)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(f"N, in how many lists of {hubness.k} nearest neighbours an image is", fontsize=9)
+    axes.set_ylabel("images", fontsize=9)
+    legend_below(figure, axes, f"skewness {hubness.skewness:.3f}, {100 * hubness.antihubs:.1f} % in no list", order=-1)
+    return figure
+
+
+def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
+    """How many rows are expected to occur 0, 1, ... largest times if neighbours were drawn at random: binomial.
+
+    >>> chance_occurrences(Hubness(torch.tensor([2, 1, 0]), k=1)).tolist()  # either of two others, each for one half
+    [0.75, 1.5, 0.75]
+    """
+    rows = len(hubness.occurrences)
+    n = torch.arange(hubness.largest + 1, dtype=torch.float64)
+    others = torch.tensor(rows - 1.0, dtype=torch.float64)
+    p = hubness.k / others
+    ways = others.add(1).lgamma() - (n + 1).lgamma() - (others - n + 1).lgamma()
+    return rows * (ways + torch.xlogy(n, p) + torch.xlogy(others - n, 1 - p)).exp()
 
 
 @torch.no_grad()

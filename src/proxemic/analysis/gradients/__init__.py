@@ -2,12 +2,7 @@
 
 from proxemic.analysis.gradients.dependence import THRESHOLD, draw_gradients, plot_gradients, score_dependence
 from proxemic.analysis.gradients.fields import gradient_field, loss_values, plot_gradient_field
-from proxemic.analysis.gradients.six_characteristics import (
-    Answer,
-    Characteristics,
-    characteristics,
-    every_proxy_loss,
-)
+from proxemic.analysis.gradients.six_characteristics import Answer, Characteristics, characteristics, every_proxy_loss
 
 __all__ = [
     "THRESHOLD",

@@ -69,24 +69,17 @@ def score_dependence(
     largest = torch.zeros(len(labels), classes, len(labels), classes, dtype=torch.float64)
     with at_rest(loss):
         for _ in range(draws):
-            largest = torch.maximum(largest, _changes(loss, labels, classes, generator))
+            scores, step = random_scores(loss, labels, classes, generator, ranges=1)
+            embeddings = random_embeddings(len(labels), loss.embedding_size, generator)
+            before, _ = score_gradients(loss, scores, labels, embeddings)
+            falls = step * (1 + uniform(generator, *scores.shape)) / 2
+            for k, d in product(range(len(labels)), range(classes)):
+                lower = scores.clone()
+                lower[k, d] -= falls[k, d]
+                after, _ = score_gradients(loss, lower, labels, embeddings)
+                change = relative_change(before, after, before.abs().max())
+                largest[:, :, k, d] = largest[:, :, k, d].maximum(change)
     return largest
-
-
-def _changes(
-    loss: ProxyLoss, labels: Int[Tensor, " batch"], classes: int, generator: torch.Generator
-) -> Float[Tensor, "batch classes batch classes"]:
-    scores, step = random_scores(loss, labels, classes, generator, ranges=1)
-    embeddings = random_embeddings(len(labels), loss.embedding_size, generator)
-    before, _ = score_gradients(loss, scores, labels, embeddings)
-    falls = step * (1 + uniform(generator, *scores.shape)) / 2
-    changes = torch.empty(*scores.shape, *scores.shape, dtype=torch.float64)
-    for k, d in product(range(len(labels)), range(classes)):
-        lower = scores.clone()
-        lower[k, d] -= falls[k, d]
-        after, _ = score_gradients(loss, lower, labels, embeddings)
-        changes[:, :, k, d] = relative_change(before, after, before.abs().max())
-    return changes
 
 
 def plot_gradients(

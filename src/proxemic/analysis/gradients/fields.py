@@ -116,20 +116,20 @@ def plot_gradient_field(
 def _walk(
     loss: ProxyLoss | PairwiseLoss, points: Tensor, label: int, rest: Rest | None
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, "points dim"]]:
-    """Values and forces."""
+    """The values of the loss and the forces."""
     if points.ndim != 2 or len(points) == 0:
         raise ValueError(f"points have shape {list(points.shape)}, but are places of an embedding: pass [points, dim].")
     if getattr(loss, "memory_size", 0):
         raise ValueError(
             f"memory_size is {loss.memory_size}, so that points would see those before them: make the loss without."
         )
-    others = (points[:0], torch.empty(0, dtype=torch.long)) if rest is None else rest
-    labels = torch.cat((torch.tensor([label]), others[1])).to(points.device)
+    others, labels = (points[:0], torch.empty(0, dtype=torch.long)) if rest is None else rest
+    labels = torch.cat((torch.tensor([label]), labels)).to(points.device)
     values, forces = [], []
     with torch.enable_grad(), at_rest(loss):
         for point in points.detach():
             x = point.clone().requires_grad_()
-            value = loss(torch.cat((x.unsqueeze(0), others[0].to(point))), labels)
+            value = loss(torch.cat((x.unsqueeze(0), others.to(point))), labels)
             values.append(value.detach())
             forces.append(-torch.autograd.grad(value, x)[0])
     return torch.stack(values), torch.stack(forces)

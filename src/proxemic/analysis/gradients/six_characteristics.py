@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 import proxemic.losses
-from proxemic.analysis.gradients.changes import batch_labels, gradient_changes
-from proxemic.analysis.gradients.scores import at_rest
+from proxemic.analysis.gradients.scores import at_rest, batch_labels, gradient_changes
 from proxemic.losses import ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count
 
@@ -89,11 +88,11 @@ class Characteristics:
 
     @property
     def beyond_scores(self) -> bool:
-        """Samples also change each other through embeddings that the loss reads itself, which the six do not see."""
+        """Samples also change each other through embeddings that the loss reads beside the scores."""
         return self.other_embeddings > _TOLERANCE
 
     def answers(self) -> dict[str, Answer]:
-        """The six, by the names and in the order of the paper's columns."""
+        """The six answers by the names of the paper's columns, in their order."""
         return {
             "stability": self.stability,
             "manifold": self.manifold,
@@ -108,13 +107,11 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     """Measure which of the six characteristics of the MPA paper's Table 1 a loss has.
 
     The gradient of `ProxyLoss.objective` with respect to the class scores ``S_c(x_i)`` is taken in float64 at random
-    scores over the whole range of the loss's similarity, and again after some of them fell by up to ``1/a``, one unit
-    of the logits ``a·S`` (cosines by at most 0.25). A gradient depends on what fell if it changes by more than 1e-6 of
-    itself in any sample: sharp losses (a = 64) are saturated in most, but in float64 a dependence shows through a
-    factor of e⁻¹³.
+    scores, and again after some of them fell by up to ``1/a``, one unit of the logits ``a·S`` (cosines by at most
+    0.25). A gradient depends on what fell if it changes by more than 1e-6 of itself in any sample.
 
-    Of the proxies only their number counts, and regularisers are left out. What a loss computes from the embeddings
-    beside the scores, as `HISTLoss` does its graph, is outside the six characteristics: see ``beyond_scores``.
+    Regularisers are left out. What a loss computes from the embeddings beside the scores, as `HISTLoss` does its graph,
+    is outside the six characteristics: see ``beyond_scores``.
 
     Args:
         loss: Any proxy loss, with the arguments that are in question.
@@ -148,7 +145,7 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
 
 
 def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> dict[str, ProxyLoss]:
-    """One of each proxy loss that `proxemic.losses` exports, of 16 classes in 4 dimensions.
+    """One of each proxy loss that `proxemic.losses` exports, with 16 classes and 4 dimensions.
 
     Args:
         proxies_per_class: K ≥ 1 of all; ``None`` takes each loss's default.
@@ -160,19 +157,17 @@ def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> 
     >>> "ArcFaceLoss" in every_proxy_loss(), "ProxyLoss" in every_proxy_loss()
     (True, False)
     """
-    exported: dict[str, Any] = {name: getattr(proxemic.losses, name) for name in sorted(proxemic.losses.__all__)}
     more: dict[str, Any] = {} if proxies_per_class is None else {"proxies_per_class": proxies_per_class}
+    losses: dict[str, ProxyLoss] = {}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(_check_seed(seed))
-        return {
-            name: kind(16, 4, **_REQUIRED.get(kind, {}), **more)
-            for name, kind in exported.items()
-            if inspect.isclass(kind) and issubclass(kind, ProxyLoss) and not inspect.isabstract(kind)
-        }
-
-
-# What has no default: the warp of the paper's CUB-200-2011 run.
-_REQUIRED: dict[type[ProxyLoss], dict[str, Any]] = {WarpedSoftmaxLoss: {"alpha": 28.4, "k1": 0.93, "k2": 1.15}}
+        for name in sorted(proxemic.losses.__all__):
+            kind = getattr(proxemic.losses, name)
+            if inspect.isclass(kind) and issubclass(kind, ProxyLoss) and not inspect.isabstract(kind):
+                # The warp of the paper's CUB-200-2011 run.
+                warp = {"alpha": 28.4, "k1": 0.93, "k2": 1.15} if kind is WarpedSoftmaxLoss else {}
+                losses[name] = kind(16, 4, **warp, **more)
+    return losses
 
 
 def _check_seed(seed: int) -> int:

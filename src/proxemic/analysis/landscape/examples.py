@@ -49,16 +49,14 @@ def named_functions(name: str, warp: WarpPotential = PAPER_WARP) -> tuple[str, F
     >>> named_functions("power-1.5")[0], named_functions("times-0.97")[1](torch.tensor(100.0))
     ('f = t^1.5', tensor(97.))
     """
-    plain: dict[str, tuple[str, Function]] = {
-        "identity": ("f = t", torch.positive),
-        "square": ("f = t²", torch.square),
-        "square-root": ("f = √t", torch.sqrt),
+    fixed: dict[str, tuple[str, Function, Function]] = {
+        "identity": ("f = t", torch.positive, torch.positive),
+        "square": ("f = t²", torch.square, torch.square),
+        "square-root": ("f = √t", torch.sqrt, torch.sqrt),
+        "warp": (f"warp: α = {warp.alpha:g}, k1 = {warp.k1:g}, k2 = {warp.k2:g}", warp, torch.positive),
     }
-    if name in plain:
-        title, function = plain[name]
-        return title, function, function
-    if name == "warp":
-        return f"warp: α = {warp.alpha:g}, k1 = {warp.k1:g}, k2 = {warp.k2:g}", warp, torch.positive
+    if name in fixed:
+        return fixed[name]
     kind, _, number = name.partition("-")
     try:
         value = float(number) if kind in ("power", "times") else None

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -46,11 +47,6 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
     In each window at most four places that are lower than their neighbours are refined on finer and finer grids of
     distances and angles, on which a kink at a distance, as the warp has at α, stays a straight line.
 
-    With a `WarpPotential`, f2(t) = t and one other proxy the minimum lies at the distance α (proposition III.2). With
-    several others it lies at α only if there the mean over the others, by their softmax, of the cosine between the
-    directions away from them and from the own proxy is at least k1, and else nearer. It cannot lie farther, as that
-    mean is less than k2.
-
     Args:
         landscape: A landscape in two dimensions.
         radius: Radius of the narrowest window; ``None``: twice the distance to the nearest other proxy, or a warp's α
@@ -79,8 +75,8 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
         for candidate in search.in_window(radius * 2**doubling):
             # What lies on the border is seen from the next window.
             inside = not candidate.on_border or doubling == _DOUBLINGS
-            settled = (minimum for minimum in known if minimum.settled)
-            if inside and all(search.apart(minimum, candidate) > 2 * candidate.step for minimum in settled):
+            away = (search.place(minimum) - search.place(candidate) for minimum in known if minimum.settled)
+            if inside and all(vector.norm() > 2 * candidate.step for vector in away):
                 known.append(search.refined(candidate))
     lowest = known[0]
     for minimum in known[1:]:
@@ -121,9 +117,6 @@ class _Search:
     def place(self, candidate: _Candidate) -> Float[Tensor, " 2"]:
         return self.places(*torch.tensor([[candidate.distance], [candidate.angle]], dtype=torch.float64)).squeeze(0)
 
-    def apart(self, one: _Candidate, other: _Candidate) -> float:
-        return (self.place(one) - self.place(other)).norm().item()
-
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
         """The logits, one row per distance, and the difference up to which two of them count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
@@ -138,10 +131,8 @@ class _Search:
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         values, tolerance = self.values(distances, angles)
-        beyond = torch.cat((values[1:], values.new_full((1, _ANGLES), math.inf)))
-        before = torch.cat((values.new_full((1, _ANGLES), math.inf), values[:-1]))
-        beside = torch.minimum(values.roll(1, 1), values.roll(-1, 1))
-        low = values <= torch.minimum(torch.minimum(beyond, before), beside)
+        padded = F.pad(values, (0, 0, 1, 1), value=math.inf)
+        low = values <= torch.stack((padded[2:], padded[:-2], values.roll(1, 1), values.roll(-1, 1))).amin(0)
         # All angles of the ring 0 are one place.
         low[0] = False
         low[0, 0] = values[0, 0] <= values[1].min() + tolerance

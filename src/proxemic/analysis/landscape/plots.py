@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -61,7 +62,9 @@ def plot_landscape(
     from matplotlib.colors import BoundaryNorm
 
     x, y, values = (part.numpy() for part in landscape_grid(landscape, half_width))
-    levels = _levels(values)
+    levels = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1))).tolist()
+    if len(levels) < 3:  # of a level landscape
+        levels = [levels[0] - 0.5, levels[0], levels[-1] + 0.5]
     norm = BoundaryNorm(levels, 256)
     filled = axes.contourf(x, y, values, levels=levels, cmap="viridis", norm=norm)
     axes.contour(x, y, values, levels=levels[1:-1], colors="white", linewidths=0.3, alpha=0.6)
@@ -109,14 +112,6 @@ def draw_landscapes(
         edgecolor="none", facecolor="#bbbbbb", framealpha=1,
     )  # fmt: skip
     return figure
-
-
-def _levels(values: Any) -> list[float]:
-    """Quantiles, or levels that enclose the values where all are the same."""
-    import numpy as np
-
-    levels = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
-    return levels.tolist() if len(levels) > 2 else [levels[0] - 0.5, levels[0], levels[-1] + 0.5]
 
 
 def _mark(axes: Any, target: list[float], minimum: Minimum, half_width: float) -> None:

@@ -1,10 +1,4 @@
-r"""The loss of one embedding as a function of its place, as in section III of the warping paper.
-
-Errata of the paper. Lemma III.1: a constant piece of a monotone f makes several minima on a circle; that the one on the
-line is the *only* one takes a strictly increasing f. Proposition III.2 is printed for e in ``B \ L_p``, the ball
-without the line; its proof takes ``L_p \ B``, the line outside the ball: the ray from the own proxy away from the
-other.
-"""
+"""The loss of one embedding as a function of its place, as in section III of the warping paper."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +20,11 @@ Function = Callable[[Tensor], Tensor]
 class WarpPotential:
     """``k1·t`` for ``t < α`` and ``k2·t + (k1 − k2)·α`` from there on: the warp's f1 by the gradient that trains.
 
-    The term Δ of `warp` has a value and no gradient. With ``delta_scale = 1`` the value of the loss is therefore that
-    of the unwarped loss below α, level from the own proxy to α on the far side, while its gradient pushes outwards:
-    the value does not tell where training goes. This function is continuous, and its slope is that of `warp`
-    everywhere, for any ``delta_scale``. Both drive an embedding in the same direction, for any number of classes: the
-    gradient is ``T·σ(z)·(f1'·u − Σ_j q_j·f2'·u_j)``, where u are the unit vectors away from the proxies,
-    ``q = softmax_j(−T·f2(t_j))``, and z are the `Landscape.logits`, which alone depend on Δ.
+    The term Δ of `warp` has a value and no gradient, so that the value of the loss does not tell where training goes.
+    This function is continuous and has the slope of `warp` everywhere, for any ``delta_scale``. Both drive an embedding
+    in the same direction, for any number of classes: the gradient is ``T·σ(z)·(f1'·u − Σ_j q_j·f2'·u_j)``, where u are
+    the unit vectors away from the proxies, ``q = softmax_j(−T·f2(t_j))``, and only z, the `Landscape.logits`, depends
+    on Δ.
 
     Args:
         alpha: Α ≥ 0, a distance.
@@ -103,15 +96,13 @@ class Landscape:
 
     def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
         """``z = T·f1 + LSE_j(−T·f2)``, of which the loss is ``log(1 + e^z)``; least and largest at the same places."""
-        # In pieces, as a class may have thousands of others.
-        return torch.cat([self._logits(part) for part in points.double().split(max(1, 2**22 // len(self.others)))])
-
-    def _logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
-        near = torch.linalg.vector_norm(points - self.target.double(), dim=1)
-        far = torch.cdist(points, self.others.double(), compute_mode="donot_use_mm_for_euclid_dist")
-        if self.heights is not None:
-            far = torch.hypot(far, self.heights.double())
-        return self.temperature * self.f1(near) + (-self.temperature * self.f2(far)).logsumexp(1)
+        target, others, heights = self.target.double(), self.others.double(), self._heights
+        values = []
+        for part in points.double().split(max(1, 2**22 // len(others))):  # a class may have thousands of others
+            near = torch.linalg.vector_norm(part - target, dim=1)
+            far = torch.hypot(torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist"), heights)
+            values.append(self.temperature * self.f1(near) + (-self.temperature * self.f2(far)).logsumexp(1))
+        return torch.cat(values)
 
     def __call__(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
         return F.softplus(self.logits(points))
@@ -120,14 +111,16 @@ class Landscape:
     def spacing(self) -> float:
         """Distance from the own proxy to the nearest other."""
         apart = (self.others.double() - self.target.double()).square().sum(1)
-        return (apart if self.heights is None else apart + self.heights.double().square()).min().sqrt().item()
+        return (apart + self._heights.square()).min().sqrt().item()
 
     @property
     def in_plane(self) -> Float[Tensor, "shown dim"]:
         """Those of the others that lie in the plane."""
-        if self.heights is None:
-            return self.others
-        return self.others[self.heights <= 1e-6 * self.spacing]
+        return self.others[self._heights <= 1e-6 * self.spacing]
+
+    @property
+    def _heights(self) -> Float64[Tensor, " others"]:
+        return self.others.new_zeros(len(self.others)).double() if self.heights is None else self.heights.double()
 
 
 @torch.no_grad()
@@ -187,10 +180,6 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q`` is the
     softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push in one direction, and less the more they cancel.
     Where it is below f1's slope at 0, k1 of the warp, the proxy is a local minimum in all dimensions, whatever α is.
-    Proposition III.2 is about two classes, whose push is always 1.
-
-    Args:
-        loss: A loss with one proxy per class.
 
     Raises:
         ValueError: If there are several proxies per class.

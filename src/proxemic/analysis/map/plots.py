@@ -89,8 +89,9 @@ def plot_map(
         if label < 0:
             axes.plot(*places.T, "*", color=OTHERS, markersize=8, markeredgecolor="white", zorder=2)
         else:
-            axes.plot(*places.T, "*", color=_colour(label), markersize=16, markeredgecolor="black", zorder=4)
-            inside = _style(label) | {"color": "white", "markeredgewidth": 0}
+            style = _style(label)
+            axes.plot(*places.T, "*", color=style["color"], markersize=16, markeredgecolor="black", zorder=4)
+            inside = style | {"color": "white", "markeredgewidth": 0}
             axes.plot(*places.T, **inside, linestyle="", markersize=4.5, zorder=4.1)
     x, y = corner.tolist()
     axes.set(xlim=(x, x + reach), ylim=(y, y + reach))
@@ -124,11 +125,7 @@ def _draw_legend(axes: Any, present: Sequence[int], class_names: Sequence[str], 
 
 def _style(label: int) -> dict[str, Any]:
     shape = SHAPES[label // len(COLOURS) % len(SHAPES)]
-    return {"color": _colour(label), "marker": shape, "markeredgecolor": "white"}
-
-
-def _colour(label: int) -> str:
-    return OTHERS if label < 0 else COLOURS[label % len(COLOURS)]
+    return {"color": COLOURS[label % len(COLOURS)], "marker": shape, "markeredgecolor": "white"}
 
 
 def _cut(name: str) -> str:
@@ -205,7 +202,7 @@ def _draw_thumbnails(
         image = thumbnails(index).convert("RGB")
         image.thumbnail((_PIXELS, _PIXELS))
         wide, high = (half * length / max(image.size) for length in image.size)
-        place, point, colour = (x - half, y - half), points[index].tolist(), _colour(int(labels[index]))
+        place, point, colour = (x - half, y - half), points[index].tolist(), _style(int(labels[index]))["color"]
         axes.plot([x, point[0]], [y, point[1]], color=colour, linewidth=0.8, zorder=1)
         axes.add_patch(Rectangle(place, 2 * half, 2 * half, color="white", zorder=1.5))
         axes.imshow(image, extent=(x - wide, x + wide, y - high, y + high), aspect="auto", zorder=1.6)

@@ -78,21 +78,15 @@ def check_theorems(draws: int = 100, *, seed: int = 0) -> list[Statement]:
     check_count("draws", draws, 1, "a case is needed")
     check_count("seed", seed, 0, "it starts a generator")
     generator = torch.Generator().manual_seed(seed)
-    cases: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {}
+    cases: dict[tuple[str, str], list[Tensor]] = {}
     for case in range(draws):
         noise = (0.01, 0.1, 0.5, 2.0)[case % 4]
         sizes = (200, 32) if case % 10 == 0 else (_random_size(generator, 60), _random_size(generator, 17))
-        for name, claim, observed, bound in (
-            *_of_pairs(generator, noise),
-            *_of_gaps(generator, *sizes),
-            *_of_circles(generator),
-        ):
+        drawn = (*_of_pairs(generator, noise), *_of_gaps(generator, *sizes), *_of_circles(generator))
+        for name, claim, observed, bound in drawn:
             cases.setdefault((name, claim), []).append(_sides(observed, bound))
-    statements = [
-        Statement.of(*key, *(torch.cat(sides) for sides in zip(*sides_of, strict=True)))
-        for key, sides_of in cases.items()
-        if sum(len(left) for left, _ in sides_of)
-    ]
+    sides = {key: torch.cat(parts, 1) for key, parts in cases.items()}
+    statements = [Statement.of(*key, *both) for key, both in sides.items() if both.numel()]
     return [*statements, _proposition_iii_2(generator)]
 
 
@@ -145,9 +139,9 @@ def pair_bounds(
 _Case = tuple[str, str, Tensor, Tensor | float]  # name, claim, and the two sides
 
 
-def _sides(observed: Tensor, bound: Tensor | float) -> tuple[Float64[Tensor, " cases"], Float64[Tensor, " cases"]]:
-    observed = observed.flatten().double()
-    return observed, torch.as_tensor(bound, dtype=torch.float64).flatten().expand_as(observed)
+def _sides(observed: Tensor, bound: Tensor | float) -> Float64[Tensor, "2 cases"]:
+    bounds = torch.as_tensor(bound, dtype=torch.float64)
+    return torch.stack(torch.broadcast_tensors(observed.double().flatten(), bounds.flatten()))
 
 
 def _random_size(generator: torch.Generator, end: int) -> int:

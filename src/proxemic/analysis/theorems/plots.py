@@ -18,9 +18,8 @@ _FALLS = 1.5  # where t·exp(−t/1.5) begins to fall
 def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
     """Draw Lemma III.1: on a circle around the other proxy the loss depends on the distance from the own proxy.
 
-    Left, for a growing f: e_*, the place of the circle nearest to p_c, is the minimum, and e^*, the farthest, the
-    maximum. Right, for ``f = t·exp(−t/1.5)``, which falls beyond 1.5: e_1 is the e_* of its circle, but e_2', where the
-    circle of e_2 around p_c crosses it, is farther from p_c and so has a smaller f.
+    Left, for a growing f: e_*, the nearest place to p_c, is the minimum, and e^*, the farthest, the maximum. Right, for
+    ``f = t·exp(−t/1.5)``: e_1 is the e_* of its circle, but e_2', which is farther from p_c, has a smaller f.
 
     Returns:
         The figure, and the angle around p_c', ``f = t`` and the falling f at the places of the left and right circle.
@@ -37,16 +36,15 @@ def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
     turn[180] = 0
     first, second = 2.6, 5.8  # radii around p_c': on the near side of p_c, and beyond it
     growing = _circle(left, turn, first, lambda t: t)
-    left.plot(*_place(0.0, first), "o", color=OUTWARD, markersize=9)
-    left.annotate("$e_*$: minimum", _place(0.0, first), (-4, 10), textcoords="offset points", ha="right")
-    left.plot(*_place(math.pi, first), "o", color=INWARD, markersize=9)
-    left.annotate("$e^*$: maximum", _place(math.pi, first), (8, 8), textcoords="offset points")
+    left.plot(OTHER[0] - first, 0, "o", color=OUTWARD, markersize=9)
+    left.annotate("$e_*$: minimum", (OTHER[0] - first, 0), (-4, 10), textcoords="offset points", ha="right")
+    left.plot(OTHER[0] + first, 0, "o", color=INWARD, markersize=9)
+    left.annotate("$e^*$: maximum", (OTHER[0] + first, 0), (8, 8), textcoords="offset points")
     left.set_title("f grows: extrema on the line (⟹)", fontsize=9)
 
     falling = _circle(right, turn, second, _falling)
     near, far = second - OTHER[0], 3.4  # distances of e_1 and e_2 from p_c
-    around = torch.stack((far * turn.cos(), far * turn.sin()))
-    right.plot(*around.tolist(), "--", color="#999999", linewidth=1)
+    right.plot(far * turn.cos(), far * turn.sin(), "--", color="#999999", linewidth=1)
     # ‖e − p_c'‖ = second and ‖e − p_c‖ = far.
     x = (far**2 - second**2 + OTHER[0] ** 2) / (2 * OTHER[0])
     crossing = (x, math.sqrt(far**2 - x**2))
@@ -126,7 +124,3 @@ def _circle(axes: Any, turn: Float[Tensor, " n"], radius: float, f: Any) -> Floa
 
 def _falling(t: Tensor) -> Tensor:
     return t * (-t / _FALLS).exp()
-
-
-def _place(turn: float, radius: float) -> tuple[float, float]:
-    return OTHER[0] - radius * math.cos(turn), radius * math.sin(turn)

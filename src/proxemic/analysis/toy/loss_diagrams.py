@@ -23,24 +23,7 @@ PROXIES = torch.tensor([[-1.9, -0.4], [1.2, 2.0], [1.2, -2.0]], dtype=torch.floa
 WARP = WarpPotential(1.5, 0.65, 1.5)
 MARGIN, ALPHA = 5.0, 2.0  # a margin that no pair satisfies, so that all show
 
-_Loss = Callable[[Tensor, Tensor], Tensor]
 _OWN = LABELS.unsqueeze(1) == torch.arange(len(PROXIES))
-
-
-def _triplet(pairs: Tensor, _: Tensor) -> Tensor:
-    return (pairs[0, 1] - pairs[0, 2] + MARGIN).relu()
-
-
-def _n_pair(pairs: Tensor, _: Tensor) -> Tensor:
-    return (pairs[0, 1] - pairs[0, [2, 4]]).exp().sum().log1p()
-
-
-def _lifted(pairs: Tensor, _: Tensor) -> Tensor:
-    return (pairs[0, 1] + (MARGIN - pairs[:2, 2:]).flatten().logsumexp(0)).relu()
-
-
-def _proxy_nca(_: Tensor, to_proxies: Tensor) -> Tensor:
-    return to_proxies[0, 0] + (-to_proxies[0, 1:]).logsumexp(0)
 
 
 def _proxy_anchor(_: Tensor, to_proxies: Tensor) -> Tensor:
@@ -53,11 +36,11 @@ def _warped(_: Tensor, to_proxies: Tensor) -> Tensor:
     return torch.nn.functional.softplus(WARP(to_proxies[_OWN]) + others).sum()
 
 
-DIAGRAMS: dict[str, _Loss] = {
-    "a) Triplet": _triplet,
-    "b) N-Pair": _n_pair,
-    "c) Lifted Structure": _lifted,
-    "d) Proxy-NCA": _proxy_nca,
+DIAGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a) Triplet": lambda pairs, _: (pairs[0, 1] - pairs[0, 2] + MARGIN).relu(),
+    "b) N-Pair": lambda pairs, _: (pairs[0, 1] - pairs[0, [2, 4]]).exp().sum().log1p(),
+    "c) Lifted Structure": lambda pairs, _: (pairs[0, 1] + (MARGIN - pairs[:2, 2:]).flatten().logsumexp(0)).relu(),
+    "d) Proxy-NCA": lambda _, to_proxies: to_proxies[0, 0] + (-to_proxies[0, 1:]).logsumexp(0),
     "e) Proxy-Anchor": _proxy_anchor,
     "f) Warped softmax": _warped,
 }

@@ -112,6 +112,8 @@ def animate_scenes(
     Raises:
         ValueError: If the films have no epoch in common.
     """
+    from PIL import Image
+
     epochs = sorted(set.intersection(*(set(film) for film in films.values())))
     if not epochs:
         raise ValueError("films have no epoch in common, but are shown side by side: give runs with the same epochs.")
@@ -122,7 +124,10 @@ def animate_scenes(
         for panel, film, reach in zip(axes, films.values(), reaches, strict=True):
             plot_scene(panel, film[epoch], reach)
         figure.supxlabel(f"epoch {epoch}", fontsize=10)
-        frames.append(_frame(figure))
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=70, format="png")
+        frame = Image.open(drawn).convert("RGB")
+        frames.append(frame.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
         figure.set_layout_engine("none")  # laid out once, so that nothing moves but the embeddings
     durations = [*[1000 // frames_per_second] * (len(frames) - 1), 2000]
     with write_atomically(path) as temporary:
@@ -161,14 +166,6 @@ def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, netwo
         plot_scene(axes, scene, _reach([before, after]))
         axes.set_title(title, fontsize=10)
     return figure
-
-
-def _frame(figure: Any) -> Any:
-    from PIL import Image
-
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=70, format="png")
-    return Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
 
 
 def _panels(scenes: Mapping[str, Scene], class_names: Sequence[str]) -> tuple[Any, list[Any]]:

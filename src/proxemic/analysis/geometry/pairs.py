@@ -1,15 +1,18 @@
-"""Distances of pairs of rows, of all or of a sample, within classes and between them."""
+"""Distances of pairs of rows, of all or of a sample, within classes and between them, with a plot."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
+from proxemic.analysis.drawing import add_legend, new_figure
 from proxemic.metrics.exact import Distance, ExactRows, distance_block
 
+WITHIN, BETWEEN = "#0072b2", "#d55e00"
 MOST_PAIRS = 2**27
 _ROWS, _COLUMNS = 512, 4096  # of a tile: 16 MB
 
@@ -179,3 +182,52 @@ def class_distances(
     edges = torch.linspace(low, low + width, bins + 1, dtype=torch.float64)
     within, between = histograms
     return ClassDistances(edges, within, between, means[0], within_std, means[1], between_std, len(pairs.anchors))
+
+
+def plot_class_distances(distances: ClassDistances, *, distance: Distance, bins: int = 64, title: str = "") -> Any:
+    """Draw both histograms, each as shares of its own pairs, with the means.
+
+    Raises:
+        ValueError: If the bins do not divide those there are.
+
+    >>> found = class_distances(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+    >>> plot_class_distances(found, distance="cosine").axes[0].get_xlabel()
+    'cosine distance'
+    """
+    binned = distances.coarser(bins)
+    figure, axes = new_axes(title)
+    for name, colour, counts, mean in (
+        ("one class", WITHIN, binned.within, binned.within_mean),
+        ("two classes", BETWEEN, binned.between, binned.between_mean),
+    ):
+        shares = (100 * counts.double() / counts.sum()).numpy()
+        label = f"pairs of {name}; dashed: mean {mean:.4g}"
+        axes.stairs(shares, binned.edges.numpy(), fill=True, color=colour, alpha=0.3)
+        axes.stairs(shares, binned.edges.numpy(), color=colour, linewidth=1.2, label=label)
+        axes.axvline(mean, color=colour, linewidth=1, linestyle="--")
+    axes.set_xlim(float(distances.edges[0]), float(distances.edges[-1]))
+    axes.set_ylim(bottom=0)
+    unit = "" if distance == "cosine" else ", in units of the embeddings"
+    axes.set_xlabel(f"{distance} distance{unit}", fontsize=9)
+    axes.set_ylabel("% of these pairs in each bin", fontsize=9)
+    legend_below(figure, axes, f"P(within < between) = {distances.auc:.4f}")
+    return figure
+
+
+def new_axes(title: str) -> tuple[Any, Any]:
+    """A figure with axes for bars."""
+    figure = new_figure(6.4, 4.0)
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
+    """Add the legend below the axes, where no histogram can reach."""
+    handles, labels = axes.get_legend_handles_labels()
+    add_legend(figure, handles=handles[::order], labels=labels[::order], title=title, title_fontsize=9, ncols=2,
+               loc="outside lower center")  # fmt: skip
