@@ -37,7 +37,7 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     for place, (name, line) in enumerate(trajectories.items()):
         colour, dash = class_colour(place), DASHES[place // 10 % len(DASHES)]
         text = name if line.state == "finished" else f"{name} ({line.state})"
-        lines += axes.plot(line.epochs, line.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", ms=4)
+        lines += axes.plot(line.epochs, line.mean, f".{dash}", color=colour, linewidth=1.5, label=text, markersize=4)
         low, high = ([m + sign * w for m, w in zip(line.mean, line.half_width, strict=True)] for sign in (-1, 1))
         axes.fill_between(line.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
         if line.state == "unstable":

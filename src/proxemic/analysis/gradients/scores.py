@@ -76,7 +76,8 @@ def random_scores(
 ) -> tuple[Float[Tensor, "batch columns"], float]:
     """Class scores from the whole range of the similarity, and one unit of the logits, or 0.25 of a cosine if less.
 
-    Distances have no natural unit: one range of them per row, or one of all, reaches from 1/16 to 256 units.
+    Distances have no natural unit: as many ranges of them as given, one or one per row, reach from 1/16 to 256, so that
+    a warp anywhere shows.
     """
     rows = len(labels)
     # The negatives of a row near each other and far apart, so that those of a sharp loss compete; its positive

@@ -96,11 +96,13 @@ class Landscape:
 
     def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
         """``z = T·f1 + LSE_j(−T·f2)``, of which the loss is ``log(1 + e^z)``; least and largest at the same places."""
-        target, others, heights = self.target.double(), self.others.double(), self._heights
+        target, others = self.target.double(), self.others.double()
         values = []
         for part in points.double().split(max(1, 2**22 // len(others))):  # a class may have thousands of others
             near = torch.linalg.vector_norm(part - target, dim=1)
-            far = torch.hypot(torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist"), heights)
+            far = torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist")
+            if self.heights is not None:
+                far = torch.hypot(far, self._heights)
             values.append(self.temperature * self.f1(near) + (-self.temperature * self.f2(far)).logsumexp(1))
         return torch.cat(values)
 
