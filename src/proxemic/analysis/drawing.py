@@ -1,31 +1,40 @@
-"""The style that the plots of this room share. Matplotlib is imported with the first of them, as tensors need none."""
+"""The style that the plots of this package share. Matplotlib is imported with the first of them."""
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from proxemic.extras import optional_dependency
 
+DASHES = ("-", "--", ":", "-.")
+
 
 def new_figure(width: float | int, height: float | int) -> Any:
-    """Make a figure of this size in inches, whose parts make room for each other.
-
-    Raises:
-        ModuleNotFoundError: If matplotlib is not installed.
-    """
+    """A figure of this size in inches, whose parts make room for each other."""
     with optional_dependency("train"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def add_legend(owner: Any, **options: Any) -> None:
-    """Add a legend without a frame to axes or a figure; a ``$`` in the name of a run or a class is no formula."""
+def add_legend(owner: Any, styles: Iterable[tuple[str, Mapping[str, Any]]] | None = None, **options: Any) -> None:
+    """Add a legend without a frame to axes or a figure, of their own lines or of these labels and styles.
+
+    A ``$`` in the name of a run or a class is no formula.
+    """
+    from matplotlib.lines import Line2D
+
+    if styles is not None:
+        options["handles"] = [Line2D([], [], **style, label=label) for label, style in styles]
     for text in owner.legend(**{"fontsize": 8, "frameon": False} | options).get_texts():
         text.set_parse_math(False)
 
 
-def hide_spines(*panels: Any) -> None:
-    """Leave out the frame to the right of the axes and above them."""
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
+def draw_circle(axes: Any, centre: Sequence[float], radius: float, style: str = "-", **options: Any) -> None:
+    """Draw a circle as a line, which has a place in the legend."""
+    turn = torch.linspace(0, 2 * math.pi, 181)
+    axes.plot(centre[0] + radius * turn.cos(), centre[1] + radius * turn.sin(), style, **options)
 
 
 def integer_ticks(axis: Any) -> None:

@@ -1,12 +1,11 @@
 r"""Whether the K proxies of a class have found the local centres that it has, such as the typefaces of a character.
 
-Every image is given to the nearest proxy of its own class. What this tells about a property of the image, within
-classes (the number of a proxy means nothing across them), is the conditional mutual information in bits,
+What the nearest proxy of its class tells about a property of an image is the conditional mutual information in bits,
 
 $$I(\text{property}; \text{proxy} \mid \text{class}) = H(\text{property} \mid \text{class})
-- H(\text{property} \mid \text{proxy}, \text{class}).$$
+- H(\text{property} \mid \text{proxy}, \text{class}),$$
 
-Few images make it larger than 0 by chance alone, so it stands beside its values for shuffled properties.
+which with few images is above 0 by chance alone, and so is compared with its values for shuffled properties.
 """
 
 from dataclasses import dataclass
@@ -20,13 +19,9 @@ from proxemic.losses import ProxyLoss
 
 @dataclass(frozen=True)
 class LocalCenters:
-    """What the nearest proxy of the own class tells about a property.
+    """The conditional mutual information, in bits, with the mean of shuffled ones and their 2.5 and 97.5 % quantiles.
 
-    Args:
-        information: Information in bits.
-        chance: Mean of the same over shuffled properties, in bits.
-        chance_range: The 2.5 and 97.5 per cent quantiles of these.
-        most: What a proxy could tell at best, the smaller of the property's entropy within classes and log2 K, bits.
+    The upper bound `most` is the smaller of the property's entropy within classes and log2 K.
     """
 
     information: float
@@ -39,14 +34,7 @@ class LocalCenters:
 def nearest_own_proxy(
     loss: ProxyLoss, embeddings: Float[Tensor, "batch dim"], labels: Int64[Tensor, " batch"]
 ) -> Int64[Tensor, " batch"]:
-    """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity.
-
-    >>> from proxemic.losses import SoftTripleLoss
-    >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
-    >>> loss.proxies.data[0] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    >>> nearest_own_proxy(loss, torch.tensor([[0.1, 0.9], [2.0, 1.0]]), torch.tensor([0, 0])).tolist()
-    [1, 0]
-    """
+    """Which of the K proxies of its own class is most similar to each embedding, by the loss's own similarity."""
     similarity = loss.scoring.similarity
     queries = similarity.prepare(embeddings.to(loss.proxies.dtype))
     centers = loss.centers(loss.proxies)
@@ -58,7 +46,7 @@ def nearest_own_proxy(
 
 
 def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
-    """How many proxies of its class are the nearest of some image, the mean over classes; of K, from 1.
+    """How many proxies of a class are the nearest of some image, from 1 to K, as the mean over classes.
 
     >>> proxies_used(torch.tensor([0, 0, 1, 1]), torch.tensor([3, 3, 0, 1]))
     1.5
@@ -68,7 +56,7 @@ def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"
 
 @torch.no_grad()
 def proxy_cosine(loss: ProxyLoss) -> float:
-    """The mean cosine between two proxies of a class; where it is 1 they have merged, and K is 1 in effect.
+    """The mean cosine between two proxies of a class; where it is 1 they have merged.
 
     >>> from proxemic.losses import SoftTripleLoss
     >>> loss = SoftTripleLoss(2, 2, proxies_per_class=2)
@@ -85,15 +73,9 @@ def proxy_cosine(loss: ProxyLoss) -> float:
 def conditional_information(
     classes: Int64[Tensor, " rows"], values: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]
 ) -> float:
-    """The plug-in estimate of `I(value; proxy | class)` in bits, from rows of the three.
-
-    >>> classes, proxies = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
-    >>> conditional_information(classes, torch.tensor([5, 7, 7, 5]), proxies)
-    1.0
-    """
-    return (
-        _entropy(classes, values) + _entropy(classes, proxies) - _entropy(classes, values, proxies) - _entropy(classes)
-    )
+    """The plug-in estimate of `I(value; proxy | class)` in bits, from rows of the three."""
+    apart = _entropy(classes, values) + _entropy(classes, proxies)
+    return apart - _entropy(classes, values, proxies) - _entropy(classes)
 
 
 def shuffled_information(
@@ -105,19 +87,10 @@ def shuffled_information(
     shuffles: int = 200,
     seed: int = 0,
 ) -> LocalCenters:
-    """The information beside that of properties shuffled within each class.
+    """The information beside that of values shuffled within each class.
 
-    Args:
-        classes: Class of each row.
-        values: Property of each row.
-        proxies: Number of the nearest proxy of each row.
-        units: What is shuffled as a whole, such as all draws of one image; they have one value each within a class.
-            None shuffles row by row.
-        shuffles: Number of shuffles, at least 1.
-        seed: Seed of the shuffles.
-
-    Raises:
-        ValueError: If a unit has two values within a class, or there are no shuffles.
+    Units, such as all draws of one image, are shuffled as a whole and have one value each within a class; without them
+    every row is one.
     """
     if shuffles < 1:
         raise ValueError(f"shuffles is {shuffles}, but must be at least 1.")
@@ -127,26 +100,17 @@ def shuffled_information(
     if not torch.equal(value[place], values):
         raise ValueError("units has a unit with two values within a class, but it is shuffled as a whole.")
     generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.tensor(
-        [
-            conditional_information(classes, _shuffled(value, pairs[0], generator)[place], proxies)
-            for _ in range(shuffles)
-        ]
-    )
+    chance = []
+    for _ in range(shuffles):
+        # In a random order within each class, as the units come sorted by class.
+        order = (pairs[0] + torch.rand(len(value), generator=generator, dtype=torch.float64)).argsort()
+        chance.append(conditional_information(classes, value[order][place], proxies))
+    shuffled = torch.tensor(chance)
     least, largest = shuffled.quantile(torch.tensor([0.025, 0.975])).tolist()
     entropy = _entropy(classes, values) - _entropy(classes)
     most = min(entropy, float(torch.log2(proxies.max() + 1.0)))
-    return LocalCenters(
-        conditional_information(classes, values, proxies), shuffled.mean().item(), (least, largest), most
-    )
-
-
-def _shuffled(
-    values: Int64[Tensor, " units"], classes: Int64[Tensor, " units"], generator: torch.Generator
-) -> Int64[Tensor, " units"]:
-    """Values in a random order within each class; the units come sorted by class."""
-    keys = classes + torch.rand(len(classes), generator=generator, dtype=torch.float64)
-    return values[keys.argsort()]
+    information = conditional_information(classes, values, proxies)
+    return LocalCenters(information, shuffled.mean().item(), (least, largest), most)
 
 
 def _entropy(*columns: Int64[Tensor, " rows"]) -> float:

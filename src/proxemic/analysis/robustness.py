@@ -8,28 +8,17 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.analysis.drawing import add_legend, hide_spines, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, new_figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow that is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vP"  # one less than colours, so that the same colour comes back with another
 COLUMNS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Robustness:
-    """A metric of the runs of one recipe, without and with corruptions.
-
-    Args:
-        clean: Value of each run on the images as they are, in [0, 1].
-        values: The same on the corrupted images.
-
-    Raises:
-        ValueError: If the two are not of the same runs, or there is nothing in them.
-
-    Source:
-        Realigned Softmax Warping, section IV-F, Table IV, has one severity of each corruption.
+    """A metric of the runs of one recipe, in [0, 1], on clean images and on corrupted ones.
 
     >>> found = Robustness(torch.tensor([0.8]).double(), torch.tensor([[[0.6, 0.4], [0.8, 0.6]]]).double())
     >>> found.over_severities
@@ -55,16 +44,13 @@ class Robustness:
 
     @property
     def relative_drop(self) -> Float64[Tensor, "runs corruptions"]:
-        """How much of the clean value is lost, ``1 − mean over severities / clean``; below 0 where it rises.
-
-        NaN where the clean value is 0.
-        """
+        """The share of the clean value that is lost, ``1 − mean over severities / clean``; NaN where that is 0."""
         clean = self.clean.unsqueeze(1)
         return torch.where(clean > 0, 1 - self.over_severities / clean, torch.nan)
 
     @property
     def curves(self) -> Float64[Tensor, "runs corruptions points"]:
-        """Against the severity, the clean value first, as severity 0."""
+        """The values by severity, of which 0 is the clean one."""
         clean = self.clean.view(-1, 1, 1).expand(-1, self.values.shape[1], 1)
         return torch.cat([clean, self.values], 2)
 
@@ -79,29 +65,14 @@ def plot_robustness(
 ) -> Any:
     """Draw a metric against the severity: one panel per corruption, one line per group of runs, and its interval.
 
-    Args:
-        means: Means of each group, in [0, 1]; the points are severity 0, which is no corruption, and ``severities``.
-        half_widths: Half-widths of the intervals of these means; groups that have none, such as single runs, are left
-            out.
-        corruptions: Names of the corruptions, at least one.
-        severities: Severities in ascending order.
-        metric: What the values are.
-
-    Raises:
-        ValueError: If a group has other points than there are corruptions and severities.
+    The points of a group are severity 0, which is no corruption, and `severities` in ascending order. Groups without an
+    interval, such as single runs, are left out of `half_widths`.
 
     >>> means = {"softmax": torch.tensor([[0.9, 0.8, 0.5]]).double()}
     >>> figure = plot_robustness(means, {}, corruptions=["shear"], severities=[1, 2], metric="recall@1")
     >>> figure.axes[0].get_title()
     'shear'
     """
-    shape = (len(corruptions), 1 + len(severities))
-    for name, values in (*means.items(), *half_widths.items()):
-        if values.shape != shape:
-            raise ValueError(
-                f"{name} has shape {list(values.shape)}, but {len(corruptions)} corruptions without and with "
-                f"{len(severities)} severities make {list(shape)}."
-            )
     columns = min(COLUMNS, len(corruptions))
     rows = -(-len(corruptions) // columns)
     width = max(2.7 * columns, 5) + 0.5
@@ -111,37 +82,27 @@ def plot_robustness(
     height = 2.2 * rows + 0.5 + 0.2 * -(-len(means) // in_legend)
     figure = new_figure(width, height)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
-    for panel, axes in enumerate(panels):
-        if panel >= len(corruptions):
-            axes.set_visible(False)
-            continue
+    for axes in panels[len(corruptions) :]:
+        axes.set_visible(False)
+    for panel, (axes, corruption) in enumerate(zip(panels, corruptions, strict=False)):
         for place, (name, values) in enumerate(means.items()):
-            half = half_widths[name][panel] if name in half_widths else None
-            _line(axes, [0, *severities], values[panel], half, place, name)
-        _dress(axes, corruptions[panel], severities, outer=panel + columns >= len(corruptions))
+            colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+            style = {"color": colour, "marker": MARKERS[place % len(MARKERS)], "markersize": 3.5, "linewidth": 1.3}
+            axes.plot([0, *severities], 100 * values[panel], dash, label=name, **style)
+            if name in half_widths:
+                # Few seeds have intervals that reach beyond what a metric can be.
+                low, high = (100 * (values + sign * half_widths[name])[panel].clamp(0, 1) for sign in (-1, 1))
+                axes.fill_between([0, *severities], low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_title(corruption, fontsize=9)
+        axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
+        axes.tick_params(labelsize=8)
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        if panel + columns >= len(corruptions):
+            axes.set_xlabel("severity", fontsize=8)
     for axes in panels[::columns]:
         axes.set_ylabel(f"{metric}, %", fontsize=8, parse_math=False)
-    handles, names = panels[0].get_legend_handles_labels()
-    add_legend(figure, handles=handles, labels=names, loc="outside lower center", ncols=in_legend)
+    handles, _ = panels[0].get_legend_handles_labels()
+    add_legend(figure, handles=handles, loc="outside lower center", ncols=in_legend)
     return figure
-
-
-def _line(axes: Any, severities: Sequence[int], mean: Tensor, half_width: Tensor | None, place: int, name: str) -> None:
-    colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
-    marker = MARKERS[place % len(MARKERS)]
-    axes.plot(severities, 100 * mean, dash, color=colour, marker=marker, markersize=3.5, linewidth=1.3, label=name)
-    if half_width is not None:
-        # Few seeds have intervals that reach beyond what a metric can be.
-        low, high = (100 * (mean + sign * half_width).clamp(0, 1) for sign in (-1, 1))
-        axes.fill_between(severities, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _dress(axes: Any, title: str, severities: Sequence[int], *, outer: bool) -> None:
-    axes.set_title(title, fontsize=9)
-    axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
-    axes.tick_params(labelsize=8)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    hide_spines(axes)
-    if outer:
-        axes.set_xlabel("severity", fontsize=8)

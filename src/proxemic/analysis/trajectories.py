@@ -4,21 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, integer_ticks, new_figure
-
-DASHES = ("-", "--", ":", "-.")
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, integer_ticks, new_figure
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A measure over the epochs of a group of runs.
+    """The mean of a measure over a group of runs at each epoch, and half the width of its interval, 0 for one run.
 
-    Args:
-        epochs: Epochs in ascending order, from 1.
-        mean: Mean over the runs at each epoch.
-        half_width: Half the width of its interval; 0 for a single run.
-        state: ``finished``; ``unstable`` or ``unfinished`` where it ended before its time.
-        expected: Where it is said to end, such as a warp's α, or None.
+    The state is ``finished``, or ``unstable`` or ``unfinished`` where the training ended early; `expected` is where the
+    measure should end, such as a warp's α.
     """
 
     epochs: Sequence[float]
@@ -29,16 +23,9 @@ class Trajectory:
 
 
 def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, logarithmic: bool = False) -> Any:
-    """Draw a measure against the epoch: a line a group, a band for its interval, a cross where it became unstable.
+    """Draw a measure against the epoch: one line per group with a band for its interval (warping paper, figure 9).
 
-    Dotted lines in a group's colour say where it is expected to end.
-
-    Args:
-        trajectories: Trajectories by their names in the legend.
-        label: Name of the measure.
-        logarithmic: Its axis; for measures above 0 that run away.
-
-    Source: Figure 9 of the warping paper.
+    A cross marks where a training became unstable, and a dotted line where a group is expected to end.
 
     >>> line = Trajectory([1.0, 2.0], [0.5, 0.7], [0.0, 0.1], state="unstable")
     >>> [text.get_text() for text in plot_trajectories({"a": line}, "avg_dtp").axes[0].get_legend().get_texts()]
@@ -46,10 +33,11 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     """
     figure = new_figure(8.5, max(4.0, 0.24 * len(trajectories) + 1))
     axes = figure.subplots()
+    lines = []
     for place, (name, line) in enumerate(trajectories.items()):
         colour, dash = class_colour(place), DASHES[place // 10 % len(DASHES)]
         text = name if line.state == "finished" else f"{name} ({line.state})"
-        axes.plot(line.epochs, line.mean, dash, color=colour, linewidth=1.5, label=text, marker=".", markersize=4)
+        lines += axes.plot(line.epochs, line.mean, f".{dash}", color=colour, linewidth=1.5, label=text, markersize=4)
         low, high = ([m + sign * w for m, w in zip(line.mean, line.half_width, strict=True)] for sign in (-1, 1))
         axes.fill_between(line.epochs, low, high, color=colour, alpha=0.15, linewidth=0)
         if line.state == "unstable":
@@ -62,11 +50,8 @@ def plot_trajectories(trajectories: Mapping[str, Trajectory], label: str, *, log
     axes.set_ylabel(label, parse_math=False)
     integer_ticks(axes.xaxis)
     axes.grid(color="#dddddd", linewidth=0.6)
-    hide_spines(axes)
+    axes.spines[["top", "right"]].set_visible(False)
     # In the order in which the lines end.
-    lines = sorted(
-        (line for line in axes.get_lines() if not str(line.get_label()).startswith("_")),
-        key=lambda line: -float(list(line.get_ydata())[-1]),
-    )
+    lines.sort(key=lambda line: -float(line.get_ydata()[-1]))
     add_legend(axes, handles=lines, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from proxemic.analysis import two_class_forces
-from proxemic.analysis.forces.alignment import descend, training_forces
+from proxemic.analysis.forces.alignment import descend, plot_force_alignment, training_forces
 from proxemic.analysis.toy.scenes import Scene
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
@@ -55,3 +55,19 @@ def test_no_force_has_no_direction_and_what_is_refused() -> None:
     for proxies, words in ((None, "no proxies"), (torch.zeros(2, 4, 3), "4 proxies per class")):
         with pytest.raises(ValueError, match=words):
             training_forces(warped(), Scene(scene.embeddings, scene.labels, proxies))
+
+
+def test_more_than_three_dimensions_are_drawn_on_the_principal_components() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels, proxies = torch.arange(2).repeat(5), torch.randn(2, 1, 5, generator=generator)
+    plane = torch.randn(10, 2, generator=generator) @ torch.randn(2, 5, generator=generator)
+    film = descend(EuclideanSoftmaxLoss(2, 5), Scene(plane - plane.mean(0), labels, proxies), steps=3, rate=0.1)
+    forces = {step: (scene, training_forces(EuclideanSoftmaxLoss(2, 5), scene)) for step, scene in film.items()}
+    figure = plot_force_alignment({"five": forces, "begun": {0: forces[0]}}, unit="step")
+    assert [axes.get_title().partition(":")[0] for axes in figure.axes] == [
+        "five\nstep 0", "step 2", "step 3", "", "begun\nstep 0", "",
+    ]  # fmt: skip
+    offsets = figure.axes[4].collections[0]._offsets3d
+    dots = torch.stack([torch.tensor(offset) for offset in offsets], 1)
+    flat = film[0].embeddings
+    torch.testing.assert_close(torch.cdist(dots, dots), torch.cdist(flat, flat).to(dots), atol=1e-5, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.analysis import WarpPotential, two_class_forces
+from proxemic.analysis import WarpPotential, plot_forces, two_class_forces
+from proxemic.analysis.forces import draw_forces
 from proxemic.losses import WarpedSoftmaxLoss
 from proxemic.losses.warped_softmax import warp
+from proxemic.plots import write_figure
 
 PLACES = st.tuples(st.floats(-6, 6), st.floats(-6, 6))
 OWN, OTHER = torch.tensor([0.0, 0.0], dtype=torch.float64), torch.tensor([4.0, 0.0], dtype=torch.float64)
@@ -66,3 +69,19 @@ def test_on_a_proxy_a_root_has_no_force() -> None:
 def test_a_temperature_that_is_none() -> None:
     with pytest.raises(ValueError, match="temperature is 0"):
         two_class_forces(OWN.unsqueeze(0), OWN, OTHER, temperature=0.0)
+
+
+def test_plots_show_the_forces(tmp_path: Path) -> None:
+    proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    embeddings = torch.tensor([[-1.0, 0.5], [-4.0, 1.0], [5.0, -0.5]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1])
+    axes = plot_forces(embeddings, labels, proxies, WARP, title="warp")
+    pull, push, coupled = axes.collections[:3]
+    torch.testing.assert_close(torch.tensor(push.U**2 + push.V**2), torch.ones(2, dtype=torch.float64))
+    lengths = torch.tensor((pull.U**2 + pull.V**2) ** 0.5)
+    torch.testing.assert_close(lengths, torch.tensor([0.65, 1.5], dtype=torch.float64))
+    torch.testing.assert_close(torch.tensor(coupled.U), torch.tensor(pull.U + push.U))
+    written = [
+        write_figure(draw_forces(embeddings, labels, proxies, WARP), tmp_path / name, [], []) for name in ("a", "b")
+    ]
+    assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]

@@ -1,16 +1,28 @@
-"""Hubness, distances, alignment and uniformity against plain loops over pairs."""
+"""Hubness, distances, alignment and uniformity against plain loops over pairs, and what their plots show."""
 
 import math
 import statistics
+from inspect import unwrap
 from itertools import permutations
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
+from proxemic.analysis.geometry import (
+    Hubness,
+    alignment,
+    chance_occurrences,
+    class_distances,
+    hubness,
+    plot_class_distances,
+    plot_occurrences,
+    uniformity,
+)
 from proxemic.analysis.geometry.pairs import Pairs
 from proxemic.metrics.exact import Distance
 
@@ -188,7 +200,7 @@ def test_of_many_rows_a_sample_is_compared_with_all() -> None:
 
 def test_refuses() -> None:
     points, labels = sample(6, 3), some_labels(6)
-    bad = ((labels[:3], r"\[6\], one a row"), (labels.double(), "int64"), (labels[:, None], "one a row"))
+    bad = ((labels[:3], r"\[6\], one per row"), (labels.double(), "int64"), (labels[:, None], "one per row"))
     for wrong, words in bad:
         with pytest.raises(ValueError, match=words):
             class_distances(points, wrong)
@@ -196,6 +208,9 @@ def test_refuses() -> None:
         uniformity(points[:1])
     with pytest.raises(ValueError, match="2 rows or more"):
         Pairs(points[0], labels)
+    manhattan: Any = "manhattan"
+    with pytest.raises(ValueError, match="distance is 'manhattan', but must be 'cosine' or 'euclidean'"):
+        unwrap(Pairs.__init__)(Pairs.__new__(Pairs), points, labels, manhattan)
     with pytest.raises(ValueError, match="no rows of two classes"):
         class_distances(points, torch.zeros(6, dtype=torch.int64))
     for measure in (class_distances, alignment):
@@ -214,3 +229,37 @@ def test_refuses() -> None:
     points[2, 1] = torch.nan
     with pytest.raises(ValueError, match="NaN or infinite values in 1 of 6"):
         class_distances(points, labels)
+
+
+@pytest.mark.parametrize(("rows", "k"), [(20, 4), (6, 5), (300, 10)])
+def test_chance_is_binomial(rows: int, k: int) -> None:
+    largest = min(rows - 1, 3 * k)
+    occurrences = torch.tensor([largest, *[0] * (rows - 1)])
+    p = k / (rows - 1)
+    expected = [rows * math.comb(rows - 1, n) * p**n * (1 - p) ** (rows - 1 - n) for n in range(largest + 1)]
+    assert chance_occurrences(Hubness(occurrences, k)).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_bars_are_the_rows_of_each_number() -> None:
+    points = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    found = hubness(points, k=5)
+    axes = plot_occurrences(found, title="a run").axes[0]
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights == [int((found.occurrences == n).sum()) for n in range(found.largest + 1)]
+    assert axes.get_title(loc="left") == "a run"
+
+
+def test_histograms_are_shares_and_lines_are_means() -> None:
+    points = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    found = class_distances(points, torch.arange(40) % 4, distance="euclidean")
+    figure = plot_class_distances(found, distance="euclidean", bins=16)
+    axes = figure.axes[0]
+    outlines = [patch for patch in axes.patches if not patch.get_fill()]
+    for outline, counts in zip(outlines, (found.coarser(16).within, found.coarser(16).between), strict=True):
+        values = outline.get_data().values
+        assert values == pytest.approx((100 * counts / counts.sum()).numpy())
+        assert np.sum(values) == pytest.approx(100)
+    means = [line.get_xdata()[0] for line in axes.lines]
+    assert means == pytest.approx([found.within_mean, found.between_mean])
+    (legend,) = figure.legends
+    assert f"{found.auc:.4f}" in legend.get_title().get_text()

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from proxemic.analysis import every_proxy_loss, score_dependence
-from proxemic.analysis.gradients.dependence import THRESHOLD
+from proxemic.analysis import every_proxy_loss, plot_gradients, score_dependence
+from proxemic.analysis.gradients.dependence import THRESHOLD, draw_gradients
 from proxemic.losses import (
     AllPairMultiProxyAnchorLoss,
     DataWiseMultiProxyAnchorLoss,
@@ -21,6 +22,7 @@ from proxemic.losses import (
     WarpedSoftmaxLoss,
 )
 from proxemic.losses.scores.scoring import Scoring
+from proxemic.plots import write_figure
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
 
@@ -179,3 +181,22 @@ def test_what_is_refused() -> None:
     pairwise: Any = PairwiseLoss.__new__(PairwiseLoss)
     with pytest.raises(ValueError, match="loss is a PairwiseLoss"):
         unwrap(score_dependence)(pairwise, LABELS)
+
+
+def test_plots_show_the_dependence(tmp_path: Path) -> None:
+    dependence = torch.zeros(6, 3, dtype=torch.float64)
+    dependence[0, 1], dependence[1, 0], dependence[2, 0] = 0.5, 1.0, 0.2
+    axes = plot_gradients(dependence, LABELS, 0, 1, title="$")
+    lines = [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
+    assert [(line.get_color(), line.get_linewidth()) for line in lines] == [
+        ("#f0e442", 9),
+        ("#0072b2", pytest.approx(1.6)),
+        ("#d55e00", pytest.approx(2.4)),
+        ("#0072b2", pytest.approx(1.12)),
+    ]
+    assert lines[0].get_xydata().tolist() == lines[1].get_xydata().tolist()
+    several = plot_gradients(dependence, LABELS, 0, 1, proxies_per_class=4)
+    assert len(several.lines) == len(axes.lines) + 6
+    found = {"one": (1, torch.ones(6, 3, 6, 3, dtype=torch.float64))}
+    written = [write_figure(draw_gradients(found, LABELS), tmp_path / name, [], []) for name in ("a", "b")]
+    assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]

@@ -106,6 +106,11 @@ def test_a_warp_is_judged_by_the_gradient_that_trains(alpha: float, expected: st
     assert characteristics(loss, samples=192).similarity == expected
 
 
+def test_margins_per_class_that_are_all_the_same_are_one_margin() -> None:
+    one, many = (characteristics(ProxyAnchorLoss(10, 3, margin=margin)) for margin in (0.1, torch.full((10,), 0.1)))
+    assert vars(many) == pytest.approx(vars(one), rel=1e-6, abs=1e-12)
+
+
 def test_what_a_loss_does_beyond_the_scores(found: dict[str, Characteristics]) -> None:
     # MagFace and AdaFace read each embedding's own length; HIST's graph ties embeddings together.
     assert {name for name, each in found.items() if each.beyond_scores} == {"HISTLoss"}

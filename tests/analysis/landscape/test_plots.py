@@ -27,3 +27,7 @@ def test_plots(tmp_path: Path) -> None:
     ]
     assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]
     assert b"minimum at infinity" in written[0][1].read_bytes()
+    three = dict(list(paper_landscapes()["classes"].items())[:3])
+    figure = draw_landscapes(three, {title: find_minimum(each) for title, each in three.items()}, 6.0)
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()] == [*three]
+    assert [text.get_text() for text in figure.legends[0].get_texts()].count("own proxy") == 1

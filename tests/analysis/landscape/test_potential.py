@@ -313,6 +313,25 @@ def test_two_dimensions_keep_their_places_and_two_classes_have_a_plane() -> None
     assert find_minimum(two).distance == pytest.approx(1.0, abs=1e-4)
 
 
+def test_proxies_on_a_line_have_a_plane() -> None:
+    proxies = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 3.0, 4.0]])
+    loss = EuclideanSoftmaxLoss(4, 3, init=placed(proxies))
+    landscape = landscape_of(loss, 0)
+    torch.testing.assert_close(landscape.others[:2], torch.tensor([[1.0, 0.0], [-2.0, 0.0]]).double())
+    assert landscape.others[2].norm() < 5.0
+    expected = loss(proxies[:1], torch.tensor([0])).item()
+    assert landscape(torch.zeros(1, 2)).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_search_that_is_cut_short_returns_the_lowest_place_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    landscape = Landscape(*pair((0.0, 0.0), 4.0, 0.3), WARP)
+    found = find_minimum(landscape)
+    monkeypatch.setattr("proxemic.analysis.landscape.minimum._ROUNDS", 2)
+    short = find_minimum(landscape)
+    assert found.value <= short.value < found.value + 0.01
+    assert math.dist(short.place, found.place) < 0.1
+
+
 def test_polygons_and_names() -> None:
     for corners in (2, 3, 4, 7):
         places = polygon(corners, 2.5)
@@ -354,8 +373,9 @@ def test_what_is_refused() -> None:
         find_minimum(Landscape(own, others), radius=-1.0)
     with pytest.raises(ValueError, match="half_width is 0"):
         plot_landscape(Landscape(own, others), 0.0)
-    with pytest.raises(ValueError, match="2 proxies per class"):
-        landscape_of(EuclideanSoftmaxLoss(3, 2, proxies_per_class=2))
+    for of_one in (landscape_of, pushes_off_proxies):
+        with pytest.raises(ValueError, match="2 proxies per class"):
+            of_one(EuclideanSoftmaxLoss(3, 2, proxies_per_class=2))
     with pytest.raises(ValueError, match="label is 3, but num_classes=3"):
         landscape_of(EuclideanSoftmaxLoss(3, 2), 3)
     with pytest.raises(ValueError, match="label is -1"):

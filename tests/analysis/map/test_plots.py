@@ -11,8 +11,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from torch import Tensor
 
-from proxemic.analysis.map.plots import NAMED_CLASSES, OTHERS, plot_map
-from proxemic.analysis.map.thumbnails import place_thumbnails
+from proxemic.analysis.map.plots import NAMED_CLASSES, OTHERS, place_thumbnails, plot_map
 from proxemic.plots import write_figure
 
 

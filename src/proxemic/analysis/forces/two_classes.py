@@ -1,25 +1,30 @@
-"""The four forces of a softmax of distances between two classes (warping paper, section III-A)."""
+"""The four forces of a softmax of distances between two classes, and plots of them (warping paper, section III-A)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.analysis.landscape.potential import Function
+from proxemic.analysis.drawing import add_legend, draw_circle, new_figure
+from proxemic.analysis.landscape.examples import named_functions
+from proxemic.analysis.landscape.potential import Function, WarpPotential
 from proxemic.losses.checks import check_positive
+
+PULL, PUSH, COUPLED = "#d55e00", "#0072b2", "#aa3399"
 
 
 @dataclass(frozen=True)
 class Forces:
-    """What each embedding's loss does to it and to the two proxies: minus its gradient, in four parts.
+    """What the loss of each embedding does to it and to the two proxies: minus its gradient, in four parts.
 
     Args:
         push: F1, on the embedding, away from the other proxy.
         proxy_push: F2, on the other proxy, away from the embedding.
-        pull: F3, on the embedding, to its own proxy.
-        proxy_pull: F4, on its own proxy, to the embedding.
+        pull: F3, on the embedding, towards its own proxy.
+        proxy_pull: F4, on its own proxy, towards the embedding.
     """
 
     push: Float[Tensor, "embeddings dim"]
@@ -82,3 +87,94 @@ def _of_distance(
     apart = distance > 0
     value = function(torch.where(apart, distance, 1))
     return torch.where(apart, value, function(torch.zeros_like(distance)).detach())
+
+
+def plot_forces(
+    embeddings: Float[Tensor, "embeddings 2"],
+    labels: Int[Tensor, " embeddings"],
+    proxies: Float[Tensor, "2 2"],
+    f1: Function = torch.positive,
+    f2: Function = torch.positive,
+    *,
+    temperature: float = 1.0,
+    title: str = "",
+    axes: Any = None,
+) -> Any:
+    """Draw the forces on embeddings of two classes as arrows: the pull, the push, and their sum.
+
+    The forces on an embedding all grow with the probability of the wrong class, which differs by orders of magnitude
+    from place to place; arrows are therefore in units of its push. The arrows on the proxies are the mean of F4 over
+    their own embeddings and of F2 over the others', in the same units. Each class has a shape, and proxies are black.
+    Around the proxies of a `WarpPotential` a circle has the radius α, and a diamond marks the minimum.
+
+    Labels and proxies are those of the classes 0 and 1. The functions and the temperature are those of
+    `two_class_forces`. Without Matplotlib axes to draw on it makes a new figure.
+
+    >>> places = torch.tensor([[-2.0, 0.0], [6.0, 1.0]])
+    >>> axes = plot_forces(places, torch.tensor([0, 1]), torch.tensor([[0.0, 0.0], [4.0, 0.0]]), title="no warp")
+    >>> axes.get_title()
+    'no warp'
+    """
+    axes = new_figure(5, 4).subplots() if axes is None else axes
+    on_proxies = torch.zeros_like(proxies)
+    for label, marker in ((0, "o"), (1, "s")):
+        members, target, other = embeddings[labels == label], proxies[label], proxies[1 - label]
+        parts = two_class_forces(members, target, other, f1, f2, temperature=temperature)
+        unit = parts.push.norm(dim=1, keepdim=True).clamp(min=torch.finfo(members.dtype).tiny)
+        on_proxies[label] += (parts.proxy_pull / unit).mean(0)
+        on_proxies[1 - label] += (parts.proxy_push / unit).mean(0)
+        if isinstance(f1, WarpPotential):
+            draw_circle(axes, target.tolist(), f1.alpha, "--", color="#999999", linewidth=0.9, zorder=0)
+            minimum = target + f1.alpha * F.normalize(target - other, dim=0)
+            axes.plot(*minimum, "D", color=COUPLED, markersize=5, zorder=1)
+        for force, colour in ((parts.pull, PULL), (parts.push, PUSH), (parts.coupled, COUPLED)):
+            _draw_arrows(axes, members, force / unit, colour)
+        axes.plot(*members.T, marker, color="white", markeredgecolor="#444444", markersize=5, zorder=4)
+        axes.plot(*target.tolist(), marker, color="black", markersize=10, zorder=4)
+    _draw_arrows(axes, proxies, on_proxies, COUPLED)
+    low, high = (corner.tolist() for corner in torch.cat((embeddings, proxies)).aminmax(dim=0))
+    axes.set(xlim=(low[0] - 1.3, high[0] + 1.3), ylim=(low[1] - 1.3, high[1] + 1.3), aspect="equal")
+    axes.set_title(title, fontsize=9, parse_math=False)
+    axes.tick_params(labelsize=7)
+    return axes
+
+
+def _draw_arrows(axes: Any, places: Float[Tensor, "n 2"], arrows: Float[Tensor, "n 2"], colour: str) -> None:
+    together = colour == COUPLED
+    axes.quiver(
+        *places.T, *arrows.T, color=colour, angles="xy", scale_units="xy", scale=1, width=0.006 if together else 0.004,
+        minlength=0.5, headwidth=3.6, headlength=3.6, headaxislength=3.2, zorder=3 if together else 2,
+    )  # fmt: skip
+
+
+def draw_forces(
+    embeddings: Float[Tensor, "embeddings 2"],
+    labels: Int[Tensor, " embeddings"],
+    proxies: Float[Tensor, "2 2"],
+    warp: WarpPotential,
+) -> Any:
+    """A figure of `plot_forces` without a warp and with it, side by side, as figure 1 of the warping paper.
+
+    >>> proxies = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
+    >>> figure = draw_forces(proxies - 1, torch.tensor([0, 1]), proxies, WarpPotential(3.0, 0.65, 1.5))
+    >>> [axes.get_title() for axes in figure.axes]
+    ['f1 = t', 'f1 = warp: α = 3, k1 = 0.65, k2 = 1.5']
+    """
+    figure = new_figure(12, 4.3)
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    titles = {"f1 = t": torch.positive, f"f1 = {named_functions('warp', warp)[0]}": warp}
+    for axes, (title, f1) in zip(panels, titles.items(), strict=True):
+        plot_forces(embeddings, labels, proxies, f1, title=title, axes=axes)
+    point = {"linestyle": "", "marker": "o"}
+    styles = {
+        "pull to the own proxy (F3)": {"color": PULL, "linewidth": 3},
+        "push from the other (F1)": {"color": PUSH, "linewidth": 3},
+        "both together": {"color": COUPLED, "linewidth": 3},
+        "proxy": point | {"color": "black"},
+        "embedding": point | {"color": "white", "markeredgecolor": "#444444"},
+        "minimum": point | {"color": COUPLED, "marker": "D"},
+        "distance α": {"linestyle": "--", "color": "#999999"},
+    }
+    add_legend(figure, styles.items(), loc="outside upper center", ncols=7, fontsize=9)
+    figure.supxlabel("place, in units of distance; arrows: forces, in units of the embedding's push", fontsize=9)
+    return figure

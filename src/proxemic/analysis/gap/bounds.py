@@ -23,12 +23,10 @@ def class_minimizers(
     $$x_c = \arg\min_{\lVert x \rVert = 1} -\log \frac{e^{\sigma w_c \cdot x}}{\sum_j e^{\sigma w_j \cdot x}}$$
 
     The loss is a softplus of $h(x) = \log \sum_{j \ne c} e^{\sigma (w_j - w_c) \cdot x}$, which is convex and has the
-    same minimiser but whose gradient does not vanish where the loss saturates. Each step goes to the minimum on the
-    sphere of a parabola above h, as steep as the gradient at both ends shows to be enough, so that h never rises. It
-    ends where the gradient points inwards and its part along the sphere is below ``tolerance`` of the whole: the
-    Hessian on the sphere is at least as large as the gradient there, so that the minimiser is no farther than about
-    that. As h is convex, it is the only minimiser on the sphere and in the whole ball. Where proxies nearly coincide,
-    rounding limits the gradient, and no more than it allows is asked.
+    same minimiser, but whose gradient does not vanish where the loss saturates. The descent ends where the gradient
+    points inwards and its part along the sphere is below ``tolerance`` of the whole: the Hessian on the sphere is at
+    least as large as the gradient there, so that the minimiser is no farther than about that. Where proxies nearly
+    coincide, rounding limits the accuracy.
 
     Args:
         proxies: One per class, C ≥ 2; only their directions count.
@@ -48,10 +46,8 @@ def class_minimizers(
     check_positive("scale", scale)
     check_positive("tolerance", tolerance)
     unit = _directions(proxies)
-    rows = max(1, _BYTES // (8 * len(unit)))
-    return torch.cat(
-        [_descend(unit, part, scale, tolerance) for part in torch.arange(len(unit), device=unit.device).split(rows)]
-    )
+    parts = torch.arange(len(unit), device=unit.device).split(max(1, _BYTES // (8 * len(unit))))
+    return torch.cat([_descend(unit, part, scale, tolerance) for part in parts])
 
 
 def squared_gaps(proxies: Float[Tensor, "classes ..."], *, scale: float = 1.0) -> Float64[Tensor, " classes"]:
@@ -88,12 +84,11 @@ class GapBounds:
 
     Args:
         lower: $C^{-5} S^2$, which averaging Theorem 1 (equation 3.5) over the classes gives.
-        lower_sharp: $C^{-4} S^2$, C times as much. The proof of Theorem 1 holds for the mean gap, not for the largest
-            alone: $S \le C^2 \cdot \tfrac1C \sum_c \lVert x_c - w_c \rVert$.
-        lower_printed: $C^{-3} S^2$ (equation 3.8): wrong, it can pass 4, which no squared gap does.
+        lower_sharp: $C^{-4} S^2$, as $S \le C^2 \cdot \tfrac1C \sum_c \lVert x_c - w_c \rVert$ in Theorem 1's proof.
+        lower_printed: $C^{-3} S^2$ (equation 3.8): wrong, as it can exceed 4, which no squared gap does.
         upper: $2 - \tfrac{2}{\sqrt e} \tfrac1C \sum_c \sqrt{1 - \bar w \cdot w_c}$ of the mean proxy $\bar w$: the last
             line of Theorem 2's proof, which holds where $\bar w \cdot x_c \ge 0$.
-        upper_printed: The same with $\sqrt{2/e}$ for $2/\sqrt e$ (equation 3.9): weaker, and so true where that is.
+        upper_printed: The same with $\sqrt{2/e}$ for $2/\sqrt e$ (equation 3.9), which is weaker.
         upper_always: $\tfrac1C \sum_c (2 - 2 W(1 - \bar w \cdot w_c))$ with Lambert's W, $W e^W = z$: of all classes.
         mean_proxy_norm: $\lVert \bar w \rVert$, from 0 to 1.
     """
@@ -110,14 +105,8 @@ class GapBounds:
 def gap_bounds(proxies: Float[Tensor, "classes ..."]) -> GapBounds:
     """The bounds L(W) and U(W) of the mean squared gap at σ = 1.
 
-    ``upper`` and ``upper_printed`` hold if ``w̄ · x_c ≥ 0`` for every class c, which `class_minimizers` tells;
-    ``upper_always`` needs nothing.
-
-    Args:
-        proxies: One per class, C ≥ 2; only their directions count.
-
-    Raises:
-        ValueError: If a proxy is zero or not finite.
+    ``upper`` and ``upper_printed`` hold if ``w̄ · x_c ≥ 0`` for the `class_minimizers` of every class c, and
+    ``upper_always`` without a condition. Argument and errors: as `class_minimizers`.
 
     Source: Theorems 1 and 2 of the mean-proxy paper.
 
@@ -157,10 +146,10 @@ def _lambert(z: Float64[Tensor, " classes"]) -> Float64[Tensor, " classes"]:
 def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
     """The proxies ``[C, D]`` and the scale σ of a loss that is a softmax of σ times the cosines, one proxy per class.
 
-    ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``; its scoring has that scale.
+    ProxyNCA++ is one, of σ = 2/T, as ``−‖x̂ − ŵ‖²/T = (2 cos − 2)/T``.
 
     Raises:
-        ValueError: If it is another loss, or has several proxies per class; the sentence says which losses fit.
+        ValueError: If it is another loss, or has several proxies per class.
 
     >>> softmax_form(ProxyNCAPlusPlusLoss(3, 2, temperature=0.1))[1]
     20.0
@@ -176,7 +165,7 @@ def softmax_form(loss: Loss) -> tuple[Float[Tensor, "classes dim"], float]:
 
 
 def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
-    # Of Apple's GPUs there is no float64.
+    # Apple's GPUs have no float64.
     proxies = proxies.detach().to("cpu" if proxies.device.type == "mps" else proxies.device, torch.float64)
     if proxies.ndim != 2 or len(proxies) < 2:
         raise ValueError(f"rows have shape {list(proxies.shape)}, but must be [rows, dim], 2 or more.")
@@ -190,11 +179,10 @@ def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
 
 
 def _descend(
-    unit: Float64[Tensor, "classes dim"], rows: Int64[Tensor, " rows"], scale: float, tolerance: float
+    unit: Float64[Tensor, "classes dim"], target: Int64[Tensor, " rows"], scale: float, tolerance: float
 ) -> Float64[Tensor, "rows dim"]:
-    minimizers = unit[rows]
-    left = torch.arange(len(rows), device=unit.device)
-    x, target = minimizers.clone(), rows
+    minimizers = unit[target]
+    left, x = torch.arange(len(target), device=unit.device), minimizers.clone()
     gradient = _gradient(unit, x, target, scale)
     steepness = torch.full_like(x[:, :1], scale)
     for _ in range(_STEPS):
@@ -203,6 +191,7 @@ def _descend(
         left, target, x, gradient, steepness = (tensor[moving] for tensor in (left, target, x, gradient, steepness))
         if not len(left):
             return minimizers
+        # To the minimum on the sphere of a parabola above h, so that h never rises.
         step = steepness * x - gradient
         new = step / step.norm(dim=1, keepdim=True)
         there, moved = _gradient(unit, new, target, scale), new - x
@@ -211,11 +200,13 @@ def _descend(
         enough = curvature <= steepness * moved.square().sum(1, keepdim=True)
         x, gradient = torch.where(enough, new, x), torch.where(enough, there, gradient)
         steepness = torch.where(enough, steepness / 1.5, steepness * 4)
-    raise ValueError(f"{len(left)} of {len(rows)} classes have no minimiser to {tolerance:g} after {_STEPS} steps.")
+    raise ValueError(
+        f"{len(left)} of {len(minimizers)} classes have no minimiser to {tolerance:g} after {_STEPS} steps."
+    )
 
 
 def _gradient(unit: Tensor, x: Tensor, target: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
-    """Of h."""
+    """The gradient of h in `class_minimizers`."""
     logits = (scale * x) @ unit.T
     logits.scatter_(1, target.unsqueeze(1), -torch.inf)
     return scale * (logits.softmax(1) @ unit - unit[target])

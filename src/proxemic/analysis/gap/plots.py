@@ -8,20 +8,29 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from proxemic.analysis.drawing import add_legend, class_colour, hide_spines, new_figure
+from proxemic.analysis.drawing import DASHES, add_legend, class_colour, new_figure
 from proxemic.analysis.gap.bounds import class_minimizers
 from proxemic.analysis.gradients.fields import TARGET, WRONG
 
 MINIMUM, GREY = "#e6ab02", "#999999"
+# How each number of `plot_gaps` is drawn, with its name in the legend.
+_MARKS = {
+    "lower": ("|", "#333333", "L corrected, U of the proof"),
+    "lower_sharp": ("4", "#1b9e77", "L, sharpened (C⁻⁴)"),
+    "lower_printed": ("x", "#d95f02", "L, printed (C⁻³)"),
+    "gap": ("o", "#224466", "mean gap"),
+    "upper_printed": ("+", "#d95f02", "U, printed"),
+    "upper": ("|", "#333333", None),
+}
 
 
 def three_proxies(epsilon: float = 0.1) -> Float64[Tensor, "3 2"]:
     """The mean-proxy paper's example: proxies at 0, ε and −π/2 radians, the third of which pushes past the second.
 
     Args:
-        epsilon: Ε, the angle between the first two.
+        epsilon: Angle between the first two, in radians.
 
-    Source: section 3.1 and Figure 3.1 of the mean-proxy paper.
+    Source: Section 3.1 and Figure 3.1 of the mean-proxy paper.
 
     >>> three_proxies()[2]
     tensor([ 6.1232e-17, -1.0000e+00], dtype=torch.float64)
@@ -34,7 +43,7 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
     """Draw the example: the circle with proxies and minimiser, and the loss of the first class along the circle.
 
     Args:
-        epsilon: Angle between the first two proxies, in radians.
+        epsilon: As in `three_proxies`.
         scale: Σ > 0 of the softmax.
 
     Returns:
@@ -67,8 +76,8 @@ def plot_three_proxies(epsilon: float = 0.1, *, scale: float = 1.0) -> tuple[Any
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
     curve.axvline(angle, color=MINIMUM, linewidth=1.5, label=f"minimum: {angle:.4f}")
     curve.set(xlabel="angle of the embedding, radians", ylabel="softmax loss of class 1")
-    hide_spines(curve)
-    curve.legend(fontsize=8, frameon=False)
+    curve.spines[["top", "right"]].set_visible(False)
+    curve.legend(fontsize=8, frameon=False)  # whose labels are formulas
     return figure, list(zip(turn.tolist(), losses.tolist(), strict=True))
 
 
@@ -78,8 +87,8 @@ def plot_gaps(
     """Draw squared gaps of classes, sorted, and the mean gap at σ = 1 between its bounds.
 
     Args:
-        gaps: ``‖x_c − ŵ_c‖²`` of the classes at the loss's own scale, by what they are of.
-        bounds: For each of the same, numbers by the names ``gap`` and those of `GapBounds`.
+        gaps: ``‖x_c − ŵ_c‖²`` of the classes at the loss's own scale, by name.
+        bounds: For each of the same names, the mean ``gap`` and the numbers of `GapBounds`.
         title: Title of the figure.
 
     >>> names = ("gap", "lower", "lower_sharp", "lower_printed", "upper", "upper_printed")
@@ -89,12 +98,16 @@ def plot_gaps(
     """
     figure = new_figure(10.5, 3.6 + 0.12 * len(gaps))
     figure.suptitle(title, fontsize=10, parse_math=False)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1))
+    left, right = figure.subplots(1, 2)
     for place, (name, values) in enumerate(gaps.items()):
         shares = [(rank + 0.5) / len(values) for rank in range(len(values))]
-        style = ("-", "--", ":", "-.")[place % 4]  # curves may lie on each other
-        left.plot(sorted(values), shares, style, color=class_colour(place), label=name, linewidth=1.6)
-        _bounds(right, place, bounds[name])
+        # Dashed in turn, as curves may lie on each other.
+        left.plot(sorted(values), shares, DASHES[place % 4], color=class_colour(place), label=name, linewidth=1.6)
+        numbers = bounds[name]
+        right.plot([numbers["lower"], numbers["upper"]], [place, place], color="#cccccc", linewidth=4, zorder=0)
+        for key, (marker, colour, label) in _MARKS.items():
+            right.plot(numbers[key], place, marker, color=colour, markersize=7, markeredgewidth=1.6,
+                       label=None if place else label)  # fmt: skip
     left.set(xlabel="squared gap of a class at the loss's scale", ylabel="share of classes below", ylim=(0, 1))
     left.set_xlim(left=0)
     add_legend(left, fontsize=7, loc="lower right")
@@ -102,24 +115,9 @@ def plot_gaps(
     right.set_yticks(range(len(bounds)), list(bounds), fontsize=7, parse_math=False)
     right.set(ylim=(len(bounds) - 0.5, -0.5), xlabel="mean squared gap at σ = 1")
     right.axvline(4, color=GREY, linewidth=0.8, linestyle=":")
-    handles, labels = right.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), fontsize=7, frameon=False, ncols=6, loc="outside lower center")
+    handles, _ = right.get_legend_handles_labels()
+    add_legend(figure, handles=handles, fontsize=7, ncols=6, loc="outside lower center")
     for axes in (left, right):
-        hide_spines(axes)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(axis="x", labelsize=8)
     return figure
-
-
-def _bounds(axes: Any, place: int, values: Mapping[str, float]) -> None:
-    axes.plot([values["lower"], values["upper"]], [place, place], color="#cccccc", linewidth=4, zorder=0)
-    for key, marker, colour, label in (
-        ("lower", "|", "#333333", "L, corrected (C⁻⁵)"),
-        ("lower_sharp", "4", "#1b9e77", "L, sharpened (C⁻⁴)"),
-        ("lower_printed", "x", "#d95f02", "L, printed (C⁻³)"),
-        ("gap", "o", "#224466", "mean gap"),
-        ("upper_printed", "+", "#d95f02", "U, printed"),
-        ("upper", "|", "#333333", "U, of the proof"),
-    ):
-        text = "L corrected, U of the proof" if key in ("lower", "upper") else label
-        axes.plot(values[key], place, marker, color=colour, markersize=7, markeredgewidth=1.6, label=text)

@@ -1,9 +1,14 @@
 """How embeddings lie: hubs, distances within and between classes, alignment and uniformity, with plots."""
 
-from proxemic.analysis.geometry.distances import ClassDistances, class_distances
-from proxemic.analysis.geometry.neighbourhoods import Hubness, alignment, hubness, uniformity
-from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
-from proxemic.analysis.geometry.plots import chance_occurrences, plot_class_distances, plot_occurrences
+from proxemic.analysis.geometry.neighbourhoods import (
+    Hubness,
+    alignment,
+    chance_occurrences,
+    hubness,
+    plot_occurrences,
+    uniformity,
+)
+from proxemic.analysis.geometry.pairs import MOST_PAIRS, ClassDistances, Pairs, class_distances, plot_class_distances
 
 __all__ = [
     "MOST_PAIRS",

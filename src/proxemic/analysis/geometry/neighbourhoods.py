@@ -1,13 +1,14 @@
-"""How embeddings lie: hubs among the neighbours, alignment and uniformity."""
+"""How embeddings lie: hubs among the neighbours with a plot, alignment and uniformity."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.analysis.geometry.pairs import MOST_PAIRS, Pairs
+from proxemic.analysis.geometry.pairs import MOST_PAIRS, WITHIN, Pairs, legend_below, new_axes
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.exact import Distance
@@ -18,7 +19,7 @@ class Hubness:
     """How often each row is a neighbour.
 
     Args:
-        occurrences: N_k, of how many other rows it is among the k nearest; k in the mean.
+        occurrences: N_k, the number of other rows that have the row among their k nearest; its mean is k.
         k: Number of neighbours of each row.
     """
 
@@ -47,8 +48,7 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     """How often each row is among the k nearest neighbours of the others: N_k.
 
     Hubs, a few rows that are neighbours of very many, come up in answer to all kinds of queries; anti-hubs are never
-    found. Of rows at the same distance the first are the neighbours, so that of more than k + 1 equal rows the last
-    are anti-hubs.
+    found. Ties go to the first rows, so that of more than k + 1 equal rows the last are anti-hubs.
 
     Args:
         embeddings: Finite embeddings.
@@ -70,6 +70,44 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
     return Hubness(neighbours.flatten().bincount(minlength=len(embeddings)).cpu(), k)
 
 
+def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
+    """Draw how many rows occur how often among the neighbours, on a logarithmic scale, beside chance.
+
+    >>> plot_occurrences(hubness(torch.eye(4), k=2)).axes[0].get_yscale()
+    'log'
+    """
+    figure, axes = new_axes(title)
+    rows = hubness.occurrences.bincount().numpy()
+    axes.bar(range(len(rows)), rows, width=1.0, color=WITHIN, alpha=0.6, edgecolor="white", linewidth=0.3,
+             label="images")  # fmt: skip
+    chance = chance_occurrences(hubness)
+    shown = chance >= 0.5
+    axes.plot(torch.arange(len(chance))[shown], chance[shown], color="#444444", linewidth=1.2, linestyle="--",
+              label="with neighbours drawn at random")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5)
+    axes.set_xlim(-0.75, len(rows) - 0.25)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(f"N, in how many lists of {hubness.k} nearest neighbours an image is", fontsize=9)
+    axes.set_ylabel("images", fontsize=9)
+    legend_below(figure, axes, f"skewness {hubness.skewness:.3f}, {100 * hubness.antihubs:.1f} % in no list", order=-1)
+    return figure
+
+
+def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
+    """How many rows are expected to occur 0, 1, ... largest times if neighbours were drawn at random: binomial.
+
+    >>> chance_occurrences(Hubness(torch.tensor([2, 1, 0]), k=1)).tolist()  # either of two others, each for one half
+    [0.75, 1.5, 0.75]
+    """
+    rows = len(hubness.occurrences)
+    n = torch.arange(hubness.largest + 1, dtype=torch.float64)
+    others = torch.tensor(rows - 1.0, dtype=torch.float64)
+    p = hubness.k / others
+    ways = others.add(1).lgamma() - (n + 1).lgamma() - (others - n + 1).lgamma()
+    return rows * (ways + torch.xlogy(n, p) + torch.xlogy(others - n, 1 - p)).exp()
+
+
 @torch.no_grad()
 def alignment(
     embeddings: Float[Tensor, "rows ..."],
@@ -83,14 +121,14 @@ def alignment(
 
     $$E_{x, y \text{ of one class}} \lVert \hat x - \hat y \rVert^\alpha$$
 
-    over all pairs; of more than 11,585 rows over those of a sample (`Pairs`).
+    over the pairs that `Pairs` takes.
 
     Args:
         embeddings: Finite embeddings; only directions count, and a zero vector is orthogonal to all.
         labels: Class of each row, as integers; some class has two rows.
         alpha: Exponent above 0; 2 gives values in [0, 4].
-        max_pairs: Largest number of pairs, see `Pairs`.
-        seed: Seed of the sample, see `Pairs`.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range, or no class has two rows.
@@ -119,14 +157,13 @@ def uniformity(
 
     $$\log E_{x \ne y} \exp(-t \lVert \hat x - \hat y \rVert^2)$$
 
-    over all pairs of different rows; of more than 11,585 rows over those of a sample (`Pairs`). Directions at random
-    in many dimensions have about -2t.
+    over the pairs that `Pairs` takes. Random directions in many dimensions have about -2t.
 
     Args:
         embeddings: Finite embeddings, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
         t: Factor of the squared distance, above 0.
-        max_pairs: Largest number of pairs, see `Pairs`.
-        seed: Seed of the sample, see `Pairs`.
+        max_pairs: As in `Pairs`.
+        seed: As in `Pairs`.
 
     Raises:
         ValueError: If an argument is out of its range.

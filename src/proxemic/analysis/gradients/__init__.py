@@ -1,14 +1,8 @@
 """What the gradient of a loss depends on: characteristics and dependences measured, fields of gradients, and plots."""
 
-from proxemic.analysis.gradients.dependence import THRESHOLD, score_dependence
+from proxemic.analysis.gradients.dependence import THRESHOLD, draw_gradients, plot_gradients, score_dependence
 from proxemic.analysis.gradients.fields import gradient_field, loss_values, plot_gradient_field
-from proxemic.analysis.gradients.plots import draw_gradients, plot_gradients
-from proxemic.analysis.gradients.six_characteristics import (
-    Answer,
-    Characteristics,
-    characteristics,
-    every_proxy_loss,
-)
+from proxemic.analysis.gradients.six_characteristics import Answer, Characteristics, characteristics, every_proxy_loss
 
 __all__ = [
     "THRESHOLD",

@@ -1,4 +1,4 @@
-"""Where a loss wants one embedding to go: its minus gradient at many places, and a plot of it in two dimensions."""
+"""Where a loss drives one embedding: minus its gradient at many places, and a plot of it in two dimensions."""
 
 import math
 from typing import Any
@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.analysis.drawing import new_figure
+from proxemic.analysis.drawing import draw_circle, new_figure
 from proxemic.analysis.gradients.scores import at_rest
 from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.checks import check_positive
 from proxemic.losses.scores.similarity import unit
 
 Rest = tuple[Float[Tensor, "others dim"], Int[Tensor, " others"]]
@@ -22,11 +23,11 @@ def gradient_field(
 ) -> Float[Tensor, "points dim"]:
     """``−∂L/∂x`` with a single embedding x of class ``label`` at each of the points in turn, everything else fixed.
 
-    Each point is a batch by itself. Losses that sum over the samples of the batch (Proxy-Anchor, MPA; the pairs of
-    `PairwiseLoss`) are another field in another batch: give it as ``rest``.
+    Each point is a batch by itself. The field of a loss that sums over the samples of the batch (Proxy-Anchor, MPA; the
+    pairs of `PairwiseLoss`) depends on the rest of the batch.
 
     Args:
-        loss: Any loss of embeddings of this dimension; it is left as it is.
+        loss: Any loss of embeddings of this dimension.
         points: Places of the embedding, at least one.
         label: Its class, in [0, num_classes).
         rest: Embeddings and labels of the rest of the batch, which stay where they are; ``None``: there is none.
@@ -66,15 +67,16 @@ def plot_gradient_field(
 ) -> Any:
     """Draw the `gradient_field` of a loss of two-dimensional embeddings as arrows.
 
-    For losses of cosines the embedding walks around a circle and an arrow is the force along it, ``−∂L/∂θ`` per
-    radian, beside its place. For losses of distances it stands on a grid and an arrow is the force on it; as forces
-    differ much there, its length grows with their square root. Colour and length say the same; the largest force is
-    printed. The own class's proxies are stars, the others' crosses; the rest of the batch is dots.
+    For losses of cosines the embedding walks around a circle, and an arrow beside its place is the force along it,
+    ``−∂L/∂θ`` per radian. For losses of distances it stands on a grid, and an arrow is the force on it; its length
+    grows with the square root of the force, as forces differ much there. Colour and length show the same, and the
+    largest force is printed. Proxies of the own class are stars, those of other classes crosses, and the rest of the
+    batch dots.
 
     Args:
-        loss: A loss of embedding size 2; it is left as it is.
+        loss: A loss of embedding size 2.
         label: Class of the embedding.
-        radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace mind it.
+        radius: Length of the embedding on the circle; of the losses of cosines only MagFace and AdaFace depend on it.
         half_width: Draw a grid over the square of this half-width around the origin in place of the circle.
         rest: Rest of the batch, as in `gradient_field`.
         axes: Matplotlib axes to draw on; None makes a new figure.
@@ -91,16 +93,19 @@ def plot_gradient_field(
     """
     if loss.embedding_size != 2:
         raise ValueError(f"loss has embedding_size {loss.embedding_size}, but a plot is flat: make one of size 2.")
-    for name, value in (("radius", radius), ("half_width", 1.0 if half_width is None else half_width)):
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name} is {value}, but must be a positive length.")
+    check_positive("radius", radius)
+    reach = 1.4 if half_width is None else check_positive("half_width", half_width)
     axes = new_figure(4, 4).subplots() if axes is None else axes
     if half_width is None:
-        reach, turn = 1.4, torch.linspace(0, 2 * math.pi, 181)
-        axes.plot(turn.cos(), turn.sin(), color="#bbbbbb", linewidth=1, zorder=0)
-        _draw_arrows(axes, *_along_circle(loss, label, radius, rest), longest=0.22, root=False)
+        draw_circle(axes, (0, 0), 1, color="#bbbbbb", linewidth=1, zorder=0)
+        turn = torch.arange(0, 360, 10) * (math.pi / 180)
+        outward, along = torch.stack((turn.cos(), turn.sin()), 1), torch.stack((-turn.sin(), turn.cos()), 1)
+        forces = gradient_field(loss, radius * outward, label, rest=rest)
+        torques = radius * torch.linalg.vecdot(forces, along).unsqueeze(1) * along
+        _draw_arrows(axes, 1.15 * outward, torques, longest=0.22, root=False)  # clear of the proxies
     else:
-        reach, places = half_width, _grid(half_width)
+        line = torch.linspace(-0.95 * half_width, 0.95 * half_width, 18)
+        places = torch.cartesian_prod(line, line)
         forces = gradient_field(loss, places, label, rest=rest)
         _draw_arrows(axes, places, forces, longest=0.125 * half_width, root=True)
     _draw_points(axes, loss, label, rest, directions=half_width is None)
@@ -111,38 +116,23 @@ def plot_gradient_field(
 def _walk(
     loss: ProxyLoss | PairwiseLoss, points: Tensor, label: int, rest: Rest | None
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, "points dim"]]:
-    """Values and forces."""
+    """The values of the loss and the forces."""
     if points.ndim != 2 or len(points) == 0:
         raise ValueError(f"points have shape {list(points.shape)}, but are places of an embedding: pass [points, dim].")
     if getattr(loss, "memory_size", 0):
         raise ValueError(
             f"memory_size is {loss.memory_size}, so that points would see those before them: make the loss without."
         )
-    others = (points[:0], torch.empty(0, dtype=torch.long)) if rest is None else rest
-    labels = torch.cat((torch.tensor([label]), others[1])).to(points.device)
+    others, labels = (points[:0], torch.empty(0, dtype=torch.long)) if rest is None else rest
+    labels = torch.cat((torch.tensor([label]), labels)).to(points.device)
     values, forces = [], []
     with torch.enable_grad(), at_rest(loss):
         for point in points.detach():
             x = point.clone().requires_grad_()
-            value = loss(torch.cat((x.unsqueeze(0), others[0].to(point))), labels)
+            value = loss(torch.cat((x.unsqueeze(0), others.to(point))), labels)
             values.append(value.detach())
             forces.append(-torch.autograd.grad(value, x)[0])
     return torch.stack(values), torch.stack(forces)
-
-
-def _along_circle(
-    loss: ProxyLoss | PairwiseLoss, label: int, radius: float, rest: Rest | None
-) -> tuple[Float[Tensor, "points 2"], Float[Tensor, "points 2"]]:
-    """Places a little outside the unit circle, clear of the proxies, and ``−∂L/∂θ`` along it."""
-    turn = torch.arange(0, 360, 10) * (math.pi / 180)
-    outward, along = torch.stack((turn.cos(), turn.sin()), 1), torch.stack((-turn.sin(), turn.cos()), 1)
-    forces = gradient_field(loss, radius * outward, label, rest=rest)
-    return 1.15 * outward, radius * torch.linalg.vecdot(forces, along).unsqueeze(1) * along
-
-
-def _grid(half_width: float) -> Float[Tensor, "points 2"]:
-    line = torch.linspace(-0.95 * half_width, 0.95 * half_width, 18)
-    return torch.cartesian_prod(line, line)
 
 
 def _draw_arrows(
@@ -163,17 +153,13 @@ def _draw_arrows(
 
 
 def _draw_points(axes: Any, loss: ProxyLoss | PairwiseLoss, label: int, rest: Rest | None, *, directions: bool) -> None:
-    points, labels, markers = [], [], []
+    marks = []
     if isinstance(loss, ProxyLoss):
-        proxies = loss.proxies.detach()
-        points.append(proxies.flatten(0, 1))
-        labels += torch.arange(len(proxies)).repeat_interleave(proxies.shape[1]).tolist()
-        markers += ["*" if number == label else "X" for number in labels]
+        proxies = enumerate(loss.proxies.detach())
+        marks = [(point, number, "*" if number == label else "X") for number, points in proxies for point in points]
     if rest is not None:
-        points.append(rest[0])
-        labels += rest[1].tolist()
-        markers += ["o"] * len(rest[0])
-    for point, number, marker in zip(torch.cat(points) if points else (), labels, markers, strict=True):
+        marks += [(point, number, "o") for point, number in zip(rest[0], rest[1].tolist(), strict=True)]
+    for point, number, marker in marks:
         place = (unit(point) if directions else point).tolist()
         away = (-17 * place[0], -17 * place[1]) if directions else (0, -15)
         colour = TARGET if number == label else WRONG

@@ -2,8 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 import torch
 
 import proxemic.losses
-from proxemic.analysis.gradients.changes import batch_labels, gradient_changes
-from proxemic.analysis.gradients.scores import at_rest
+from proxemic.analysis.gradients.scores import at_rest, batch_labels, gradient_changes
 from proxemic.losses import ProxyLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count
 
@@ -33,18 +31,18 @@ class Answer(StrEnum):
 class Characteristics:
     """The six characteristics of a loss, and the measurements that they follow from.
 
-    A measurement is the largest relative change, 0 to 2, that any gradient made when other things changed.
+    A measurement is the largest relative change, 0 to 2, of any gradient when something else changes.
 
     Args:
         proxies_per_class: K.
-        other_samples: Of a sample's class scores, when other samples change.
-        shift: Of any class score, when all scores fall by the same amount.
-        same_class: Of a positive, when another positive of its class falls.
-        other_classes: Of a positive, when positives of other classes fall.
-        negatives: Of a negative, when other negatives fall.
-        opposite: Of a positive, when negatives fall, or the reverse.
-        other_embeddings: Of a sample's embedding where the loss reads it beside the class scores, when other samples
-            change.
+        other_samples: Gradient of a sample's class scores, when other samples change.
+        shift: Gradient of any class score, when all scores fall by the same amount.
+        same_class: Gradient of a positive, when another positive of its class falls.
+        other_classes: Gradient of a positive, when positives of other classes fall.
+        negatives: Gradient of a negative, when other negatives fall.
+        opposite: Gradient of a positive, when negatives fall, or the reverse.
+        other_embeddings: Gradient of a sample's embedding where the loss reads it beside the class scores, when other
+            samples change.
     """
 
     proxies_per_class: int
@@ -90,11 +88,11 @@ class Characteristics:
 
     @property
     def beyond_scores(self) -> bool:
-        """Samples also change each other through embeddings that the loss reads itself, which the six do not see."""
+        """Samples also change each other through embeddings that the loss reads beside the scores."""
         return self.other_embeddings > _TOLERANCE
 
     def answers(self) -> dict[str, Answer]:
-        """The six, by the names and in the order of the paper's columns."""
+        """The six answers by the names of the paper's columns, in their order."""
         return {
             "stability": self.stability,
             "manifold": self.manifold,
@@ -108,20 +106,18 @@ class Characteristics:
 def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> Characteristics:
     """Measure which of the six characteristics of the MPA paper's Table 1 a loss has.
 
-    The gradient of `ProxyLoss.objective` with respect to the class scores ``S_c(x_i)``, in float64, at random scores
-    over the whole range of the loss's similarity, and again after some of them fell by up to ``1/a``, one unit of the
-    logits ``a·S`` (cosines by at most 0.25). A gradient depends on what fell if it changes by more than 1e-6 of itself
-    in any sample: sharp losses (a = 64) are saturated in most, but in float64 a dependence shows through a factor of
-    e⁻¹³, and some samples are not saturated at all.
+    The gradient of `ProxyLoss.objective` with respect to the class scores ``S_c(x_i)`` is taken in float64 at random
+    scores, and again after some of them fell by up to ``1/a``, one unit of the logits ``a·S`` (cosines by at most
+    0.25). A gradient depends on what fell if it changes by more than 1e-6 of itself in any sample.
 
-    Proxies and regularisers play no part but for K. What a loss computes from the embeddings beside the scores, as
-    `HISTLoss` does its graph, is outside the six, and told by ``beyond_scores``.
+    Regularisers are left out. What a loss computes from the embeddings beside the scores, as `HISTLoss` does its graph,
+    is outside the six characteristics: see ``beyond_scores``.
 
     Args:
-        loss: Any proxy loss, with the arguments that are in question; it is left as it is.
-        samples: Samples to draw scores for, at least 1, in batches of 24 (fewer for a loss of fewer than 16 classes);
-            a few hundred are needed to meet every dependence of a sharp loss or of a distant warp.
-        seed: Seed of the draws, 0 to 2⁶³ − 1. The answers do not depend on it, the measurements slightly.
+        loss: Any proxy loss, with the arguments that are in question.
+        samples: Number of samples to draw scores for, at least 1, in batches of 24 (fewer for a loss of fewer than 16
+            classes); a few hundred are needed to meet every dependence of a sharp loss or of a distant warp.
+        seed: Seed of the draws, 0 to 2⁶³ − 1. It changes the measurements slightly, and no answer.
 
     Raises:
         ValueError: If an argument is not allowed, or a gradient is not finite.
@@ -138,7 +134,10 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     check_count("samples", samples, 1, "1024 are enough")
     generator = torch.Generator().manual_seed(_check_seed(seed))
     batches = math.ceil(samples / len(batch_labels(loss.num_classes)))
-    with _one_thread(), at_rest(loss):
+    with ExitStack() as stack, at_rest(loss):
+        # Several threads gain nothing on matrices this small, and on a busy machine take ten times as long.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         changes = [gradient_changes(loss, generator) for _ in range(batches)]
     return Characteristics(
         loss.proxies_per_class, **{name: max(batch[name] for batch in changes) for name in changes[0]}
@@ -146,11 +145,11 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
 
 
 def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> dict[str, ProxyLoss]:
-    """One of each proxy loss that `proxemic.losses` exports, of 16 classes in 4 dimensions.
+    """One of each proxy loss that `proxemic.losses` exports, with 16 classes and 4 dimensions.
 
     Args:
         proxies_per_class: K ≥ 1 of all; ``None`` takes each loss's default.
-        seed: Seed of what the losses draw at first, 0 to 2⁶³ − 1.
+        seed: Seed of their initial state, 0 to 2⁶³ − 1.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -158,19 +157,17 @@ def every_proxy_loss(proxies_per_class: int | None = None, *, seed: int = 0) -> 
     >>> "ArcFaceLoss" in every_proxy_loss(), "ProxyLoss" in every_proxy_loss()
     (True, False)
     """
-    exported: dict[str, Any] = {name: getattr(proxemic.losses, name) for name in sorted(proxemic.losses.__all__)}
     more: dict[str, Any] = {} if proxies_per_class is None else {"proxies_per_class": proxies_per_class}
+    losses: dict[str, ProxyLoss] = {}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(_check_seed(seed))
-        return {
-            name: kind(16, 4, **_REQUIRED.get(kind, {}), **more)
-            for name, kind in exported.items()
-            if inspect.isclass(kind) and issubclass(kind, ProxyLoss) and not inspect.isabstract(kind)
-        }
-
-
-# What has no default: the warp of the paper's CUB-200-2011 run.
-_REQUIRED: dict[type[ProxyLoss], dict[str, Any]] = {WarpedSoftmaxLoss: {"alpha": 28.4, "k1": 0.93, "k2": 1.15}}
+        for name in sorted(proxemic.losses.__all__):
+            kind = getattr(proxemic.losses, name)
+            if inspect.isclass(kind) and issubclass(kind, ProxyLoss) and not inspect.isabstract(kind):
+                # The warp of the paper's CUB-200-2011 run.
+                warp = {"alpha": 28.4, "k1": 0.93, "k2": 1.15} if kind is WarpedSoftmaxLoss else {}
+                losses[name] = kind(16, 4, **warp, **more)
+    return losses
 
 
 def _check_seed(seed: int) -> int:
@@ -178,17 +175,6 @@ def _check_seed(seed: int) -> int:
     if seed >= 2**63:
         raise ValueError(f"seed is {seed}, but must be below 2⁶³: take a smaller one.")
     return seed
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Several threads gain nothing on matrices this small, and on a busy machine take ten times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _yes(has: bool) -> Answer:

@@ -1,16 +1,17 @@
-"""Where a landscape is least, by values alone: the warp and the distances themselves have kinks."""
+"""Where a landscape is lowest, by values alone, as the warp and the distances themselves have kinks."""
 
 import math
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 from proxemic.losses.checks import check_positive
 
-_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS = 64, 128, 10, 36
+_RINGS, _ANGLES, _DOUBLINGS, _HALVINGS, _ROUNDS = 64, 128, 10, 36, 360
 
 # Places whose values differ by no more than this share of the window's range are equally low.
 _TIE = 1e-11
@@ -24,10 +25,10 @@ class Minimum:
         place: Its two coordinates.
         value: The loss there.
         distance: Distance from the own proxy.
-        off_line: Distance from the line through the own proxy and the only other; ``None``: there are several others.
-        runs_away: The loss still falls at the border of the largest window: the minimum is at infinity, and the place
-            only where the search ended.
-        flat: Places beside it are equally low.
+        off_line: Distance from the line through the own proxy and the only other; ``None`` with several others.
+        runs_away: Whether the loss still falls at the border of the largest window: the minimum is then at infinity,
+            and the place is where the search ended.
+        flat: Whether places beside it are equally low.
     """
 
     place: tuple[float, float]
@@ -42,14 +43,9 @@ class Minimum:
 def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimum:
     """The lowest place of a landscape in two dimensions, to within 1e-6 of the window or better.
 
-    Eleven windows around the own proxy, each twice as wide as the one before, of 64 rings of 128 places. Around the
-    lowest places of each that are lower than their neighbours, four at most, follow finer and finer grids of distances
-    and angles, on which a kink at a distance, as the warp has one at α, stays a straight line. The lowest is returned.
-
-    Of a `WarpPotential` α and f2(t) = t with one other proxy the minimum lies at the distance α (proposition III.2).
-    With several it lies at α only if there the mean over the others, by their softmax, of the cosine between the
-    directions away from them and from the own proxy is at least k1; else nearer. Farther it cannot lie, as that mean is
-    less than k2.
+    Eleven windows around the own proxy, each twice as wide as the one before, are searched on 64 rings of 128 places.
+    In each window at most four places that are lower than their neighbours are refined on finer and finer grids of
+    distances and angles, on which a kink at a distance, as the warp has at α, stays a straight line.
 
     Args:
         landscape: A landscape in two dimensions.
@@ -79,21 +75,18 @@ def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimu
         for candidate in search.in_window(radius * 2**doubling):
             # What lies on the border is seen from the next window.
             inside = not candidate.on_border or doubling == _DOUBLINGS
-            settled = (minimum for minimum in known if minimum.settled)
-            if inside and all(search.apart(minimum, candidate) > 2 * candidate.step for minimum in settled):
+            away = (search.place(minimum) - search.place(candidate) for minimum in known if minimum.settled)
+            if inside and all(vector.norm() > 2 * candidate.step for vector in away):
                 known.append(search.refined(candidate))
     lowest = known[0]
     for minimum in known[1:]:
         if minimum.value < lowest.value - max(lowest.tolerance, minimum.tolerance):
             lowest = minimum
     place = search.place(lowest)
-    off_line = None
-    if len(landscape.others) == 1:
-        off_line = abs(lowest.distance * math.sin(lowest.angle))
+    off_line = abs(lowest.distance * math.sin(lowest.angle)) if len(landscape.others) == 1 else None
     x, y = place.tolist()
-    return Minimum(
-        (x, y), landscape(place.unsqueeze(0)).item(), lowest.distance, off_line, lowest.on_border, lowest.flat
-    )
+    value = landscape(place.unsqueeze(0)).item()
+    return Minimum((x, y), value, lowest.distance, off_line, lowest.on_border, lowest.flat)
 
 
 @dataclass(frozen=True)
@@ -124,11 +117,8 @@ class _Search:
     def place(self, candidate: _Candidate) -> Float[Tensor, " 2"]:
         return self.places(*torch.tensor([[candidate.distance], [candidate.angle]], dtype=torch.float64)).squeeze(0)
 
-    def apart(self, one: _Candidate, other: _Candidate) -> float:
-        return (self.place(one) - self.place(other)).norm().item()
-
     def values(self, distances: Float[Tensor, " rings"], angles: Float[Tensor, " angles"]) -> tuple[Tensor, float]:
-        """One row a distance; and up to which difference two of them count as equal."""
+        """The logits, one row per distance, and the difference up to which two of them count as equal."""
         values = self.landscape.logits(self.places(*torch.cartesian_prod(distances, angles).unbind(1)))
         if not values.isfinite().all():
             raise ValueError(
@@ -137,14 +127,12 @@ class _Search:
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
     def in_window(self, radius: float) -> list[_Candidate]:
-        """The places of a grid that no neighbour is lower than: the lowest four, nearest first where they are equal."""
+        """The four lowest local minima of the grid; equally low ones by their distance from the own proxy."""
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         values, tolerance = self.values(distances, angles)
-        beyond = torch.cat((values[1:], values.new_full((1, _ANGLES), math.inf)))
-        before = torch.cat((values.new_full((1, _ANGLES), math.inf), values[:-1]))
-        beside = torch.minimum(values.roll(1, 1), values.roll(-1, 1))
-        low = values <= torch.minimum(torch.minimum(beyond, before), beside)
+        padded = F.pad(values, (0, 0, 1, 1), value=math.inf)
+        low = values <= torch.stack((padded[2:], padded[:-2], values.roll(1, 1), values.roll(-1, 1))).amin(0)
         # All angles of the ring 0 are one place.
         low[0] = False
         low[0, 0] = values[0, 0] <= values[1].min() + tolerance
@@ -162,14 +150,14 @@ class _Search:
         return candidates
 
     def refined(self, candidate: _Candidate) -> _Candidate:
-        """By grids around the place, each half as wide as the one before unless the lowest is at their border."""
+        """Search grids around the place, each half as wide as the one before unless the lowest is at its border."""
         if candidate.on_border:
             return candidate
         offsets = torch.linspace(-1, 1, 17, dtype=torch.float64)
         distance, angle, value = candidate.distance, candidate.angle, candidate.value
         along, around = candidate.step, 4 * math.pi / _ANGLES
         share, settled = 0.5**_HALVINGS, False
-        for _ in range(10 * _HALVINGS):
+        for _ in range(_ROUNDS):
             settled = along < share * candidate.step and (around < share or distance == 0)
             if settled:
                 break

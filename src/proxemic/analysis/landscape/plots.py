@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.analysis.drawing import new_figure
+from proxemic.analysis.drawing import add_legend, draw_circle, new_figure
 from proxemic.analysis.landscape.minimum import Minimum
 from proxemic.analysis.landscape.potential import Landscape, WarpPotential
 from proxemic.losses.checks import check_positive
@@ -21,7 +22,7 @@ _LEVELS = 20
 def landscape_grid(
     landscape: Landscape, half_width: float, *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
-    """The loss on a square grid around the own proxy: the x, the y, and the values, one row a y.
+    """The loss on a square grid around the own proxy: the x, the y, and the values, one row per y.
 
     >>> x, y, values = landscape_grid(Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]])), 2.0, points=3)
     >>> x.tolist(), values[1, 2]
@@ -38,10 +39,10 @@ def landscape_grid(
 def plot_landscape(
     landscape: Landscape, half_width: float, *, minimum: Minimum | None = None, title: str = "", axes: Any = None
 ) -> Any:
-    """Draw the loss around the own proxy in twenty steps, each a twentieth of the square.
+    """Draw the loss around the own proxy in twenty steps of colour, each a twentieth of the square.
 
-    The own proxy is a star, others in the plane are crosses; a diamond is the minimum, or where it runs away an arrow
-    shows the way; around the own proxy of a `WarpPotential` a dashed circle has the radius α.
+    The own proxy is a star, and others in the plane are crosses. A diamond marks the minimum, or an arrow its direction
+    where it runs away. Around the own proxy of a `WarpPotential` a dashed circle has the radius α.
 
     Args:
         landscape: A landscape in two dimensions.
@@ -61,7 +62,9 @@ def plot_landscape(
     from matplotlib.colors import BoundaryNorm
 
     x, y, values = (part.numpy() for part in landscape_grid(landscape, half_width))
-    levels = _levels(values)
+    levels = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1))).tolist()
+    if len(levels) < 3:  # of a level landscape
+        levels = [levels[0] - 0.5, levels[0], levels[-1] + 0.5]
     norm = BoundaryNorm(levels, 256)
     filled = axes.contourf(x, y, values, levels=levels, cmap="viridis", norm=norm)
     axes.contour(x, y, values, levels=levels[1:-1], colors="white", linewidths=0.3, alpha=0.6)
@@ -70,12 +73,9 @@ def plot_landscape(
     bar.ax.minorticks_off()
     target = landscape.target.tolist()
     if isinstance(landscape.f1, WarpPotential):
-        turn, alpha = torch.linspace(0, 2 * math.pi, 181), landscape.f1.alpha
-        circle = (target[0] + alpha * turn.cos(), target[1] + alpha * turn.sin())
-        axes.plot(*circle, "--", color="white", linewidth=1.2, label="distance α")
+        draw_circle(axes, target, landscape.f1.alpha, "--", color="white", linewidth=1.2, label="distance α")
     axes.plot(*target, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
-    others = landscape.in_plane
-    axes.plot(*others.T, "X", color="black", markersize=9, markeredgecolor="white", label="other proxy")
+    axes.plot(*landscape.in_plane.T, "X", color="black", markersize=9, markeredgecolor="white", label="other proxy")
     if minimum is not None:
         _mark(axes, target, minimum, half_width)
     (left, right), (low, high) = ((place - half_width, place + half_width) for place in target)
@@ -107,19 +107,11 @@ def draw_landscapes(
         plot_landscape(landscape, half_width, minimum=minima[title], title=title, axes=axes)
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.supxlabel("place of the embedding, in units of distance\ncolour: its loss, equal areas a step", fontsize=8)
-    figure.legend(
-        handles.values(), handles, loc="outside upper center", ncols=3 * min(columns, 2), fontsize=8, edgecolor="none",
-        facecolor="#bbbbbb", framealpha=1,
+    add_legend(
+        figure, handles=[*handles.values()], loc="outside upper center", ncols=3 * min(columns, 2), frameon=True,
+        edgecolor="none", facecolor="#bbbbbb", framealpha=1,
     )  # fmt: skip
     return figure
-
-
-def _levels(values: Any) -> list[float]:
-    """Quantiles; of a level landscape two that enclose it."""
-    import numpy as np
-
-    levels = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)))
-    return levels.tolist() if len(levels) > 2 else [levels[0] - 0.5, levels[0], levels[-1] + 0.5]
 
 
 def _mark(axes: Any, target: list[float], minimum: Minimum, half_width: float) -> None:

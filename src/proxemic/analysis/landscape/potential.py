@@ -1,10 +1,4 @@
-r"""The loss of one embedding as a function of its place, as in section III of the warping paper.
-
-Errata of the paper. Lemma III.1: a constant piece of a monotone f makes several minima on a circle; that the one on the
-line is the *only* one takes a strictly increasing f. Proposition III.2 is printed for e in ``B \ L_p``, the ball
-without the line; its proof takes ``L_p \ B``, the line outside the ball: the ray from the own proxy away from the
-other.
-"""
+"""The loss of one embedding as a function of its place, as in section III of the warping paper."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +20,11 @@ Function = Callable[[Tensor], Tensor]
 class WarpPotential:
     """``k1·t`` for ``t < α`` and ``k2·t + (k1 − k2)·α`` from there on: the warp's f1 by the gradient that trains.
 
-    The term Δ of `warp` has a value and no gradient. At ``delta_scale = 1`` the value of the loss is therefore that of
-    the unwarped one below α, level between the own proxy and α on the far side, while its gradient pushes outwards:
-    where training goes, the value does not tell. This function is continuous and its slope is that of `warp`
-    everywhere, whatever ``delta_scale`` is. An embedding is driven in the same direction by both, for any number of
-    classes: the gradient is ``T·σ(z)·(f1'·u − Σ_j q_j·f2'·u_j)``, u the unit vectors away from the proxies,
-    ``q = softmax_j(−T·f2(t_j))`` and z the `Landscape.logits`, and Δ enters z alone.
+    The term Δ of `warp` has a value and no gradient, so that the value of the loss does not tell where training goes.
+    This function is continuous and has the slope of `warp` everywhere, for any ``delta_scale``. Both drive an embedding
+    in the same direction, for any number of classes: the gradient is ``T·σ(z)·(f1'·u − Σ_j q_j·f2'·u_j)``, where u are
+    the unit vectors away from the proxies, ``q = softmax_j(−T·f2(t_j))``, and only z, the `Landscape.logits`, depends
+    on Δ.
 
     Args:
         alpha: Α ≥ 0, a distance.
@@ -74,8 +67,8 @@ class Landscape:
         f1: Elementwise on the distance to the own proxy; give a warp as `WarpPotential`.
         f2: Elementwise on the distances to the others.
         temperature: T > 0.
-        heights: How far each of the others lies from the plane that is looked at, whose nearest point then stands in
-            ``others``, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²`` is exact; ``None``: all lie in it.
+        heights: Distance of each of the others from the plane of the landscape, where ``others`` then holds its nearest
+            point, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²`` is exact; ``None``: all lie in it.
 
     Raises:
         ValueError: If there is no other proxy, one lies on the own, or the temperature is not positive.
@@ -103,15 +96,15 @@ class Landscape:
 
     def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
         """``z = T·f1 + LSE_j(−T·f2)``, of which the loss is ``log(1 + e^z)``; least and largest at the same places."""
-        # In pieces, as a class may have thousands of others.
-        return torch.cat([self._logits(part) for part in points.double().split(max(1, 2**22 // len(self.others)))])
-
-    def _logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
-        near = torch.linalg.vector_norm(points - self.target.double(), dim=1)
-        far = torch.cdist(points, self.others.double(), compute_mode="donot_use_mm_for_euclid_dist")
-        if self.heights is not None:
-            far = torch.hypot(far, self.heights.double())
-        return self.temperature * self.f1(near) + (-self.temperature * self.f2(far)).logsumexp(1)
+        target, others = self.target.double(), self.others.double()
+        values = []
+        for part in points.double().split(max(1, 2**22 // len(others))):  # a class may have thousands of others
+            near = torch.linalg.vector_norm(part - target, dim=1)
+            far = torch.cdist(part, others, compute_mode="donot_use_mm_for_euclid_dist")
+            if self.heights is not None:
+                far = torch.hypot(far, self._heights)
+            values.append(self.temperature * self.f1(near) + (-self.temperature * self.f2(far)).logsumexp(1))
+        return torch.cat(values)
 
     def __call__(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
         return F.softplus(self.logits(points))
@@ -120,27 +113,29 @@ class Landscape:
     def spacing(self) -> float:
         """Distance from the own proxy to the nearest other."""
         apart = (self.others.double() - self.target.double()).square().sum(1)
-        return (apart if self.heights is None else apart + self.heights.double().square()).min().sqrt().item()
+        return (apart + self._heights.square()).min().sqrt().item()
 
     @property
     def in_plane(self) -> Float[Tensor, "shown dim"]:
         """Those of the others that lie in the plane."""
-        if self.heights is None:
-            return self.others
-        return self.others[self.heights <= 1e-6 * self.spacing]
+        return self.others[self._heights <= 1e-6 * self.spacing]
+
+    @property
+    def _heights(self) -> Float64[Tensor, " others"]:
+        return self.others.new_zeros(len(self.others)).double() if self.heights is None else self.heights.double()
 
 
 @torch.no_grad()
 def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0) -> Landscape:
     """The landscape of one class of a loss, in two dimensions.
 
-    Embeddings of two dimensions keep their coordinates. Of more, the landscape is that on the plane through the class's
-    own proxy, which becomes (0, 0), and its two nearest others, the nearer at (distance, 0). It is exact there: its
-    points are places of embeddings, and all proxies count by their true distances. The loss of a warp is given by its
+    Embeddings of two dimensions keep their coordinates. With more, the landscape is that on the plane through the
+    class's own proxy, which becomes (0, 0), and its two nearest others, the nearer at (distance, 0). It is exact there:
+    its points are places of embeddings, and all proxies count by their true distances. A warp is replaced by its
     `WarpPotential`.
 
     Args:
-        loss: A loss with one proxy per class; it is left as it is.
+        loss: A loss with one proxy per class.
         label: The class, in [0, num_classes).
 
     Raises:
@@ -155,17 +150,12 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
         raise ValueError(
             f"loss is a {type(loss).__name__}, but landscapes are of EuclideanSoftmaxLoss and WarpedSoftmaxLoss."
         )
-    if loss.proxies_per_class > 1:
-        raise ValueError(
-            f"loss has {loss.proxies_per_class} proxies per class, but landscapes are of one: make it with "
-            "proxies_per_class=1."
-        )
+    proxies = _proxies(loss)
     if loss.embedding_size == 1:
         raise ValueError("loss has embedding_size 1, but a landscape is flat: make one of size 2 or more.")
     check_count("label", label, 0, "it is the number of a class")
     if label >= loss.num_classes:
         raise ValueError(f"label is {label}, but num_classes={loss.num_classes} allows 0 to {loss.num_classes - 1}.")
-    proxies = loss.proxies.detach().squeeze(1).double().cpu()
     target, others = proxies[label], torch.cat((proxies[:label], proxies[label + 1 :]))
     f1, transform = torch.positive if loss.f1 is None else loss.f1, loss.scoring.transform
     if isinstance(f1, partial) and f1.func is warp:
@@ -176,22 +166,22 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     away = others - target
     away = away[away.norm(dim=1).argsort(stable=True)]
     x = F.normalize(away[0], dim=0)
-    y = _across(x, away[1:2])
-    flat = torch.stack((away @ x, away @ y), 1)
-    heights = torch.linalg.vector_norm(away - flat @ torch.stack((x, y)), dim=1)
+    # The second axis leads to the second proxy, or anywhere if there is none or it lies on the line of the first.
+    towards = torch.cat((away[1:2], torch.eye(len(x), dtype=x.dtype)))
+    rest = towards - torch.outer(towards @ x, x)
+    y = rest[(rest.norm(dim=1) > 1e-6 * towards.norm(dim=1)).int().argmax()]
+    axes = torch.stack((x, F.normalize(y - (y @ x) * x, dim=0)))
+    flat = away @ axes.T
+    heights = torch.linalg.vector_norm(away - flat @ axes, dim=1)
     return Landscape(torch.zeros(2, dtype=torch.float64), flat, f1, f2, loss.scoring.scale, heights)
 
 
 def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, " classes"]:
     """How strongly the other classes together push an embedding off its own proxy, in units of T, for each class.
 
-    ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, with u_j the unit vectors away from the other proxies and ``q`` the softmax of
-    ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push one way and less the more they cancel. Where it is below
-    f1's slope at 0, k1 of the warp, the proxy is a local minimum, in all dimensions, whatever α is. Proposition III.2
-    is of two classes, whose push is always 1.
-
-    Args:
-        loss: A loss with one proxy per class; it is left as it is.
+    ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q`` is the
+    softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 where all push in one direction, and less the more they cancel.
+    Where it is below f1's slope at 0, k1 of the warp, the proxy is a local minimum in all dimensions, whatever α is.
 
     Raises:
         ValueError: If there are several proxies per class.
@@ -201,13 +191,11 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     >>> pushes_off_proxies(loss).round(decimals=6)
     tensor([0., 1., 1.], dtype=torch.float64)
     """
-    if loss.proxies_per_class > 1:
-        raise ValueError(f"loss has {loss.proxies_per_class} proxies per class, but this is of one: make it with one.")
-    proxies, transform, scale = loss.proxies.detach().squeeze(1).double(), loss.scoring.transform, loss.scoring.scale
-    pushes = []
-    for part in torch.arange(len(proxies), device=proxies.device).split(max(1, 2**22 // len(proxies))):
+    proxies, transform, scale = _proxies(loss), loss.scoring.transform, loss.scoring.scale
+    everyone, pushes = torch.arange(len(proxies)), []
+    for part in everyone.split(max(1, 2**22 // len(proxies))):
         place = proxies[part].requires_grad_()
-        is_target = part.unsqueeze(1) == torch.arange(len(proxies), device=proxies.device)
+        is_target = part.unsqueeze(1) == everyone
         score = -torch.where(is_target, 1.0, torch.cdist(place, proxies, compute_mode="donot_use_mm_for_euclid_dist"))
         score = score if transform is None else transform(score)
         pressure = (scale * score).masked_fill(is_target, -torch.inf).logsumexp(1).sum()
@@ -215,10 +203,10 @@ def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float6
     return torch.cat(pushes)
 
 
-def _across(x: Float[Tensor, " dim"], towards: Float[Tensor, "some dim"]) -> Float[Tensor, " dim"]:
-    """A unit vector square to x, in the plane of x and of the second proxy if that is not on the line."""
-    for vector in (*towards, *torch.eye(len(x), dtype=x.dtype)):
-        rest = vector - (vector @ x) * x
-        if rest.norm() > 1e-6 * vector.norm():
-            return F.normalize(rest - (rest @ x) * x, dim=0)
-    raise AssertionError("the axes span the space")
+def _proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, "classes dim"]:
+    if loss.proxies_per_class > 1:
+        raise ValueError(
+            f"loss has {loss.proxies_per_class} proxies per class, but landscapes are of one: make it with "
+            "proxies_per_class=1."
+        )
+    return loss.proxies.detach().squeeze(1).double().cpu()

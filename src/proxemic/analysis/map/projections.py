@@ -19,8 +19,7 @@ class PrincipalComponents:
 
     Args:
         mean: Mean of the embeddings.
-        directions: Orthonormal directions, the one of the most variance first; the coordinate of each that is the
-            largest in magnitude is positive.
+        directions: Orthonormal, by decreasing variance; the largest coordinate of each in magnitude is positive.
         shares: Share of the variance along each direction, in [0, 1]; 0 where all embeddings are the same.
     """
 
@@ -70,8 +69,8 @@ def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> P
 def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) -> Float64[Tensor, "rows 2"]:
     """A t-SNE of the embeddings: neighbours stay neighbours, while distances and axes mean nothing.
 
-    It begins with the principal components, and nothing in it is random. As it cannot project, what is to be seen
-    together, embeddings and proxies, is given together. On one core 1,000 rows take ten seconds, 5,000 a minute.
+    It starts from the principal components, and nothing in it is random. As t-SNE cannot project further rows,
+    embeddings and proxies are given together. On one core 1,000 rows take ten seconds and 5,000 a minute.
 
     Args:
         embeddings: Finite embeddings, at least 4 rows; unit rows where directions count, as the distances are

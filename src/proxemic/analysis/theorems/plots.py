@@ -16,12 +16,10 @@ _FALLS = 1.5  # where t·exp(−t/1.5) begins to fall
 
 
 def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
-    """Draw Lemma III.1: on a circle around the other proxy, the own one's distance decides what is least.
+    """Draw Lemma III.1: on a circle around the other proxy the loss depends on the distance from the own proxy.
 
-    Left, for a growing f: e_*, the circle's nearest place to p_c, is the minimum, and e^*, its farthest, the maximum.
-    Right, for ``f = t·exp(−t/1.5)``, which falls beyond 1.5: of the places e_1 and e_2 on the line, the farther has the
-    smaller f, and so has e_2', where the circles of e_1 around p_c' and of e_2 around p_c cross: e_1 is on the same
-    circle and is e_*, but not the minimum.
+    Left, for a growing f: e_*, the nearest place to p_c, is the minimum, and e^*, the farthest, the maximum. Right, for
+    ``f = t·exp(−t/1.5)``: e_1 is the e_* of its circle, but e_2', which is farther from p_c, has a smaller f.
 
     Returns:
         The figure, and the angle around p_c', ``f = t`` and the falling f at the places of the left and right circle.
@@ -38,16 +36,15 @@ def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
     turn[180] = 0
     first, second = 2.6, 5.8  # radii around p_c': on the near side of p_c, and beyond it
     growing = _circle(left, turn, first, lambda t: t)
-    left.plot(*_place(0.0, first), "o", color=OUTWARD, markersize=9)
-    left.annotate("$e_*$: minimum", _place(0.0, first), (-4, 10), textcoords="offset points", ha="right")
-    left.plot(*_place(math.pi, first), "o", color=INWARD, markersize=9)
-    left.annotate("$e^*$: maximum", _place(math.pi, first), (8, 8), textcoords="offset points")
+    left.plot(OTHER[0] - first, 0, "o", color=OUTWARD, markersize=9)
+    left.annotate("$e_*$: minimum", (OTHER[0] - first, 0), (-4, 10), textcoords="offset points", ha="right")
+    left.plot(OTHER[0] + first, 0, "o", color=INWARD, markersize=9)
+    left.annotate("$e^*$: maximum", (OTHER[0] + first, 0), (8, 8), textcoords="offset points")
     left.set_title("f grows: extrema on the line (⟹)", fontsize=9)
 
     falling = _circle(right, turn, second, _falling)
     near, far = second - OTHER[0], 3.4  # distances of e_1 and e_2 from p_c
-    around = torch.stack((far * turn.cos(), far * turn.sin()))
-    right.plot(*around.tolist(), "--", color="#999999", linewidth=1)
+    right.plot(far * turn.cos(), far * turn.sin(), "--", color="#999999", linewidth=1)
     # ‖e − p_c'‖ = second and ‖e − p_c‖ = far.
     x = (far**2 - second**2 + OTHER[0] ** 2) / (2 * OTHER[0])
     crossing = (x, math.sqrt(far**2 - x**2))
@@ -71,13 +68,13 @@ def plot_lemma() -> tuple[Any, list[tuple[float, float, float]]]:
 
 
 def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]:
-    """Draw Proposition III.2: along the line beyond the own proxy the loss turns where the slopes of f1 and f2 cross.
+    """Draw Proposition III.2: on the line beyond the own proxy the minimum is where the slopes of f1 and f2 cross.
 
     Args:
         warp: f1; f2 is the distance itself.
 
     Returns:
-        The figure, and the place on the line, ``f1 − f2``, and the slopes of f1 and f2.
+        The figure, and rows of the place on the line, ``f1 − f2``, and the slopes of f1 and f2.
 
     Source: Figure 12 of the warping paper, by its caption and appendix B-B.
 
@@ -104,10 +101,9 @@ def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]
         height = float(warp(torch.tensor(-at))) - (OTHER[0] - at)
         upper.plot(at, height, "o", color="#444444")
         upper.annotate(name, (at, height), (8, -12), textcoords="offset points")
-    upper.plot(0, value[0].item(), "ks")
-    upper.annotate(
-        "$p_c$ (and $p_{c'}$ to its right)", (0, value[0].item()), (-8, -4), textcoords="offset points", ha="right"
-    )
+    own = (0, value[0].item())
+    upper.plot(*own, "ks")
+    upper.annotate("$p_c$ (and $p_{c'}$ to its right)", own, (-8, -4), textcoords="offset points", ha="right")
     lower.axhline(1, color="#444444", linestyle="--", linewidth=1)
     lower.set_ylabel("slopes: f1,\nf2 dashed", fontsize=8)
     upper.set_ylabel("f1 − f2")
@@ -128,7 +124,3 @@ def _circle(axes: Any, turn: Float[Tensor, " n"], radius: float, f: Any) -> Floa
 
 def _falling(t: Tensor) -> Tensor:
     return t * (-t / _FALLS).exp()
-
-
-def _place(turn: float, radius: float) -> tuple[float, float]:
-    return OTHER[0] - radius * math.cos(turn), radius * math.sin(turn)

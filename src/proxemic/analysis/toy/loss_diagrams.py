@@ -23,31 +23,12 @@ PROXIES = torch.tensor([[-1.9, -0.4], [1.2, 2.0], [1.2, -2.0]], dtype=torch.floa
 WARP = WarpPotential(1.5, 0.65, 1.5)
 MARGIN, ALPHA = 5.0, 2.0  # a margin that no pair satisfies, so that all show
 
-_Loss = Callable[[Tensor, Tensor], Tensor]
 _OWN = LABELS.unsqueeze(1) == torch.arange(len(PROXIES))
 
 
-def _triplet(pairs: Tensor, _: Tensor) -> Tensor:
-    return (pairs[0, 1] - pairs[0, 2] + MARGIN).relu()
-
-
-def _n_pair(pairs: Tensor, _: Tensor) -> Tensor:
-    return (pairs[0, 1] - pairs[0, [2, 4]]).exp().sum().log1p()
-
-
-def _lifted(pairs: Tensor, _: Tensor) -> Tensor:
-    return (pairs[0, 1] + (MARGIN - pairs[:2, 2:]).flatten().logsumexp(0)).relu()
-
-
-def _proxy_nca(_: Tensor, to_proxies: Tensor) -> Tensor:
-    return to_proxies[0, 0] + (-to_proxies[0, 1:]).logsumexp(0)
-
-
 def _proxy_anchor(_: Tensor, to_proxies: Tensor) -> Tensor:
-    def side(scores: Tensor, chosen: Tensor) -> Tensor:
-        return scores.masked_fill(~chosen, -torch.inf).exp().sum(0).log1p().mean()
-
-    return side(ALPHA * to_proxies, _OWN) + side(-ALPHA * to_proxies, ~_OWN)
+    own, others = (ALPHA * to_proxies).exp() * _OWN, (-ALPHA * to_proxies).exp() * ~_OWN
+    return own.sum(0).log1p().mean() + others.sum(0).log1p().mean()
 
 
 def _warped(_: Tensor, to_proxies: Tensor) -> Tensor:
@@ -55,29 +36,25 @@ def _warped(_: Tensor, to_proxies: Tensor) -> Tensor:
     return torch.nn.functional.softplus(WARP(to_proxies[_OWN]) + others).sum()
 
 
-DIAGRAMS: dict[str, _Loss] = {
-    "a) Triplet": _triplet,
-    "b) N-Pair": _n_pair,
-    "c) Lifted Structure": _lifted,
-    "d) Proxy-NCA": _proxy_nca,
+DIAGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a) Triplet": lambda pairs, _: (pairs[0, 1] - pairs[0, 2] + MARGIN).relu(),
+    "b) N-Pair": lambda pairs, _: (pairs[0, 1] - pairs[0, [2, 4]]).exp().sum().log1p(),
+    "c) Lifted Structure": lambda pairs, _: (pairs[0, 1] + (MARGIN - pairs[:2, 2:]).flatten().logsumexp(0)).relu(),
+    "d) Proxy-NCA": lambda _, to_proxies: to_proxies[0, 0] + (-to_proxies[0, 1:]).logsumexp(0),
     "e) Proxy-Anchor": _proxy_anchor,
     "f) Warped softmax": _warped,
 }
 """Losses of the distances between embeddings ``[6, 6]`` and to the proxies ``[6, 3]``.
 
-In a plane as large as one likes, a similarity is minus the distance; the papers of N-Pair and Proxy-Anchor have inner
-products and cosines in its place.
+In the plane a similarity is minus the distance, where the papers of N-Pair and Proxy-Anchor have inner products and
+cosines.
 """
 
 
 def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
-    """The derivative of a loss by each distance: above 0 the pair is pulled together, below 0 pushed apart.
+    """The derivatives of one of the `DIAGRAMS` by the distances between embeddings (upper triangle) and to proxies.
 
-    Args:
-        name: One of `DIAGRAMS`.
-
-    Returns:
-        Between embeddings, each pair once, above the diagonal; and between embeddings and proxies.
+    Above 0 a pair is pulled together, below 0 it is pushed apart.
 
     >>> pairs, _ = pair_forces("a) Triplet")
     >>> pairs[0, 1].item(), pairs[0, 2].item()  # one positive, one negative
@@ -91,13 +68,13 @@ def pair_forces(name: str) -> tuple[Float[Tensor, "6 6"], Float[Tensor, "6 3"]]:
 
 
 def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
-    """Draw the pulls (red) and pushes (blue) of six losses in one batch, the wider the stronger.
+    """Draw the pulls (red) and pushes (blue) of six losses in one batch; a wider line is a stronger force.
 
-    Shapes are classes, proxies are black, the anchor is outlined. Under the warped softmax the magenta arrows are the
-    coupled forces on the embeddings, and the small magenta nodes the points where each class is drawn to.
+    Each class has a shape, proxies are black, and the anchor is outlined. For the warped softmax the magenta arrows are
+    the coupled forces on the embeddings, and the small magenta marks the points that each class is drawn to.
 
     Returns:
-        The figure, and of each line the loss, ``embedding`` or ``proxy``, the two ends, and the derivative by distance.
+        The figure, and for each line the loss, ``embedding`` or ``proxy``, the two ends, and the derivative.
 
     Source: Figure 2 of the warping paper, by its caption.
     """
@@ -111,7 +88,7 @@ def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
                 width = 0.6 + 3 * abs(force) / forces.abs().max().item()
                 line = zip(EMBEDDINGS[i].tolist(), ends[j].tolist(), strict=True)
                 axes.plot(*line, color=PULL if force > 0 else PUSH, linewidth=width, alpha=0.75, zorder=1)
-        if name.startswith("f"):
+        if DIAGRAMS[name] is _warped:
             _draw_coupled(axes)
         for place, label in zip(EMBEDDINGS.tolist(), LABELS.tolist(), strict=True):
             edge = "black" if place == EMBEDDINGS[0].tolist() else "#777777"
@@ -127,9 +104,8 @@ def plot_loss_diagrams() -> tuple[Any, list[tuple[str, str, int, int, float]]]:
 def _draw_coupled(axes: Any) -> None:
     for label, target in enumerate(PROXIES):
         others = torch.cat((PROXIES[:label], PROXIES[label + 1 :]))
-        axes.plot(
-            *find_minimum(Landscape(target, others, WARP)).place, SHAPES[label], color=COUPLED, markersize=6, zorder=3
-        )
+        minimum = find_minimum(Landscape(target, others, WARP))
+        axes.plot(*minimum.place, SHAPES[label], color=COUPLED, markersize=6, zorder=3)
     places = EMBEDDINGS.clone().requires_grad_()
     value = _warped(torch.empty(0), torch.cdist(places, PROXIES))
     force = -torch.autograd.grad(value, places)[0]
