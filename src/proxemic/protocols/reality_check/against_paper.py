@@ -1,4 +1,4 @@
-"""A reality check beside what the papers print of the rows that its recipes stand for (Tables VI to VIII)."""
+"""A reality check beside the figures that the papers print in Tables VI to VIII."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +18,7 @@ with optional_dependency("train"):
 
 
 def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, Repeats]) -> str:
-    """Markdown: separated, concatenated and complete beside those of the rows that the recipes stand for.
-
-    Args:
-        check: The settings.
-        out: The directory of the check.
-        results: The metrics of each recipe.
-    """
+    """Markdown that shows the results in a check's directory beside the rows of the papers' tables."""
     files = {recipe: out / folder_of(recipe) / "recipes" / "base.yaml" for recipe in results}
     recipes = {recipe: yaml.safe_load(file.read_text(encoding="utf-8")) for recipe, file in files.items()}
 
@@ -48,7 +42,7 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
 
 
 def _as_evaluated(check: RealityCheck, recipe: Mapping[str, Any], figure: PublishedFigure) -> dict[str, Any]:
-    """The recipe with the dimensions of what is evaluated, and all training classes, which the folds share."""
+    """The recipe with the embedding size of what is evaluated, and all training classes, which the folds share."""
     folds = 1 if figure.variant == "separated" else check.folds
     return {
         **recipe,

@@ -15,52 +15,27 @@ from proxemic.recipes.reader import read_recipe
 with optional_dependency("train"):
     import yaml
 
-TRIALS, SECOND_TRIALS = "trials", "second-trials"
-
 
 def find_best(
     spaces: CheckSpaces, validation: CrossValidation, *, trials: int, seed: int, report: Callable[[str], object]
 ) -> tuple[dict[str, Any], float]:
-    """Search the first phase; where the recipe has a second, search that from the best trial's runs.
+    """Search the first phase, and then the second, if the recipe has one, from the runs of the best trial.
 
-    Args:
-        spaces: What is searched.
-        validation: Trains the trials.
-        trials: Of each search.
-        seed: Of the first search; the second has the next one.
-        report: Is called with one line per trial.
-
-    Returns:
-        The best values of both phases, by the recipe's keys, and the metric's mean over the folds with them.
-
-    Raises:
-        UserError: If no trial works, or a training fails for another reason than its hyper-parameters.
+    Returns the best values of both phases, by the recipe's keys, and the mean of the metric over the folds with them.
     """
-    if validation.base["second_phase"] is None:
-        best = _search(validation, spaces.first, trials, seed, report)
-        return dict(best.parameters), best.value or 0.0
-    best = _search(validation, spaces.first, trials, seed, report, flags=validation.first_phase, keep_best=True)
-    flags = spaces.first.flags(best.parameters)
-    recipe = read_recipe(validation.file("base"), flags, own_code=True)
-    space = spaces.second(yaml.safe_load(recipe.yaml))
-    if not space.dimensions:
-        return dict(best.parameters), best.value or 0.0
-    second = _search(
-        validation,
-        space,
-        trials,
-        seed + 1,
-        lambda line: report(f"second phase, {line}"),
-        flags=flags,
-        first=validation.out / TRIALS / str(best.number),
-    )
-    return {**best.parameters, **second.parameters}, second.value or 0.0
-
-
-def drop_trials(validation: CrossValidation) -> None:
-    """Drop what is large of all trials, once the best is known."""
-    for name in (TRIALS, SECOND_TRIALS):
-        validation.drop_weights(validation.out / name)
+    two_phases = validation.base["second_phase"] is not None
+    flags = ("--second_phase=null", f"--training.epochs={validation.first_epochs}") if two_phases else ()
+    best = _search(validation, spaces.first, trials, seed, report, flags)
+    found = dict(best.parameters)
+    if two_phases:
+        flags = spaces.first.flags(found)
+        space = spaces.second(yaml.safe_load(read_recipe(validation.file("base"), flags, own_code=True).yaml))
+        if space.dimensions:
+            first = validation.out / "trials" / str(best.number)
+            best = _search(
+                validation, space, trials, seed + 1, lambda line: report(f"second phase, {line}"), flags, first
+            )
+    return {**found, **best.parameters}, best.value or 0.0
 
 
 def _search(
@@ -69,13 +44,11 @@ def _search(
     trials: int,
     seed: int,
     report: Callable[[str], object],
-    *,
-    flags: Sequence[str] = (),
+    flags: Sequence[str],
     first: Path | None = None,
-    keep_best: bool = False,
 ) -> FinishedTrial:
-    """Search one phase, the second from the trial ``first``; ``keep_best`` keeps the weights of the best so far."""
-    folder = validation.out / (TRIALS if first is None else SECOND_TRIALS)
+    """Search one phase; the second one goes on with the runs of the trial ``first``."""
+    folder = validation.out / ("trials" if first is None else "second-trials")
     storage = f"sqlite:///{validation.out / 'study.db'}"
     study = "reality-check" if first is None else "reality-check-second-phase"
 
@@ -87,8 +60,8 @@ def _search(
             raise TrialFailed(str(error)) from error
 
     def finish(trial: FinishedTrial) -> None:
-        best = best_of(finished_trials(open_study(storage, study))) if keep_best else None
-        validation.drop_weights(folder, but=best and folder / str(best.number))
+        best = best_of(finished_trials(open_study(storage, study)))
+        validation.drop_weights(folder.name, but=best and folder / str(best.number))
         value = trial.failure if trial.value is None else f"{validation.metric} {trial.value:.4f}"
         report(f"trial {trial.number + 1}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
 

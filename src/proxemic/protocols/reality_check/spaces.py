@@ -1,4 +1,4 @@
-"""The search spaces of a reality check: one per phase."""
+"""The search spaces of a reality check, one per phase."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,14 @@ SECOND = "second_phase."
 
 @dataclass(frozen=True)
 class PhaseSpace:
-    """What one search varies.
-
-    Args:
-        dimensions: By the recipe's keys, as flags name them.
-        fixed: Other values that all trials set.
-        initial: The values of the recipe, for the first trial.
-    """
+    """What one search varies, what else all its trials set, and the recipe's own values, by the recipe's keys."""
 
     dimensions: Mapping[str, Range | Choices]
     fixed: Mapping[str, Any]
     initial: Mapping[str, Any]
 
     def middle(self) -> dict[str, Any]:
-        """A value of each dimension, to check that the recipe can be read with them."""
+        """A value of each dimension, by which to check that the recipe can be read."""
         values = {name: each.values() for name, each in self.dimensions.items()}
         return {name: each[len(each) // 2] for name, each in values.items()}
 
@@ -39,11 +33,8 @@ class PhaseSpace:
 class CheckSpaces:
     """The spaces of a loss in both phases, the second of which depends on the result of the first search.
 
-    Args:
-        first: What the first phase varies, or a training of one phase.
-        later: The stage of the space that begins with the best weights of the stages before; None derives the ranges of
-            the second phase from those of the first.
-        pinned: Keys that overrides give a value to, which neither phase varies.
+    ``later`` is the stage that begins with the best weights of the stages before; without one, the ranges of the second
+    phase are derived from those of the first. Neither phase varies the keys in ``pinned``.
     """
 
     first: PhaseSpace
@@ -54,19 +45,10 @@ class CheckSpaces:
     def of(
         cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any] | None, where: str
     ) -> "CheckSpaces":
-        """Read a space for a recipe, without what overrides give a value to.
+        """Read a space for a recipe in full, or the package's for its loss, without the keys that flags give.
 
         The stages that do not begin with the best weights of the stages before are searched at once: the first of them
         that searches a value gives its range, the last one gives the fixed values.
-
-        Args:
-            base: Content of the recipe, in full.
-            given: Keys of the recipe that the overrides of the check give a value to.
-            content: Of the space; None takes the package's for the loss.
-            where: Its name, for messages.
-
-        Raises:
-            UserError: If there is none, it does not fit, or nothing is left to search.
         """
         two = base.get("second_phase") is not None
         if content is None:
@@ -92,11 +74,7 @@ class CheckSpaces:
         return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
 
     def second(self, best: Mapping[str, Any]) -> PhaseSpace:
-        """What the second phase varies.
-
-        Args:
-            best: Content of the recipe with the best values of the first phase.
-        """
+        """What the second phase varies, given the recipe in full with the best values of the first phase."""
         if self.later is not None:
             dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
         else:
@@ -123,8 +101,8 @@ def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
 def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
     """The range of the second phase; None for choices and whole numbers, which do not change.
 
-    Learning rates fall, by up to a hundred times. Other numbers lie around the best value of the first phase, in a
-    range that is half as wide as that of the first phase.
+    Learning rates fall by a factor of up to 100. Other numbers lie around the best value of the first phase, in a range
+    half as wide as that of the first phase.
 
     >>> _tighter("optim.lr", Range(0.001, 0.1, log=True), {"optim": {"lr": 0.01}})
     Range(low=0.0001, high=0.01, log=True, step=None, integer=False, points=3, grid=())

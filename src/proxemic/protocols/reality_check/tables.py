@@ -12,19 +12,11 @@ KINDS = ("separated", "concatenated", "complete")
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 
 Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
-"""The metrics of one loss, by repetition and by kind."""
+"""The metrics of one loss, by repetition and kind."""
 
 
 class ResultRow(NamedTuple):
-    """One value of a reality check.
-
-    Args:
-        recipe: Which loss, by its recipe.
-        repeat: Which repetition, from 0.
-        kind: ``separated``, ``concatenated`` or ``complete``.
-        metric: Its name.
-        value: In [0, 1].
-    """
+    """One value, in [0, 1], of one of the `KINDS` in a repetition (from 0) of a reality check."""
 
     recipe: str
     repeat: int
@@ -51,7 +43,7 @@ def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> N
 
 
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:
-    """The table of the reality check: per cent, with 95% intervals over the repetitions; unmeasured cells are dashes.
+    """The table of the reality check in percent, with 95% intervals over the repetitions and dashes for missing values.
 
     >>> values = {kind: {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75} for kind in KINDS}
     >>> print(markdown({"cub/softmax": {0: values}}, 1).splitlines()[2])

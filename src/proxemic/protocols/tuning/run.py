@@ -38,7 +38,8 @@ class TuningResult:
     Args:
         out: The directory of the search, with ``trials.csv`` and plots.
         best_recipe: The YAML file of the best recipe, ready to be trained.
-        value: The metric at the best epoch of the best trial, on validation classes: the best of many, so too good.
+        value: The metric on the validation classes at the best epoch of the best trial: as the best of many, it is
+            biased upwards.
         parameters: Those of the best trial, by the recipe's keys.
         trials: The finished trials of each stage, by number.
     """
@@ -67,13 +68,13 @@ def tune(
     resume: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> TuningResult:
-    """Search for the hyper-parameters with the largest metric on validation classes.
+    """Search for the hyper-parameters with the largest metric on validation classes; test classes are never evaluated.
 
-    The test classes are never looked at. Calls with the same ``out``, or with the same ``storage`` and ``study``, share
-    the trials, whatever process or machine they come from; each returns when all trials are made.
+    Calls with the same ``out``, or with the same ``storage`` and ``study``, share the trials, whatever process or
+    machine they come from; each returns when all trials are made.
 
     Args:
-        recipe: The recipe that is varied, by its name or its YAML file, or itself.
+        recipe: The recipe that is varied: a name, a YAML file or a `proxemic.training.Recipe`.
         out: The directory of the search: new, or that of the same search, which then goes on; None makes one under
             ``runs``.
         overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
@@ -85,7 +86,7 @@ def tune(
         storage: Optuna storage URL; None keeps the study in ``out``.
         study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
-        seed: Of the sampler; that of the recipe is the trainings'.
+        seed: Of the sampler; the trainings take that of the recipe.
         resume: Go on with the search in this directory, or read the result of a finished one. Everything but
             ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
         report: Is called with one line per trial, in every worker process, so that several of them need a function that
@@ -142,7 +143,7 @@ def tune(
 
 @contextlib.contextmanager
 def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
-    """The YAML file of a recipe; that of a recipe which has none is there in the block."""
+    """The YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
     if not isinstance(recipe, Recipe):
         yield find_recipe(str(recipe))
         return
@@ -153,7 +154,7 @@ def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
 
 
 def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
-    """Make the trials that the search in a directory lacks."""
+    """Make the trials that the search in a directory still lacks."""
     directory = TuningDirectory(out)
     options = directory.read()
     storage = options.storage if storage is None else storage

@@ -1,4 +1,4 @@
-"""Chooses a trial's parameters by the trial's number and by what is known of the others."""
+"""Samples the parameters of a trial, by its number and by the results of the others."""
 
 from typing import Any, Literal
 
@@ -19,14 +19,9 @@ Sampler = Literal["tpe", "gp", "random", "grid"]
 class SeededPerTrial(BaseSampler):
     """One of Optuna's samplers, made anew for each trial with a seed of the trial's own.
 
-    Optuna's samplers are seeded once per process. With a seed per trial, an interrupted search goes on as it would have
-    gone on, and processes that share a study do not try the same parameters.
-
-    Args:
-        sampler: What samples; the points of a grid are enqueued.
-        seed: From which the seeds of all trials are derived.
-        trials: Of the whole search. A quarter of them, from 3 to 10, is sampled at random before ``tpe`` or ``gp``
-            learns from them.
+    Optuna's samplers are seeded once per process. With one seed per trial, an interrupted search goes on as it would
+    have gone on, and processes that share a study do not try the same parameters. A quarter of the search's trials,
+    from 3 to 10, is sampled at random before ``tpe`` or ``gp`` learns from them; the points of a grid are enqueued.
     """
 
     def __init__(self, sampler: Sampler, seed: int, trials: int) -> None:

@@ -1,4 +1,4 @@
-"""Trials of a search, without anything of Optuna's in their interface."""
+"""Trials of a search, with nothing of Optuna's in their interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ with optional_dependency("tune"):
     from optuna.trial import FrozenTrial, TrialState
 
 SLOT, ENDED, FAILURE = "slot", "ended", "failure"
-"""Attributes of Optuna's trials: our number of the trial, how it ended, and why it failed."""
+"""User attributes of Optuna's trials: the number of the trial in the search, how it ended, and why it failed."""
 
 
 class TrialFailed(Exception):
@@ -20,12 +20,10 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective is given.
+    """What an objective is given; numbers are from 0 without gaps, and a retried trial keeps its number.
 
-    Args:
-        number: From 0, without gaps; the same when the trial is retried after its process ended.
-        parameters: By name; a choice that is a list or a mapping is its JSON text.
-        report: Takes a step, larger than those before, and the value at it; raises to end a trial that is pruned.
+    A choice that is a list or a mapping is given as its JSON text. ``report`` takes a step and the value at it, and
+    raises if the trial is pruned.
     """
 
     number: int
@@ -35,14 +33,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A trial that is over.
+    """A trial that has ended.
 
     Args:
-        number: Of the trial.
-        state: ``complete``, ``pruned``, or ``failed``.
-        value: The objective's value if the trial is complete, else the last one reported, or None.
-        parameters: By name.
-        seconds: From the start (of the last attempt, if the trial was retried) to the end.
+        number: From 0, without gaps.
+        state: How it ended.
+        value: The objective's value if the trial is complete, else the last one that was reported, or None.
+        parameters: By the recipe's keys.
+        seconds: Duration, of the last attempt if the trial was retried.
         failure: Why it failed, in one sentence.
     """
 
@@ -55,7 +53,7 @@ class FinishedTrial:
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> "FinishedTrial":
-        """Read one of Optuna's trials that is over."""
+        """Read one of Optuna's trials that have ended."""
         state = trial.user_attrs.get(ENDED, "complete")
         assert trial.duration is not None
         return cls(
@@ -69,12 +67,12 @@ class FinishedTrial:
 
 
 def finished_trials(study: optuna.Study) -> list[FinishedTrial]:
-    """All trials of a study that are over, by number."""
+    """All trials of a study that have ended, by number."""
     over = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return sorted(map(FinishedTrial.of, over), key=lambda trial: trial.number)
 
 
 def best_of(trials: Sequence[FinishedTrial]) -> FinishedTrial | None:
-    """The complete trial with the largest value, the earlier one of equals; None if no trial is complete."""
+    """The complete trial with the largest value, the earliest of equals; None if no trial is complete."""
     complete = [trial for trial in trials if trial.state == "complete"]
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)

@@ -1,9 +1,8 @@
-"""What each process of a search does: its stages, its files, its lines."""
+"""What each process of a search does: it makes trials of all stages, writes the files and reports progress."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
@@ -14,6 +13,7 @@ from proxemic.protocols.tuning.spaces import read_stages
 from proxemic.protocols.tuning.stages import StageSearch, budgets, compose_best, recipe_fingerprint, stage_values
 from proxemic.protocols.tuning.study import open_study
 from proxemic.protocols.tuning.trials import FinishedTrial, best_of, finished_trials
+from proxemic.training import RunDirectory
 
 with optional_dependency("tune"):
     import optuna
@@ -22,14 +22,7 @@ with optional_dependency("train"):
 
 
 class TuningWorker:
-    """One process of a search, which makes trials of the stages one after the other.
-
-    Args:
-        directory: Of the search.
-        options: What is searched, and how.
-        storage: Optuna storage URL, with its password.
-        report: Is called with one line per trial.
-    """
+    """One process of a search, which makes trials of the stages one after the other."""
 
     def __init__(
         self, directory: TuningDirectory, options: TuningOptions, storage: str, report: Callable[[str], object]
@@ -45,8 +38,32 @@ class TuningWorker:
 
     def make_trials(self) -> None:
         """Make the trials of all stages, shared with other processes."""
-        for number in range(1, len(self.stages) + 1):
-            self._run_stage(number)
+        for number, (stage, total) in enumerate(zip(self.stages, self.totals, strict=True), 1):
+            carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
+            values = stage_values(self.base, self.stages, number, carried)
+            if stage.from_best:
+                values["training.start_from"] = str(self.searches[-1].weights(self.best[-1]))
+            trials = StageSearch(self.directory, number, stage, values, self.metric)
+            self.searches.append(trials)
+            best = search(
+                trials.objective,
+                trials.dimensions(),
+                storage=self.storage,
+                study=f"{self.options.study}-{number}",
+                trials=total,
+                sampler=self.options.sampler,
+                pruner=self.options.pruner,
+                pruner_warmup=trials.common["training"]["epochs"] // 4,
+                seed=self.options.seed + number - 1,
+                first=trials.first(),
+                settings={
+                    "recipe": recipe_fingerprint(self.base),
+                    "metric": self.metric,
+                    "fixed values": dict(stage.fixed),
+                },
+                on_trial=self._progress(number, total),
+            )
+            self.best.append(best)
 
     def finish(self) -> tuple[FinishedTrial, tuple[tuple[FinishedTrial, ...], ...]]:
         """Write the results; return the best trial of the last stage, and the finished trials of each stage."""
@@ -65,34 +82,6 @@ class TuningWorker:
                 )
         return best, finished
 
-    def _run_stage(self, number: int) -> None:
-        stage = self.stages[number - 1]
-        carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
-        values = stage_values(self.base, self.stages, number, carried)
-        if stage.from_best:
-            values["training.start_from"] = str(self.searches[-1].weights(self.best[-1]))
-        trials = StageSearch(self.directory, number, stage, values, self.metric)
-        self.searches.append(trials)
-        best = search(
-            trials.objective,
-            trials.dimensions(),
-            storage=self.storage,
-            study=f"{self.options.study}-{number}",
-            trials=self.totals[number - 1],
-            sampler=self.options.sampler,
-            pruner=self.options.pruner,
-            pruner_warmup=trials.common["training"]["epochs"] // 4,
-            seed=self.options.seed + number - 1,
-            first=trials.first(),
-            settings={
-                "recipe": recipe_fingerprint(self.base),
-                "metric": self.metric,
-                "fixed values": dict(stage.fixed),
-            },
-            on_trial=self._progress(number),
-        )
-        self.best.append(best)
-
     def _study(self, number: int) -> optuna.Study:
         return open_study(self.storage, f"{self.options.study}-{number}")
 
@@ -110,9 +99,9 @@ class TuningWorker:
             self.directory.path / "best.json", summary | {"parameters": dict(best[-1].parameters), "stages": stages}
         )
 
-    def _progress(self, number: int) -> Callable[[FinishedTrial], None]:
+    def _progress(self, number: int, total: int | None) -> Callable[[FinishedTrial], None]:
         """What is written and reported after each trial of a stage that this process made."""
-        study, total = self._study(number), self.totals[number - 1]
+        study = self._study(number)
         began, before = time.monotonic(), len(finished_trials(study))
         stages = [finished_trials(self._study(earlier)) for earlier in range(1, number)]
 
@@ -120,7 +109,9 @@ class TuningWorker:
             finished = finished_trials(study)
             best = best_of(finished)
             self.directory.write_trials([*stages, finished])
-            self.directory.drop_weights(number, finished, best.number if best else None)
+            for each in finished:  # the weights of all trials would fill a disk
+                if best is None or each.number != best.number:
+                    RunDirectory(self.directory.run(number, each.number)).drop_weights()
             if best is not None and best.number == trial.number:
                 self._write_best([*self.best, best])
             result = trial.state if trial.value is None else f"{self.metric} {trial.value:.4f}"
@@ -130,21 +121,17 @@ class TuningWorker:
                 line += f"  (best {_value(best):.4f}, trial {number}-{best.number})"
             line += f"  {len(finished)} of {total or 'the grid'}"
             if total is not None and len(finished) > before:
-                line += _time_left((time.monotonic() - began) / (len(finished) - before) * (total - len(finished)))
-            values = ", ".join(f"{name} {_short(value)}" for name, value in trial.parameters.items())
+                seconds = (time.monotonic() - began) / (len(finished) - before) * (total - len(finished))
+                line += f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
+            shown = {
+                name: f"{each:.4g}" if isinstance(each, float) else each for name, each in trial.parameters.items()
+            }
+            values = ", ".join(f"{name} {each}" for name, each in shown.items())
             self.report(f"{line}  {values}  {trial.failure}".rstrip())
 
         return note
 
 
-def _time_left(seconds: float) -> str:
-    return f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
-
-
 def _value(trial: FinishedTrial) -> float:
     assert trial.value is not None
     return trial.value
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
