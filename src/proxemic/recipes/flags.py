@@ -11,14 +11,11 @@ from proxemic.training.recipe import Recipe
 
 
 class Flags(dict[str, str]):
-    """Overrides that were given on the command line: messages about them name the flag, not the file."""
+    """Overrides from the command line: messages about them name the flag, not the file."""
 
 
 def read_flags(flags: Sequence[str]) -> Flags:
-    """Give the overrides that flags stand for; ``init_args`` is left out of keys.
-
-    Raises:
-        UserError: If a word is not a flag, or a flag has no value.
+    """The overrides that flags stand for; ``init_args`` is left out of keys.
 
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
@@ -40,7 +37,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Give overrides as flags, which the files of comparisons and searches keep.
+    """Overrides as flags, which the files of comparisons and searches keep.
 
     >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
     ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
@@ -50,10 +47,7 @@ def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Lay overrides over a recipe's content.
-
-    An override that names another class drops the arguments of the class before it, which were chosen for that one: a
-    loss that took over the number of proxies of the loss before would not be the one that was named.
+    """Apply overrides to a recipe's content; one that names another class drops the arguments of the class before.
 
     >>> apply_overrides({"loss": {"class_path": "A", "init_args": {"x": 1}}}, {"loss.y": 2, "loss": "B"})
     {'loss': {'class_path': 'B', 'init_args': {'y': 2}}}

@@ -1,4 +1,4 @@
-"""The second phase in a recipe file: what changes, and nothing else."""
+"""The second phase in a recipe file, which lists what changes and nothing else."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _KEY = "second_phase"
 
 
 def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the overrides of the second phase, whose keys are then those inside it, from the others.
+    """Split overrides into those of the recipe and those of the second phase, without the prefix of their keys.
 
     >>> split_overrides({"seed": 1, "second_phase.loss.alpha": 3, "second_phase.epochs": 2})
     ({'seed': 1}, {'loss.alpha': 3, 'epochs': 2})
@@ -24,18 +24,7 @@ def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def read_changes(content: Any, overrides: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-    """Give the number of epochs, the changes that the file asks for, and the overrides of the other keys.
-
-    Args:
-        content: What the recipe has under ``second_phase``.
-        overrides: Those that `split_overrides` gives for the second phase.
-
-    Returns:
-        None where there is no second phase: nothing is given, or it is overridden by null.
-
-    Raises:
-        UserError: For an unknown key, or without a number of epochs.
-    """
+    """The epochs, the changes in the recipe's ``second_phase``, and the other overrides of it; None without a phase."""
     rest = dict(overrides)
     if "" in rest:
         given = rest.pop("")
@@ -81,7 +70,7 @@ def merge(base: Any, changes: Any) -> Any:
 
 
 def differences(base: Any, changed: Any) -> Any:
-    """The least changes that `merge` makes ``changed`` of ``base`` with; {} where they are the same.
+    """The smallest changes with which `merge` turns ``base`` into ``changed``; {} where they are the same.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
     >>> differences({"loss": loss, "seed": 0}, {"loss": merge(loss, {"alpha": 3}), "seed": 0})
@@ -100,7 +89,7 @@ def differences(base: Any, changed: Any) -> Any:
 
 
 def _same_class(one: str, other: str) -> bool:
-    """Whether two import paths mean one class; a name alone means that of any package."""
+    """Whether two import paths name one class; a name alone may be of any package."""
     if "." in one and "." in other:
         return one == other
     return one.rpartition(".")[2] == other.rpartition(".")[2]
