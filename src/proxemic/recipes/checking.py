@@ -109,12 +109,11 @@ class Check:
             raise self._error(key, f"{key} is empty: give {place}")
         self._values.append((key, value, annotation))
 
-    def misfit(self) -> str | None:
-        """A message about the first of the values that does not fit its type; None if all do."""
+    def types(self) -> None:
+        """Check whether the values that were seen fit their types, which unknown keys explain better."""
         for key, value, annotation in self._values:
             if not fits(value, annotation):
-                return str(self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}"))
-        return None
+                raise self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}")
 
     def _check_mapping(self, content: Mapping[str, Any], annotation: Any, place: Place | None, key: str) -> None:
         if "class_path" in content:

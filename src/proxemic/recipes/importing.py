@@ -13,8 +13,8 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
 
 from proxemic.errors import UserError
 
@@ -26,7 +26,12 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
     for which ``fits`` is true.
     """
     module_name, _, name = path.rpartition(".")
-    module = _import(key, path, module_name, own_code)
+    if own_code and not any(_is_current(each) for each in sys.path):
+        sys.path.append(str(Path.cwd()))
+    for part in accumulate(module_name.split("."), "{}.{}".format):
+        if part not in sys.modules:
+            _import(key, path, part, own_code)
+    module = sys.modules[module_name]
     if name in vars(module) or hasattr(module, name):
         return getattr(module, name)
     names = [each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing)]
@@ -56,18 +61,7 @@ def is_own(name: str) -> bool:
     return not any(Path(file).is_relative_to(each) for each in installed)
 
 
-def _import(key: str, path: str, name: str, own_code: bool) -> ModuleType:
-    parts = name.split(".")
-    if own_code and not any(_is_current(each) for each in sys.path):
-        sys.path.append(str(Path.cwd()))
-    for count in range(1, len(parts) + 1):
-        part = ".".join(parts[:count])
-        if part not in sys.modules:
-            _import_part(key, path, part, own_code)
-    return sys.modules[name]
-
-
-def _import_part(key: str, path: str, name: str, own_code: bool) -> None:
+def _import(key: str, path: str, name: str, own_code: bool) -> None:
     try:
         spec = importlib.util.find_spec(name)  # the packages around it are imported
     except (ImportError, ValueError):

@@ -16,10 +16,17 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.recipes import find_recipe, resolve_extended
 from proxemic.recipes.checking import Check, names_nothing
-from proxemic.recipes.flags import Flags, apply_overrides, read_flags
+from proxemic.recipes.flags import (
+    Flags,
+    apply_overrides,
+    differences,
+    merge,
+    read_changes,
+    read_flags,
+    split_overrides,
+)
 from proxemic.recipes.pairs import make_inside
 from proxemic.recipes.places import Place, arms, elements, field_types, is_section
-from proxemic.recipes.second_phase import differences, merge, read_changes, split_overrides
 from proxemic.recipes.values import shown
 from proxemic.recipes.writing import as_content, remember
 from proxemic.recipes.yaml_files import parse_yaml, read_yaml, with_current_names, write_yaml
@@ -252,8 +259,7 @@ def _parse(
     flags = overrides if isinstance(overrides, Flags) else ()
     check = Check(where, flags, _LINKS.values(), own_code=own_code)
     check.section(content, made)
-    if message := check.misfit():
-        raise UserError(message)
+    check.types()
     try:
         # The parser changes what it is given, down to the elements of lists.
         return _parser(made).parse_object(copy.deepcopy(content), env=False)
@@ -307,8 +313,7 @@ def _check_ranges(made: type, values: Mapping[str, Any]) -> Any:
     checked = object.__new__(made)
     for name, value in values.items():
         object.__setattr__(checked, name, _check_value(field_types(made)[name], value))
-    if hasattr(made, "__post_init__"):
-        checked.__post_init__()
+    checked.__post_init__()
     return checked
 
 

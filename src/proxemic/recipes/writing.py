@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,8 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
     """
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, Integral):
-        return int(value)
     if isinstance(value, Real):
-        return float(value)
+        return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Path | timedelta):
         return str(value)
     if isinstance(value, Mapping):
@@ -144,7 +143,6 @@ def _import_path(thing: Any, key: str) -> str:
             f"{key} is {name}, which is defined in {where}, so that a recipe cannot name it: define it at the top of "
             "a module of its own, and import it from there."
         )
-    parts = module.split(".")
-    packages = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    # The shortest path, as in `proxemic.losses`, stays when a class moves to another module.
+    packages = accumulate(module.split("."), "{}.{}".format)
+    # The shortest path, as in `proxemic.losses`, stays valid when a class moves to another module.
     return next(f"{each}.{name}" for each in packages if vars(sys.modules[each]).get(name) is thing)

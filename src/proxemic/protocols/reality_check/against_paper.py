@@ -8,10 +8,8 @@ from proxemic.extras import optional_dependency
 from proxemic.protocols.beside_paper import SAME, PaperRow, page, tables_beside
 from proxemic.protocols.reality_check.cross_validation import all_training_classes
 from proxemic.protocols.reality_check.run import RealityCheck, folder_of
-from proxemic.protocols.reality_check.tables import Repeats
-from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.protocols.reality_check.tables import Repeats, cell
 from proxemic.published import PublishedFigure
-from proxemic.tables import MISSING
 
 with optional_dependency("train"):
     import yaml
@@ -27,8 +25,7 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
 
         def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
             metric = SAME.get(figure.metric, figure.metric)
-            values = [kinds[figure.variant][metric] for kinds in repeats.values() if metric in kinds[figure.variant]]
-            return f"{figure.variant} {figure.metric}", format_estimate(t_interval(values)) if values else MISSING
+            return f"{figure.variant} {figure.metric}", cell(repeats, figure.variant, metric)
 
         return tables_beside(rows, ours, lambda figure: (_as_evaluated(check, recipes[recipe], figure), len(repeats)))
 

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries, write_json, write_text
+from proxemic.files import remove_stale_temporaries, write_csv, write_json, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.entries import find_names
 from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
-from proxemic.protocols.reality_check.search import find_best
-from proxemic.protocols.reality_check.spaces import CheckSpaces
-from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows, write_results
+from proxemic.protocols.reality_check.search import CheckSpaces, find_best
+from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows
 from proxemic.protocols.runs.jobs import Workers, going_on_with
 from proxemic.protocols.tuning.spaces import load_space
 from proxemic.recipes.flags import as_flags, read_flags
@@ -198,7 +197,8 @@ def _check(
                 repeats[number] = validation.repeat(number, flags)
                 values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
-                write_results(out, results, check.repeats)
+                write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
+                write_text(out / "table.md", markdown(results, check.repeats))
     return results
 
 

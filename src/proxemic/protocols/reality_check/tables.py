@@ -1,10 +1,8 @@
-"""Results of a reality check as CSV and Markdown."""
+"""Results of a reality check as rows and as Markdown."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from proxemic.files import write_csv, write_text
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
@@ -36,12 +34,6 @@ def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
     ]
 
 
-def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> None:
-    """Write ``results.csv``, one row per value, and ``table.md``, one row per loss."""
-    write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
-    write_text(out / "table.md", markdown(results, expected))
-
-
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     """The table of the reality check in percent, with 95% intervals over the repetitions and dashes for missing values.
 
@@ -50,7 +42,10 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     | `cub/softmax` | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 |
     """
     header = ["recipe", *(f"{kind} {name}" for kind in KINDS for name in METRICS.values())]
-    rows = [[f"`{recipe}`", *_cells(repeats)] for recipe, repeats in results.items()]
+    rows = [
+        [f"`{recipe}`", *(cell(repeats, kind, metric) for kind in KINDS for metric in METRICS)]
+        for recipe, repeats in results.items()
+    ]
     counts = {recipe: len(repeats) for recipe, repeats in results.items()}
     missing = [f"{recipe} {count}" for recipe, count in counts.items() if count < expected]
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
@@ -60,13 +55,7 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     return f"{table}\n\n{note}\n"
 
 
-def _cells(repeats: Repeats) -> Sequence[str]:
-    return [
-        format_estimate(
-            t_interval(values)
-            if (values := [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]])
-            else None
-        )
-        for kind in KINDS
-        for metric in METRICS
-    ]
+def cell(repeats: Repeats, kind: str, metric: str) -> str:
+    """The mean of a metric in percent with its interval, or a dash where it was not measured."""
+    values = [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]]
+    return format_estimate(t_interval(values) if values else None)

@@ -10,9 +10,8 @@ from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json, write_text
 from proxemic.protocols.directories import is_begun
 from proxemic.protocols.runs.same_recipe import same_recipe
-from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
-from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
 from proxemic.recipes.flags import read_flags
 
 

@@ -14,12 +14,11 @@ from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.protocols.directories import new_directory
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
 from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages
 from proxemic.protocols.tuning.stages import budgets, check_stages
 from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
-from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
@@ -118,8 +117,8 @@ def tune(
                 "see the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
             )
         content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
-        content, pinned = pin(content, read_flags(flags))
         name = space or "of the loss"
+        content, pinned = pin(content, read_flags(flags), f"The search space {name}")
         stages = read_stages(content, f"The search space {name}")
         if sampler != "grid" or trials is not None:
             budgets(stages, trials or 50)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.runs.jobs import check_stopped
-from proxemic.protocols.tuning.sampler import Sampler, SeededPerTrial
 from proxemic.protocols.tuning.spaces import Choices, Range, grid_points
 from proxemic.protocols.tuning.study import (
     PROCESS,
@@ -27,6 +26,8 @@ from proxemic.protocols.tuning.trials import (
     FAILURE,
     SLOT,
     FinishedTrial,
+    Sampler,
+    SeededPerTrial,
     Trial,
     TrialFailed,
     best_of,

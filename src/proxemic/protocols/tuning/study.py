@@ -14,6 +14,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.files import process_runs
 
 with optional_dependency("tune"):
     import optuna
@@ -22,7 +23,7 @@ with optional_dependency("tune"):
     from optuna.storages._heartbeat import BaseHeartbeat
     from optuna.storages.journal import BaseJournalBackend, JournalRedisBackend
     from optuna.trial import FrozenTrial, TrialState
-    from sqlalchemy import Connection, event
+    from sqlalchemy import event
     from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 HEARTBEAT, GRACE = 30, 150
@@ -70,10 +71,12 @@ def storage_at_work(url: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = _storage_failure(error)
-        if reason is None:
+        cause: BaseException | None = error
+        while cause is not None and type(cause).__module__.partition(".")[0] not in ("sqlalchemy", "redis"):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
             raise
-        raise _failed(url, reason) from error
+        raise _failed(url, _reason(cause)) from error
 
 
 def _failed(url: str, reason: str) -> UserError:
@@ -81,13 +84,6 @@ def _failed(url: str, reason: str) -> UserError:
         f"The storage {masked(url)} failed ({reason[:200]}): free some space, or check its folder or server; the same "
         "command goes on."
     )
-
-
-def _storage_failure(error: BaseException | None) -> str | None:
-    """The message of the database, if it caused the error."""
-    if error is not None and type(error).__module__.partition(".")[0] in ("sqlalchemy", "redis"):
-        return _reason(error)
-    return None if error is None else _storage_failure(error.__cause__ or error.__context__)
 
 
 def _reason(error: BaseException) -> str:
@@ -159,20 +155,13 @@ def is_dead(trial: FrozenTrial) -> bool:
 
 def _started(pid: int) -> str | None:
     """The start time of a process in clock ticks, "" where the system does not tell it; None if there is none."""
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        return stat.rpartition(")")[2].split()[19]
-    if os.name == "posix":
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-    return ""
+    if not Path("/proc/self/stat").exists():
+        return "" if os.name != "posix" or process_runs(pid) else None
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
 
 
 class _DatabaseStorage(RDBStorage):
@@ -217,13 +206,15 @@ class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
 @quiet()
 def open_storage(url: str) -> BaseStorage:
     """Open an Optuna storage, once per process."""
+    is_sqlite = url.startswith("sqlite")
     for attempt in range(50):
         try:
             if url.startswith(("redis://", "rediss://")):
                 return JournalWithHeartbeats(JournalRedisBackend(url))
             storage = _DatabaseStorage(
                 url,
-                engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
+                # Without an isolation level, the driver begins no transactions by itself.
+                engine_kwargs={"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {},
                 heartbeat_interval=HEARTBEAT,
                 grace_period=GRACE,
             )
@@ -240,25 +231,9 @@ def open_storage(url: str) -> BaseStorage:
                 f"The storage {masked(url)} cannot be opened ({reason[:200]}): give an Optuna storage URL, such as "
                 "sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
             ) from error
-        if storage.engine.name == "sqlite":
-            _serialize(storage)
+        if is_sqlite:
+            # SQLite has no row locks: two processes that both read that a trial is waiting, and then write that they
+            # take it, would both train it. So every transaction takes the write lock at its beginning.
+            event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return storage
     raise AssertionError
-
-
-def _serialize(storage: RDBStorage) -> None:
-    """Take SQLite's write lock at the beginning of each transaction.
-
-    SQLite has no row locks: two processes that both read that a trial is waiting, and then write that they take it,
-    would both train it.
-    """
-
-    def connected(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # the driver would begin by itself, without the lock
-
-    def begun(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    event.listen(storage.engine, "connect", connected)
-    event.listen(storage.engine, "begin", begun)
-    storage.engine.dispose()  # of connections made before

@@ -75,10 +75,10 @@ class TuningWorker:
         draw_importance(studies, self.directory.path)
         draw_slices(finished, [stage.dimensions() for stage in self.searches], self.metric, self.directory.path)
         for number, trial in enumerate(earlier, 1):
-            if _value(trial) > _value(best):
+            if (trial.value or 0.0) > (best.value or 0.0):
                 self.report(
-                    f"NOTE: stage {number} came to {self.metric} {_value(trial):.4f}, more than the last stage's "
-                    f"{_value(best):.4f}."
+                    f"NOTE: stage {number} came to {self.metric} {trial.value:.4f}, more than the last stage's "
+                    f"{best.value:.4f}."
                 )
         return best, finished
 
@@ -88,7 +88,7 @@ class TuningWorker:
     def _write_best(self, best: Sequence[FinishedTrial]) -> None:
         """Write the best recipe, and the best trial of each stage so far."""
         content = compose_best(self.searches, best)
-        value = _value(best[-1])
+        value = best[-1].value
         comment = (
             f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
         )
@@ -118,7 +118,7 @@ class TuningWorker:
             result += " pruned" if trial.state == "pruned" and trial.value is not None else ""
             line = f"trial {number}-{trial.number}  {result}"
             if best is not None:
-                line += f"  (best {_value(best):.4f}, trial {number}-{best.number})"
+                line += f"  (best {best.value:.4f}, trial {number}-{best.number})"
             line += f"  {len(finished)} of {total or 'the grid'}"
             if total is not None and len(finished) > before:
                 seconds = (time.monotonic() - began) / (len(finished) - before) * (total - len(finished))
@@ -130,8 +130,3 @@ class TuningWorker:
             self.report(f"{line}  {values}  {trial.failure}".rstrip())
 
         return note
-
-
-def _value(trial: FinishedTrial) -> float:
-    assert trial.value is not None
-    return trial.value

@@ -97,42 +97,35 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
     return stages
 
 
-def pin(content: Sequence[Any], given: Collection[str]) -> tuple[list[Any], list[str]]:
+def pin(content: Sequence[Any], given: Collection[str], where: str = "The search space") -> tuple[list[Any], list[str]]:
     """Remove from a search space the keys that overrides give a value to, which every trial then keeps.
 
     Returns:
         The stages with what is left to search, and the keys that were removed.
 
     Raises:
-        UserError: If a stage has nothing left to search, or sets one of the keys itself.
+        UserError: As `read_stages`, or if a stage has nothing left to search, or sets one of the keys itself.
 
     >>> pin([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["loss.alpha"])
     ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
     """
-    if twice := sorted(_keys(content, "fixed") & set(given) - _keys(content, "search")):
+    stages = read_stages(content, where)
+    searched = dict.fromkeys(key for stage in stages for key in stage.search)
+    if twice := sorted({key for stage in stages for key in stage.fixed} & set(given) - set(searched)):
         raise UserError(
             f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave "
             f"{'it' if len(twice) == 1 else 'them'} out, or give another --space FILE."
         )
-    pinned: dict[str, None] = {}
     left: list[Any] = []
     for stage in content:
-        search = stage.get("search") if isinstance(stage, Mapping) else None
-        if isinstance(search, Mapping) and (here := [key for key in search if key in given]):
-            if len(here) == len(search):
-                raise UserError(
-                    f"Flags give {', '.join(search)}, which is all that a stage of the search space varies: leave one "
-                    "of them to be searched, or give --space FILE."
-                )
-            pinned |= dict.fromkeys(here)
-            stage = {**stage, "search": {key: search[key] for key in search if key not in given}}
-        left.append(stage)
-    return left, list(pinned)
-
-
-def _keys(content: Sequence[Any], part: str) -> set[str]:
-    parts = (stage.get(part) for stage in content if isinstance(stage, Mapping))
-    return {str(key) for each in parts if isinstance(each, Mapping) for key in each}
+        search = {key: each for key, each in stage["search"].items() if key not in given}
+        if not search:
+            raise UserError(
+                f"Flags give {', '.join(stage['search'])}, which is all that a stage of the search space varies: leave "
+                "one of them to be searched, or give --space FILE."
+            )
+        left.append({**stage, "search": search})
+    return left, [key for key in searched if key in given]
 
 
 def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
