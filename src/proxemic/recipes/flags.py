@@ -140,7 +140,8 @@ def merge(base: Any, changes: Any) -> Any:
             return changes
         named = "class_path" in changes or "init_args" in changes
         inner = changes.get("init_args") or {} if named else changes
-        return {**base, "init_args": merge(base.get("init_args") or {}, inner)}
+        more = {key: value for key, value in changes.items() if named and key != "class_path"}
+        return {**base, **more, "init_args": merge(base.get("init_args") or {}, inner)}
     return {**base, **{key: merge(base.get(key), value) for key, value in changes.items()}}
 
 

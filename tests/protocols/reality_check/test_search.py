@@ -10,6 +10,7 @@ import yaml
 
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
+from proxemic.protocols.reality_check import cross_validation
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
 from proxemic.protocols.reality_check.search import CheckSpaces, PhaseSpace, find_best
 from proxemic.protocols.runs.jobs import Job, Workers
@@ -93,6 +94,50 @@ def test_a_directory_of_another_recipe_is_refused(plan: dict[str, str], tmp_path
     other = {name: text.replace("0.002", "0.003") for name, text in plan.items()}
     with pytest.raises(UserError, match="begun with another recipe"):
         CrossValidation(other, tmp_path, workers, folds=2, metric="map@r")
+
+
+def test_a_schedule_that_waits_for_held_out_classes_is_refused() -> None:
+    flags = ("--optim.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau")
+    with pytest.raises(UserError, match="has the schedule ReduceLROnPlateau, which waits for held-out classes"):
+        plan_folds(find_recipe("glyphs-small"), flags, folds=2, embedding_size=8, metric="map@r", split_seed=0)
+
+
+def test_the_best_trial_alone_keeps_its_weights(plan: dict[str, str], tmp_path: Path) -> None:
+    validation = CrossValidation(plan, tmp_path, FakeWorkers({}), folds=2, metric="map@r")
+    weights = [tmp_path / f"trials/{trial}/fold-{fold}/model.safetensors" for trial in (0, 1) for fold in (0, 1)]
+    for file in weights:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    validation.drop_weights("trials", but=tmp_path / "trials/1")
+    assert [file.exists() for file in weights] == [False, False, True, True]
+
+
+def test_one_phase_is_repeated_for_the_mean_epochs_of_the_folds(
+    plan: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_validation, "concatenated", lambda runs: {"map@r": len(runs) / 4})
+    workers = FakeWorkers({"test": {"map@r": 0.25}, "epoch": 7})
+    validation = CrossValidation(plan, tmp_path, workers, folds=2, metric="map@r")
+    results = validation.repeat(3, ("--optim.lr", "0.1"))
+    expected = {"separated": {"map@r": 0.25}, "concatenated": {"map@r": 0.5}, "complete": {"map@r": 0.25}}
+    assert results == expected
+    assert workers.jobs[-1].flags == ("--optim.lr", "0.1", "--seed", "3", "--training.epochs", "10")
+    assert validation.repeat(3, ()) == expected  # read, not trained
+    assert len(workers.jobs) == 3
+
+
+def test_a_second_phase_in_which_nothing_varies_is_not_searched(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images", classes=1, images=1))
+    flags = ("--training.epochs=3", "--second_phase.epochs=1")
+    two = plan_folds(recipe, flags, folds=2, embedding_size=8, metric="map@r", split_seed=0)
+    workers = FakeWorkers({"validation": {"map@r": 0.25}})
+    validation = CrossValidation(two, tmp_path / "out", workers, folds=2, metric="map@r")
+    whole = [{"search": {"loss.proxies_per_class": {"low": 1, "high": 4, "int": True}}}]
+    spaces = CheckSpaces.of(validation.base, (), whole, "mine.yaml")
+    parameters, value = find_best(spaces, validation, trials=2, seed=0, report=lambda _: None)
+    assert (set(parameters), value) == ({"loss.proxies_per_class"}, 0.25)
+    assert {job.out.parents[1].name for job in workers.jobs} == {"trials"}
+    assert all({"--second_phase=null", "--training.epochs=2"} <= {*job.flags} for job in workers.jobs)
 
 
 CHECKED = [name for name in list_recipes() if "/reality-check/" in name]
