@@ -7,9 +7,11 @@ that take classes or functions, and only of those that the key takes.
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -17,7 +19,7 @@ import proxemic.losses
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.described import keyword_here
-from proxemic.recipes.importing import find_object, is_there, may_name
+from proxemic.recipes.importing import find_object, may_name
 from proxemic.recipes.places import (
     PACKAGE,
     Inside,
@@ -255,5 +257,6 @@ def _derived(base: type) -> Iterable[type]:
 
 def names_nothing(text: str, annotation: Any) -> bool:
     """Whether a value of this type may be a text, and this one names nothing that can be imported."""
-    named = _PATH.fullmatch(text) and is_there(text.partition(".")[0])
+    root = text.partition(".")[0]
+    named = _PATH.fullmatch(text) and (root in sys.modules or find_spec(root))
     return not named and any(is_plain(arm) and fits(text, arm) for arm in arms(annotation))

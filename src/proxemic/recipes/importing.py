@@ -47,11 +47,6 @@ def may_name(path: str) -> bool:
     return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts
 
 
-def is_there(name: str) -> bool:
-    """Whether there is a module with a name without dots; it is not imported."""
-    return name in sys.modules or importlib.util.find_spec(name) is not None
-
-
 def is_own(name: str) -> bool:
     """Whether an imported module is the user's own: neither the standard library's nor installed."""
     file = getattr(sys.modules.get(name), "__file__", None)
@@ -101,9 +96,8 @@ def _is_current(folder: str) -> bool:
 
 def _said(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        file, line = error.filename, error.lineno
+        file, line, message = error.filename, error.lineno, error.msg
     else:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = last.filename, last.lineno
-    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {message}' if message else ''} (line {line} of {file})."

@@ -217,9 +217,5 @@ def is_container(origin: Any) -> bool:
 
 
 def join_key(key: str, name: object) -> str:
-    """The key of a value below another key, or of one at the top.
-
-    >>> join_key("optim", "lr"), join_key("", "optim")
-    ('optim.lr', 'optim')
-    """
+    """The key of a value below another key, or at the top of a recipe, whose key is empty."""
     return f"{key}.{name}".lstrip(".")

@@ -27,7 +27,7 @@ def test_an_earlier_stage_that_was_better_is_noted(
     directory.create(options, read_recipe(recipe).yaml)
     monkeypatch.setattr(StageSearch, "objective", lambda stage, _: {1: 0.5, 2: last}[stage.number])
     lines: list[str] = []
-    worker = TuningWorker(directory, options, directory.storage, lines.append)
+    worker = TuningWorker(directory.path, None, lines.append)
     worker.make_trials()
     best, finished = worker.finish()
     assert [len(stage) for stage in finished] == [2, 1]

@@ -50,10 +50,8 @@ class RealityCheck:
 
     def __post_init__(self) -> None:
         for name, smallest in {"trials": 1, "repeats": 1, "folds": 2, "embedding_size": 1}.items():
-            if getattr(self, name) < smallest:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is {getattr(self, name)}, but must be at least {smallest}."
-                )
+            if (value := getattr(self, name)) < smallest:
+                raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be at least {smallest}.")
         if not self.recipes:
             raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
         if len(self.spaces) not in (0, 1, len(self.recipes)):
@@ -142,8 +140,8 @@ def reality_check(
         out, made = Path(resume), {}
         check = RealityCheck.read(out)
     else:
-        made = {loss_name(recipe): recipe for recipe in recipes if isinstance(recipe, Recipe)}
-        named = [loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
+        named = [_loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
+        made = {name: recipe for name, recipe in zip(named, recipes, strict=True) if isinstance(recipe, Recipe)}
         patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in named]
         names = tuple(name for matches in patterns for name in matches)
         flags, known = as_flags(overrides or {}), tuple(spaces)
@@ -263,18 +261,15 @@ def _content_of(space: str | None, folder: Path) -> list[Any] | None:
 
 
 def _begin(check: RealityCheck, out: Path) -> None:
-    if is_begun(out, SETTINGS, "a reality check"):
-        kept, wanted = (
-            {**asdict(each), "flags": dict(read_flags(each.flags))} for each in (RealityCheck.read(out), check)
-        )
-        if kept != wanted:
-            raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
-    else:
+    if not is_begun(out, SETTINGS, "a reality check"):
         write_json(out / SETTINGS, asdict(check))
+        return
+    kept, wanted = ({**asdict(each), "flags": dict(read_flags(each.flags))} for each in (RealityCheck.read(out), check))
+    if kept != wanted:
+        raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
 
 
-def loss_name(recipe: Recipe) -> str:
-    """The class of a recipe's loss, by which a recipe without a file is named."""
+def _loss_name(recipe: Recipe) -> str:
     loss: Any = recipe.loss
     return getattr(loss, "func", loss).__name__
 

@@ -37,8 +37,7 @@ class TuningResult:
     Args:
         out: The directory of the search, with ``trials.csv`` and plots.
         best_recipe: The YAML file of the best recipe, ready to be trained.
-        value: The metric on the validation classes at the best epoch of the best trial: as the best of many, it is
-            biased upwards.
+        value: The metric on validation classes at the best trial's best epoch; as the best of many, biased upwards.
         parameters: Those of the best trial, by the recipe's keys.
         trials: The finished trials of each stage, by number.
     """
@@ -103,8 +102,6 @@ def tune(
         return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    if trials is not None and trials < 1:
-        raise ValueError(f"--trials is {trials}, but must be at least 1.")
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
@@ -121,7 +118,7 @@ def tune(
         content, pinned = pin(content, read_flags(flags), f"The search space {name}")
         stages = read_stages(content, f"The search space {name}")
         if sampler != "grid" or trials is not None:
-            budgets(stages, trials or 50)
+            budgets(stages, 50 if trials is None else trials)
         check_stages(file, flags, stages, name)
     title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
     source = title if isinstance(recipe, Recipe) else str(file)
@@ -174,8 +171,7 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
 
 
 def _work(out: Path, storage: str | None, report: Callable[[str], object]) -> TuningWorker:
-    directory = TuningDirectory(out)
-    worker = TuningWorker(directory, directory.read(), storage or directory.storage, report)
+    worker = TuningWorker(out, storage, report)
     with storage_at_work(worker.storage):
         worker.make_trials()
     return worker

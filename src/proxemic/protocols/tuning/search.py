@@ -68,8 +68,6 @@ def search(
     ``first`` are parameters of the first trial, used where the dimensions contain them, and not in a grid; ``settings``
     is what else all processes must agree on; ``on_trial`` is given each trial that this process finished.
     """
-    if trials is not None and trials < 1:
-        raise ValueError(f"trials is {trials}, but a search makes at least 1.")
     given = first or {}
     allowed = {name: given[name] for name, each in dimensions.items() if name in given and given[name] in each}
     plan = grid_points(dimensions) if sampler == "grid" else [allowed]

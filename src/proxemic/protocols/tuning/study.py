@@ -28,12 +28,8 @@ with optional_dependency("tune"):
 
 HEARTBEAT, GRACE = 30, 150
 """Seconds between the heartbeats of a trial, and without one until the trial counts as dead."""
-BEATS = "beat"
-"""Attribute of a trial in a journal: how many heartbeats it had."""
-PROCESS = "process"
-"""Attribute of a trial: the process that makes it."""
-SETTINGS = "settings"
-"""Attribute of a study: what all its processes have in common."""
+BEATS, PROCESS = "beat", "process"
+"""Attributes of a trial: in a journal, the number of its heartbeats, and the process that makes it."""
 
 
 def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = None) -> optuna.Study:
@@ -105,9 +101,9 @@ def quiet() -> Iterator[None]:
 
 def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
     """Store the settings that all processes of a study share; raise `UserError` if other ones are stored."""
-    kept = study.user_attrs.get(SETTINGS)
+    kept = study.user_attrs.get("settings")
     if kept is None:
-        study.set_user_attr(SETTINGS, dict(settings))
+        study.set_user_attr("settings", dict(settings))
     elif different := [name for name in {**kept, **settings} if kept.get(name) != settings.get(name)]:
         raise UserError(
             f"The study {study.study_name} was begun with another {', '.join(sorted(different))}: give the same, or "

@@ -25,10 +25,9 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective is given; numbers are from 0 without gaps, and a retried trial keeps its number.
+    """What an objective is given; numbers begin at 0, and a retried trial keeps its number.
 
-    A choice that is a list or a mapping is given as its JSON text. ``report`` takes a step and the value at it, and
-    raises if the trial is pruned.
+    Choices that are lists or mappings are given as JSON text. ``report(step, value)`` raises if the trial is pruned.
     """
 
     number: int

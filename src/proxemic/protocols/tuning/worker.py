@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
-from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.plots import draw_importance, draw_slices
 from proxemic.protocols.tuning.search import search
 from proxemic.protocols.tuning.spaces import read_stages
@@ -24,15 +25,16 @@ with optional_dependency("train"):
 class TuningWorker:
     """One process of a search, which makes trials of the stages one after the other."""
 
-    def __init__(
-        self, directory: TuningDirectory, options: TuningOptions, storage: str, report: Callable[[str], object]
-    ) -> None:
-        self.directory, self.options, self.storage, self.report = directory, options, storage, report
-        self.base = yaml.safe_load(directory.base.read_text(encoding="utf-8"))
+    def __init__(self, out: Path, storage: str | None, report: Callable[[str], object]) -> None:
+        self.directory, self.report = TuningDirectory(out), report
+        self.storage = storage or self.directory.storage
+        self.options = self.directory.read()
+        self.base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         self.metric: str = self.base["evaluation"]["metric"]
-        self.stages = read_stages(options.space, f"The search space {options.space_name}")
-        whole_grid = options.sampler == "grid" and options.trials is None
-        self.totals = [None] * len(self.stages) if whole_grid else budgets(self.stages, options.trials or 50)
+        self.stages = read_stages(self.options.space, f"The search space {self.options.space_name}")
+        trials = self.options.trials
+        whole_grid = self.options.sampler == "grid" and trials is None
+        self.totals = [None] * len(self.stages) if whole_grid else budgets(self.stages, trials or 50)
         self.searches: list[StageSearch] = []
         self.best: list[FinishedTrial] = []
 
@@ -89,15 +91,12 @@ class TuningWorker:
         """Write the best recipe, and the best trial of each stage so far."""
         content = compose_best(self.searches, best)
         value = best[-1].value
-        comment = (
-            f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
-        )
-        write_text(self.directory.best_recipe, comment + yaml.safe_dump(content, sort_keys=False))
+        note = f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
+        write_text(self.directory.best_recipe, note + yaml.safe_dump(content, sort_keys=False))
         stages = [{"trial": f"{number}-{trial.number}", **asdict(trial)} for number, trial in enumerate(best, 1)]
         summary = {"metric": self.metric, "value": value, "trial": stages[-1]["trial"]}
-        write_json(
-            self.directory.path / "best.json", summary | {"parameters": dict(best[-1].parameters), "stages": stages}
-        )
+        summary |= {"parameters": dict(best[-1].parameters), "stages": stages}
+        write_json(self.directory.path / "best.json", summary)
 
     def _progress(self, number: int, total: int | None) -> Callable[[FinishedTrial], None]:
         """What is written and reported after each trial of a stage that this process made."""

@@ -1,7 +1,6 @@
 """Reads the search spaces of the package, or files of the user's own, into stages."""
 
 import difflib
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +186,7 @@ def _read_stage(content: Any, where: str) -> Stage:
     if content.get("start_from") not in (None, "best"):
         raise UserError(f"{where}: start_from is {content['start_from']!r}, but must be best, or left out.")
     share = content.get("trials")
-    if share is not None and not (isinstance(share, int | float) and 0 < share <= 1 and math.isfinite(share)):
+    if share is not None and not (isinstance(share, int | float) and 0 < share <= 1):
         raise UserError(
             f"{where}: trials is {share!r}, but must be the stage's part of all trials, above 0 and up to 1."
         )
