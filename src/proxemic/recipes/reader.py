@@ -72,7 +72,7 @@ def read_recipe(path: Path, overrides: Sequence[str] | Mapping[str, Any] = (), *
 
     Raises:
         UserError: If the file or an override has an unknown key (the nearest is suggested), a value of the wrong type,
-            or a class that does not exist or is not what its place asks for.
+            or a class that does not exist or cannot be used for its key.
         ValueError: If a value is out of its range.
     """
     return _read(_content(path), str(path), overrides, own_code)
