@@ -14,6 +14,7 @@ from PIL import Image
 
 import proxemic.losses
 import proxemic.metrics
+from images import write_folder, write_recipe
 from proxemic.cli import analyze, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 from proxemic.protocols.comparison.entries import find_names
@@ -275,3 +276,30 @@ def test_the_page_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     names: dict[str, Any] = {"embed": embed}
     exec(code.replace("verification_metrics(d", "found = verification_metrics(d"), names)
     assert names["found"].accuracy.mean == 1.0
+
+
+def test_the_page_of_the_protocols(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (FOLDER.parent / "protocols.md").read_text()
+    write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images"))
+    monkeypatch.chdir(tmp_path)
+    smaller = {
+        '"glyphs-small/proxy-anchor", trials=20': '"tiny.yaml", trials=1',
+        '"training.epochs": 10': '"training.epochs": 1, "loss": "ProxyAnchorLoss"',
+        '["glyphs-small/*"]': '["tiny.yaml"]',
+        "range(5)": "range(1)",
+        '"training.epochs": 5': '"training.epochs": 1',
+        "workers=2": "workers=1",
+    }
+    blocks = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    for printed, quick in smaller.items():
+        assert blocks.count(printed) == 1, printed
+        blocks = blocks.replace(printed, quick)
+    names: dict[str, Any] = {}
+    exec(blocks, names)
+    searched, compared = capsys.readouterr().out.splitlines()
+    assert searched == f"{names['result'].value} {names['result'].parameters} runs/tune-pa/best.yaml 1"
+    assert re.fullmatch(r"tiny\.yaml \[[01]\.\d+\]", compared)
+    for target in re.findall(r"\]\(([\w./-]+)#?.*?\)", text):
+        assert (FOLDER.parent / target).exists(), target

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from command_line import Here, assert_refused
 from images import TINY_RECIPE, write_folder
-from proxemic.recipes.second_phase import merge
+from proxemic.recipes.flags import merge
 from proxemic.training.checkpointing import RunCheckpointer
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()

@@ -47,12 +47,12 @@ def remove_stale_temporaries(folder: Path) -> None:
     for path in folder.rglob(".*.tmp"):
         match = re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)
         # This process has not begun to write: in a container, the one before it had the same number.
-        if match and (int(match[1]) == os.getpid() or not _runs(int(match[1]))):
+        if match and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
-def _runs(process: int) -> bool:
+def process_runs(process: int) -> bool:
     """Whether a process runs; Windows does not tell, but refuses to remove a file that is open."""
     if os.name != "posix":
         return False

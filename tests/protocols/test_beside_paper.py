@@ -47,6 +47,7 @@ def test_four_models_together_beside_tables_vi_to_viii(tmp_path: Path) -> None:
     assert found["concatenated precision@1"] == ("50.00 ± 0.00", "67.07 ± 0.18 (95% ci)")
     assert found["complete r_precision"] == ("–", "37.69 ± 0.21 (95% ci)")
     assert "with the flags `--training.epochs 9`" in text
+    assert "with the flags" not in reality_against_paper(RealityCheck(check.recipes), tmp_path, {recipe: {}})
     assert "seeds: ours 2, theirs 10" in text
     assert "embedding size" not in text  # 128 of the separated, four times as much of the others
     assert text.endswith("These name no row of the papers' tables that they stand for: `cub/cosface`.\n")

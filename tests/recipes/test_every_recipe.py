@@ -35,8 +35,8 @@ from proxemic.losses import PairwiseLoss
 from proxemic.losses.own import make_loss
 from proxemic.models import bn_inception, build_model, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
+from proxemic.recipes.flags import merge
 from proxemic.recipes.reader import ReadRecipe, read_recipe
-from proxemic.recipes.second_phase import merge
 from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import evaluate_embeddings
 from proxemic.training.module import EmbeddingTask

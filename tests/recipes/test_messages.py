@@ -33,6 +33,13 @@ CASES = {
     "loss: torch.optim.Adam": "is torch.optim.Adam, which cannot stand there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyLoss": "loss is proxemic.losses.ProxyLoss, which is abstract: it cannot stand there",
     "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
+    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but is a single one: give a class derived from ProxyLoss",
+    "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is beside class_path: put it into init_args.",
+    "loss: {class_path: ArcFaceLoss, init_args: [3]}": "ArcFaceLoss with [3], but must map its arguments to values.",
+    "data: {class_path: proxemic.data.Glyphs, dict_kwargs: {train_classes: 3}}": "data.train_classes is no further"
+    " keyword of Glyphs: put it into init_args.",
+    ANCHOR % "init: {class_path: proxemic.losses.initialization.kaiming_normal, init_args: {a: 1}}": "kaiming_normal,"
+    " which takes no arguments here: give its import path alone.",
     "loss: nowhere.Loss": "loss is nowhere.Loss, but no module nowhere is found: install its package",
     "loss: proxemic.nowhere.Loss": "loss is proxemic.nowhere.Loss, but proxemic has no module nowhere.",
     "training: {callbacks: [{alpha: 3}]}": "training.callbacks has no class_path, which",
@@ -71,6 +78,10 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
         (["--optim.lrr", "1"], "There is no flag --optim.lrr: did you mean --optim.lr?"),
         (["--optm.lr", "1"], "There is no flag --optm.lr: did you mean --optim.lr?"),
         (["--model.pooling.x", "1"], "There is no flag --model.pooling.x: model.pooling is a single value."),
+        (
+            ["--loss=WarpedSoftmaxLoss", "--loss.f1=proxemic.files.check_stem"],
+            "loss.f1 is proxemic.files.check_stem, which cannot stand there: give a class derived from nn.Module",
+        ),
         (["--training.epochs", "many"], "training.epochs is many, but must be a whole number."),
     ],
 )
@@ -79,7 +90,7 @@ def test_of_a_flag(flags: list[str], sentence: str) -> None:
 
 
 def test_a_text_may_look_like_anything() -> None:
-    for folder in ("my: folder", "{photos}", "os.system", "[2020]", "2020-01-01", "null folder"):
+    for folder in ("my: folder", "{photos}", "[unclosed", "os.system", "[2020]", "2020-01-01", "null folder"):
         read = read_recipe(find_recipe("own"), ["--data.root", folder])
         assert yaml.safe_load(read.yaml)["data"]["init_args"]["root"] == folder
 
@@ -88,6 +99,26 @@ def test_of_a_recipe_that_lacks_a_key(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("data: proxemic.data.Glyphs\nloss: ProxyAnchorLoss\nmodel: {}\noptim: {optimizer: SGD, lr: 0.1}\n")
     assert refusal(path) == f"{path}: The key optim.loss_lr is missing, which every recipe has."
+
+
+def test_of_what_a_recipe_extends(tmp_path: Path) -> None:
+    path, other = tmp_path / "mine.yaml", tmp_path / "other.yaml"
+    other.write_text("extends: mine.yaml\n")
+    for text, sentence in (
+        ("[glyphs]", "extends is ['glyphs'], but must be the name or the path of a recipe."),
+        ("glyhps", "extends glyhps, but there is no such recipe: give a file beside it"),
+        ("mine.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
+        ("other.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
+    ):
+        path.write_text(f"extends: {text}\n")
+        assert sentence in refusal(path)
+
+
+def test_of_a_second_phase(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: glyphs-small\nsecond_phase: 3\n")
+    assert refusal(path) == "second_phase is 3, but must be null or map epochs, loss and optim to values."
+    assert refusal(path, "--second_phase", "{loss: ArcFaceLoss}").startswith("second_phase.epochs is missing")
 
 
 MODULES = {

@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -116,6 +116,12 @@ def test_a_wrong_class_inside_the_pair_loss_is_named(distance: str) -> None:
         read_recipe(find_recipe(RECIPE), ["--loss.loss.distance", distance])
 
 
+def test_a_class_inside_the_pair_loss_that_refuses_its_arguments_is_named() -> None:
+    distance = '{"class_path": "pytorch_metric_learning.distances.LpDistance", "init_args": {"is_inverted": true}}'
+    with pytest.raises(UserError, match=r"^loss\.loss\.distance is pytorch.*LpDistance, which cannot be made"):
+        build(RECIPE, "--loss.loss.distance", distance)
+
+
 PROXY_LOSSES = [
     name
     for name in proxemic.losses.__all__
@@ -183,6 +189,49 @@ def test_modules_as_losses_take_what_they_have_parameters_for(tmp_path: Path) ->
     # PML has a class of this name, too.
     for flags in (["--loss", "CosFaceLoss"], ["--loss=CosFaceLoss"], ["--loss.class_path", "CosFaceLoss"]):
         assert isinstance(make_loss(read_recipe(again, flags).recipe.loss, 5, 6), CosFaceLoss)
+
+
+class Loosely(nn.Module):
+    """Its arguments are typed by their defaults, or in ways that say more than a type."""
+
+    def __init__(
+        self,
+        embedding_size: int,
+        scale=1.0,
+        squared=False,
+        *,
+        margin: Annotated[float, "radians"] = 0.5,
+        weights: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.arguments = scale, squared, margin, weights
+
+
+def test_types_that_the_parser_or_the_defaults_tell() -> None:
+    flags = ["--loss", f"{__name__}.Loosely", "--loss.scale=2", "--loss.squared=true", "--loss.margin=0.25"]
+    assert made(find_recipe("glyphs-small"), *flags, "--loss.weights={a: 3}").arguments == (2.0, True, 0.25, {"a": 3})
+    for flag, sentence in (
+        ("--loss.scale=big", "loss.scale is big, but must be a number"),
+        ("--loss.squared=3", "loss.squared is 3, but must be true or false"),
+        ("--loss.margin=big", "loss.margin is big, but must be a number"),
+        ("--loss.weights={a: big}", 'Parser key "weights".*Expected a .*int'),  # of what is inside, the parser tells
+    ):
+        with pytest.raises(UserError, match=sentence):
+            read_recipe(find_recipe("glyphs-small"), [*flags, flag])
+
+
+def test_a_second_phase_with_another_loss_is_read_again(tmp_path: Path) -> None:
+    flags = ["--second_phase", "{epochs: 1, loss: CosFaceLoss}", "--second_phase.loss.margin=0.25"]
+    text = read_recipe(find_recipe("glyphs-small"), flags).yaml
+    assert yaml.safe_load(text)["second_phase"]["loss"]["class_path"] == "proxemic.losses.CosFaceLoss"
+    again = tmp_path / "recipe.yaml"
+    again.write_text(text)
+    read = read_recipe(again)
+    assert read.yaml == text
+    assert read.recipe.second_phase is not None
+    second = make_loss(read.recipe.second_phase.loss, 5, 6)
+    assert isinstance(second, CosFaceLoss)
+    assert second.margin == 0.25
 
 
 def made(recipe: Path, *flags: str) -> Any:

@@ -15,6 +15,7 @@ from torch import nn
 from proxemic.data import Glyphs
 from proxemic.errors import UserError
 from proxemic.losses import CosFaceLoss, PairwiseLoss, ProxyAnchorLoss, SoftTripleLoss
+from proxemic.losses.own import OwnLoss, make_loss
 from proxemic.models import ModelConfig
 from proxemic.recipes import find_recipe, list_recipes, load, read_recipe, to_yaml
 from proxemic.training import DistanceToProxy, Optimization, Recipe, SecondPhase, TrainingConfig
@@ -68,6 +69,24 @@ def test_a_second_phase_takes_nothing_over_that_it_does_not_say(tmp_path: Path) 
     assert recipe.second_phase is not None
     default = SoftTripleLoss(3, 2, proxies_per_class=2).scoring.scale
     assert recipe.second_phase.loss(num_classes=3, embedding_size=2).scoring.scale == default  # type: ignore[union-attr]
+
+
+class Open(nn.Module):
+    def __init__(self, embedding_size: int, **options: float) -> None:
+        super().__init__()
+        self.options = options
+
+
+def test_further_keywords_of_a_class_are_kept(tmp_path: Path) -> None:
+    text, recipe = read_back(replace(BUILT, loss=partial(Open, power=3.0)), tmp_path)
+    assert yaml.safe_load(text)["loss"]["dict_kwargs"] == {"power": 3.0}
+    loss = make_loss(recipe.loss, 3, 2)
+    assert isinstance(loss, OwnLoss)
+    assert loss.loss.options == {"power": 3.0}
+    (tmp_path / "other.yaml").write_text(
+        "extends: recipe.yaml\n" + yaml.safe_dump({"loss": yaml.safe_load(text)["loss"]})
+    )
+    assert read_recipe(tmp_path / "other.yaml").yaml == text
 
 
 class Changes(DistanceToProxy):

@@ -18,8 +18,8 @@ from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.losses import PairwiseLoss, WarpedSoftmaxLoss
 from proxemic.models import build_model
+from proxemic.recipes.flags import differences, merge
 from proxemic.recipes.reader import read_recipe
-from proxemic.recipes.second_phase import differences, merge
 from proxemic.training import train
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.phases import continue_optimizer, share_parameters

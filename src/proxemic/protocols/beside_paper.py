@@ -130,7 +130,7 @@ def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
 
 def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """The loss at the end of the training: of the second phase where there is one."""
-    from proxemic.recipes.second_phase import merge  # imports torch
+    from proxemic.recipes.flags import merge  # imports torch
 
     return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 

@@ -1,7 +1,7 @@
 """Recipes: YAML files that describe a training run, those of this package by name, as ``glyphs`` or ``cub/mpa-ap``.
 
-`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one; a file is checked in full, and nothing that it
-names is imported or called unless its place asks for it.
+`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one. A file is checked in full, and nothing that it
+names is imported or called unless the type of the key asks for it.
 """
 
 import difflib
@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent
 
 
 def list_recipes() -> list[str]:
-    """Names of all recipes in the package, sorted; files with a leading underscore are what others extend."""
+    """Names of all recipes in the package, sorted, without those with a leading underscore, which others extend."""
     paths = [path for path in FOLDER.rglob("*.yaml") if not path.name.startswith("_")]
     return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths)
 

@@ -1,15 +1,17 @@
-"""What a recipe holds, checked before anything of it is made: its keys, its classes, their arguments.
+"""Checks the keys, classes and arguments of a recipe before anything of it is made.
 
-The parser makes any class, and calls any function, that is named to it. So nothing reaches it but what stands in a
-place for classes, and is what the place asks for.
+The parser makes any class, and calls any function, that it is given the name of. So it is only given names below keys
+that take classes or functions, and only of those that the key takes.
 """
 
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -17,7 +19,7 @@ import proxemic.losses
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.described import keyword_here
-from proxemic.recipes.importing import find_object, is_there, may_name
+from proxemic.recipes.importing import find_object, may_name
 from proxemic.recipes.places import (
     PACKAGE,
     Inside,
@@ -29,6 +31,7 @@ from proxemic.recipes.places import (
     is_plain,
     is_section,
     is_text,
+    join_key,
     parameters,
     place_of,
 )
@@ -49,17 +52,13 @@ _BESIDE = {
     "training.callbacks": "lightning.pytorch.callbacks",
     "training.loggers": "lightning.pytorch.loggers",
 }
-"""The modules in which to look for what a misspelt name may have meant."""
+"""By key, the module whose names are suggested for a misspelt one."""
 
 
 class Check:
-    """A check of one recipe.
+    """A check of one recipe: messages are about the file ``where``, or about the keys that ``flags`` gave.
 
-    Args:
-        where: The file, for messages about what is in it.
-        flags: The keys that flags gave.
-        linked: Keys whose values follow from those of others.
-        own_code: Classes may be imported from the current directory.
+    The values of the keys ``linked`` follow from those of others, so that the recipe must not give them.
     """
 
     def __init__(
@@ -69,13 +68,9 @@ class Check:
         self._values: list[tuple[str, Any, Any]] = []
 
     def section(self, content: Any, made: type, key: str = "") -> None:
-        """Check what a recipe has for the fields of a dataclass.
-
-        Raises:
-            UserError: If a key is unknown or missing, or a value names what must not stand there.
-        """
+        """Check what a recipe gives for the fields of a dataclass: unknown and missing keys, and what values name."""
         types = field_types(made)
-        allowed = [name for name in types if _join(key, name) not in self.linked]
+        allowed = [name for name in types if join_key(key, name) not in self.linked]
         if content is None:
             raise self._error(key, f"{key} is empty: give {', '.join(allowed[:3])} or others below it, or leave it out")
         content = as_yaml(content) if isinstance(content, str) else content
@@ -83,18 +78,14 @@ class Check:
             raise self._error(key, f"{key} is {shown(content)}, but must map names such as {allowed[0]} to values")
         self._check_names(key, content, allowed)
         for each in fields(made):
-            name = _join(key, each.name)
+            name = join_key(key, each.name)
             if each.name in content:
                 self.value(content[each.name], types[each.name], name)
             elif each.default is MISSING and each.default_factory is MISSING:
                 raise self._error("", f"The key {name} is missing, which every recipe has")
 
     def value(self, value: Any, annotation: Any, key: str) -> None:
-        """Check a value, and all that is in it, by its type.
-
-        Raises:
-            UserError: As `section`.
-        """
+        """Check a value, and all that is in it, by its type."""
         if sections := [arm for arm in arms(annotation) if is_section(arm)]:
             if value is not None or type(None) not in arms(annotation):
                 self.section(value, sections[0], key)
@@ -111,7 +102,7 @@ class Check:
                 raise self._error(key, f"{key} is {shown(value)}, but is a single one: give {place}")
             for each in inside:
                 self.value(each, elements(annotation), key)
-        elif isinstance(inside, str) and place and not _names_nothing(inside, annotation):
+        elif isinstance(inside, str) and place and not names_nothing(inside, annotation):
             self._check_made(inside, {}, {}, place, key)
         elif isinstance(inside, str) and not place and not is_plain(annotation) and _PATH.fullmatch(inside):
             wanted = f"must be {said(annotation)}" if not fits(inside, annotation) else "nothing can be imported there"
@@ -120,12 +111,11 @@ class Check:
             raise self._error(key, f"{key} is empty: give {place}")
         self._values.append((key, value, annotation))
 
-    def misfit(self) -> str | None:
-        """Say which of the values is the first that does not fit its type; None if all do."""
+    def types(self) -> None:
+        """Check whether the values that were seen fit their types, which unknown keys explain better."""
         for key, value, annotation in self._values:
             if not fits(value, annotation):
-                return str(self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}"))
-        return None
+                raise self._error(key, f"{key} is {shown(value)}, but must be {said(annotation)}")
 
     def _check_mapping(self, content: Mapping[str, Any], annotation: Any, place: Place | None, key: str) -> None:
         if "class_path" in content:
@@ -148,10 +138,10 @@ class Check:
             raise self._unknown(f"{key}.{next(iter(content), '')}", [])
         else:
             for name, each in content.items():
-                self.value(each, elements(annotation), _join(key, str(name)))
+                self.value(each, elements(annotation), join_key(key, name))
 
     def _check_made(self, path: str, arguments: Any, others: Any, place: Place, key: str) -> None:
-        thing = self._find(path, place, key)
+        thing = self.find(path, place, key)
         for each in (arguments, others):
             if not isinstance(each, Mapping):
                 raise self._error(key, f"{key} is {path} with {shown(each)}, but must map its arguments to values")
@@ -180,7 +170,8 @@ class Check:
                 raise self._error(key, f"{key}.{name} is no further keyword of {thing.__name__}: put it into init_args")
             self.value(each, Any, f"{key}.{name}")
 
-    def _find(self, path: str, place: Place, key: str) -> object:
+    def find(self, path: str, place: Place, key: str) -> object:
+        """The class or function that a key names, by its import path or, for some keys, by its name."""
         if "." not in path:
             beside = [vars(import_module(_BESIDE[key])).get(path)] if key in _BESIDE else []
             known = (each for base in place.bases for each in _derived(base))
@@ -231,7 +222,7 @@ class Check:
         known = [*allowed]
         for name in given:
             if name not in known:
-                raise self._unknown(_join(key, str(name)), known)
+                raise self._unknown(join_key(key, name), known)
 
     def _unknown(self, key: str, allowed: Collection[str]) -> UserError:
         parent, _, name = key.rpartition(".")
@@ -242,9 +233,9 @@ class Check:
             hint = advice
         elif near:
             rest = (flag or key).removeprefix(key)
-            hint = f"did you mean {dashes}{_join(parent, near[0])}{rest}?"
+            hint = f"did you mean {dashes}{join_key(parent, near[0])}{rest}?"
         elif allowed and flag:
-            hint = f"allowed are {', '.join(dashes + _join(parent, each) for each in sorted(allowed))}"
+            hint = f"allowed are {', '.join(dashes + join_key(parent, each) for each in sorted(allowed))}"
         elif allowed:
             hint = f"allowed{f' in {parent}' if parent else ''} are {', '.join(sorted(allowed))}"
         else:
@@ -252,7 +243,7 @@ class Check:
         return self._error(key, f"There is no {kind} {dashes}{flag or key}: {hint}")
 
     def _error(self, key: str, message: str) -> UserError:
-        """Of what a flag gave, the flag says enough; else the file is named."""
+        """The message, after the name of the file unless a flag gave the key."""
         given = key and any(
             each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
         )
@@ -260,18 +251,12 @@ class Check:
 
 
 def _derived(base: type) -> Iterable[type]:
-    """A class and all that are derived from it, as far as they are known by now; none twice."""
-    found = {base: None}
-    for each in base.__subclasses__():
-        found |= dict.fromkeys(_derived(each))
-    return found
+    """A class and all derived from it that are imported; none twice."""
+    return {base: None, **{each: None for derived in base.__subclasses__() for each in _derived(derived)}}
 
 
-def _names_nothing(text: str, annotation: Any) -> bool:
-    """Whether a text names nothing that can be imported, although a class could stand there."""
-    named = _PATH.fullmatch(text) and is_there(text.partition(".")[0])
+def names_nothing(text: str, annotation: Any) -> bool:
+    """Whether a value of this type may be a text, and this one names nothing that can be imported."""
+    root = text.partition(".")[0]
+    named = _PATH.fullmatch(text) and (root in sys.modules or find_spec(root))
     return not named and any(is_plain(arm) and fits(text, arm) for arm in arms(annotation))
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}".lstrip(".")

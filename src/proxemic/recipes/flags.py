@@ -1,24 +1,20 @@
-"""Overrides of a recipe's values: ``--optim.lr 0.01``, or ``{"optim.lr": 0.01}``, is ``{"optim": {"lr": 0.01}}``."""
+"""Changes of a recipe's content: overrides, as ``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``, and the second phase."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.recipes.second_phase import merge
 from proxemic.recipes.values import as_yaml
 from proxemic.training.recipe import Recipe
 
 
 class Flags(dict[str, str]):
-    """Overrides that were given on the command line: messages about them name the flag, not the file."""
+    """Overrides from the command line: messages about them name the flag, not the file."""
 
 
 def read_flags(flags: Sequence[str]) -> Flags:
-    """Give the overrides that flags stand for; ``init_args`` is left out of keys.
-
-    Raises:
-        UserError: If a word is not a flag, or a flag has no value.
+    """The overrides that flags stand for; ``init_args`` is left out of keys.
 
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
@@ -40,7 +36,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Give overrides as flags, which the files of comparisons and searches keep.
+    """Overrides as flags, which the files of comparisons and searches keep.
 
     >>> as_flags({"training.epochs": 5, "loss": "ArcFaceLoss"})
     ('--training.epochs', '5', '--loss', 'ArcFaceLoss')
@@ -50,10 +46,7 @@ def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def apply_overrides(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Lay overrides over a recipe's content.
-
-    An override that names another class drops the arguments of the class before it, which were chosen for that one: a
-    loss that took over the number of proxies of the loss before would not be the one that was named.
+    """Apply overrides to a recipe's content; one that names another class drops the arguments of the class before.
 
     >>> apply_overrides({"loss": {"class_path": "A", "init_args": {"x": 1}}}, {"loss.y": 2, "loss": "B"})
     {'loss': {'class_path': 'B', 'init_args': {'y': 2}}}
@@ -89,3 +82,90 @@ def _replace(content: Any, value: Any) -> Any:
     if not (isinstance(changes, Mapping) and isinstance(content, Mapping)):
         return None if changes is None and value != "" else value
     return merge(content, changes)
+
+
+def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split overrides into those of the recipe and those of the second phase, without the prefix of their keys.
+
+    >>> split_overrides({"seed": 1, "second_phase.loss.alpha": 3, "second_phase.epochs": 2})
+    ({'seed': 1}, {'loss.alpha': 3, 'epochs': 2})
+    """
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
+    for key, value in overrides.items():
+        name, _, rest = key.partition(".")
+        (second if name == "second_phase" else first)[rest if name == "second_phase" else key] = value
+    return first, second
+
+
+def read_changes(content: Any, overrides: Mapping[str, Any]) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    """The epochs, the changes in the recipe's ``second_phase``, and the other overrides of it; None without a phase."""
+    rest = dict(overrides)
+    if "" in rest:
+        given = rest.pop("")
+        content = as_yaml(given) if isinstance(given, str) else given
+        if content is None:
+            return None
+    if content is not None and not isinstance(content, Mapping):
+        raise UserError(f"second_phase is {content!r}, but must be null or map epochs, loss and optim to values.")
+    changes = dict(content or {})
+    if "epochs" in rest:
+        changes["epochs"] = rest.pop("epochs")
+    if not changes and not rest:
+        return None
+    allowed = ("epochs", "loss", "optim")
+    for key in [*changes, *(key.partition(".")[0] for key in rest)]:
+        if key not in allowed:
+            raise UserError(f"There is no key second_phase.{key}: allowed are {', '.join(allowed)}.")
+    epochs = str(changes.pop("epochs", ""))
+    if not epochs.isdigit():
+        problem = f"is {epochs}, but must be a whole number" if epochs else "is missing: give the number"
+        raise UserError(f"second_phase.epochs {problem} of epochs, the last ones of training.epochs.")
+    return int(epochs), changes, rest
+
+
+def merge(base: Any, changes: Any) -> Any:
+    """Apply changes to a part of a recipe; the arguments of a class are changed without naming it.
+
+    >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
+    >>> merge({"loss": loss, "seed": 0}, {"loss": {"alpha": 3}})
+    {'loss': {'class_path': 'Loss', 'init_args': {'alpha': 3, 'beta': 2}}, 'seed': 0}
+    >>> merge(loss, {"class_path": "Other"})
+    {'class_path': 'Other'}
+    """
+    if not (isinstance(base, Mapping) and isinstance(changes, Mapping)):
+        return changes
+    if "class_path" in base:
+        if not _same_class(changes.get("class_path", base["class_path"]), base["class_path"]):
+            return changes
+        named = "class_path" in changes or "init_args" in changes
+        inner = changes.get("init_args") or {} if named else changes
+        more = {key: value for key, value in changes.items() if named and key != "class_path"}
+        return {**base, **more, "init_args": merge(base.get("init_args") or {}, inner)}
+    return {**base, **{key: merge(base.get(key), value) for key, value in changes.items()}}
+
+
+def differences(base: Any, changed: Any) -> Any:
+    """The smallest changes with which `merge` turns ``base`` into ``changed``; {} where they are the same.
+
+    >>> loss = {"class_path": "Loss", "init_args": {"alpha": 1, "beta": 2}}
+    >>> differences({"loss": loss, "seed": 0}, {"loss": merge(loss, {"alpha": 3}), "seed": 0})
+    {'loss': {'alpha': 3}}
+    """
+    if "class_path" in base and base["class_path"] != changed["class_path"]:
+        return changed
+    base, changed = (each.get("init_args", {}) if "class_path" in base else each for each in (base, changed))
+    found = {}
+    for key, value in changed.items():
+        before = base.get(key)
+        if value != before:
+            nested = isinstance(value, Mapping) and isinstance(before, Mapping)
+            found[key] = differences(before, value) if nested else value
+    return found
+
+
+def _same_class(one: str, other: str) -> bool:
+    """Whether two import paths name one class; a name alone may be of any package."""
+    if "." in one and "." in other:
+        return one == other
+    return one.rpartition(".")[2] == other.rpartition(".")[2]

@@ -1,7 +1,7 @@
-"""What an import path of a recipe names, found without running code that is not to be trusted.
+"""Finds what an import path in a recipe names, without running code that need not be trusted.
 
-Importing a module runs it. What is installed was chosen by the user; a file that lies in the current directory, perhaps
-beside a recipe from somewhere else, was not. So only commands that train import from there.
+Importing a module runs it. Installed modules were chosen by the user; a file in the current directory, perhaps beside a
+recipe from somewhere else, was not. So only commands that train import from there.
 """
 
 import difflib
@@ -13,26 +13,25 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
 
 from proxemic.errors import UserError
 
 
 def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code: bool) -> object:
-    """Give what an import path names: an attribute of a module, not of what the module has imported.
+    """The attribute of a module that the value of a recipe's key names by its import path.
 
-    Args:
-        key: Where it stands in the recipe, for messages.
-        path: As ``torch.optim.AdamW``.
-        fits: Whether an object may stand there: the nearest name of such a one is suggested.
-        own_code: Modules in the current directory may be imported; it is put on the path.
-
-    Raises:
-        UserError: If there is no such module or no such name in it, if the module must not be or cannot be imported.
+    ``own_code`` allows modules of the current directory, which is put on the path. `UserError` names the nearest object
+    for which ``fits`` is true.
     """
     module_name, _, name = path.rpartition(".")
-    module = _import(key, path, module_name, own_code)
+    if own_code and not any(_is_current(each) for each in sys.path):
+        sys.path.append(str(Path.cwd()))
+    for part in accumulate(module_name.split("."), "{}.{}".format):
+        if part not in sys.modules:
+            _import(key, path, part, own_code)
+    module = sys.modules[module_name]
     if name in vars(module) or hasattr(module, name):
         return getattr(module, name)
     names = [each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing)]
@@ -42,22 +41,14 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
 
 
 def may_name(path: str) -> bool:
-    """Whether a text is an import path, and not one into Python itself.
-
-    Nothing that a recipe asks for is there, and some of its modules do things when they are imported.
-    """
+    """Whether a text is an import path outside the standard library, some of whose modules act on import."""
     parts = path.split(".")
     is_path = len(parts) > 1 and all(each.isidentifier() for each in parts)
     return is_path and parts[0] not in sys.stdlib_module_names and "__main__" not in parts
 
 
-def is_there(name: str) -> bool:
-    """Whether there is a module of this name, which has no dots; it is not imported."""
-    return name in sys.modules or importlib.util.find_spec(name) is not None
-
-
 def is_own(name: str) -> bool:
-    """Whether a module that is imported is the user's own: neither of Python nor installed as a package is."""
+    """Whether an imported module is the user's own: neither the standard library's nor installed."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if name.partition(".")[0] in (*sys.stdlib_module_names, "proxemic") or file is None:
         return False
@@ -65,23 +56,13 @@ def is_own(name: str) -> bool:
     return not any(Path(file).is_relative_to(each) for each in installed)
 
 
-def _import(key: str, path: str, name: str, own_code: bool) -> ModuleType:
-    parts = name.split(".")
-    if own_code and not any(_is_current(each) for each in sys.path):
-        sys.path.append(str(Path.cwd()))
-    for count in range(1, len(parts) + 1):
-        part = ".".join(parts[:count])
-        if part not in sys.modules:
-            _import_part(key, path, part, own_code)
-    return sys.modules[name]
-
-
-def _import_part(key: str, path: str, name: str, own_code: bool) -> None:
+def _import(key: str, path: str, name: str, own_code: bool) -> None:
     try:
         spec = importlib.util.find_spec(name)  # the packages around it are imported
     except (ImportError, ValueError):
         spec = None
-    if not own_code and ((spec and _is_here(spec)) or (spec is None and "." not in name and _beside(name))):
+    beside = spec is None and "." not in name and PathFinder.find_spec(name, [str(Path.cwd())])
+    if not own_code and (beside or (spec and _is_here(spec))):
         raise UserError(
             f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
             "if you trust it, set PYTHONPATH=. for this command."
@@ -97,12 +78,8 @@ def _import_part(key: str, path: str, name: str, own_code: bool) -> None:
         raise UserError(f"{key} is {path}, but importing {name} fails: {_said(error)}") from error
 
 
-def _beside(name: str) -> bool:
-    return PathFinder.find_spec(name, [str(Path.cwd())]) is not None
-
-
 def _is_here(spec: ModuleSpec) -> bool:
-    """Whether a module is found in the current directory, and not since PYTHONPATH says to look there."""
+    """Whether a module is found in the current directory, and not because PYTHONPATH names that."""
     chosen = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if any(_is_current(each) for each in chosen):
         return False
@@ -119,9 +96,8 @@ def _is_current(folder: str) -> bool:
 
 def _said(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        file, line = error.filename, error.lineno
+        file, line, message = error.filename, error.lineno, error.msg
     else:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = last.filename, last.lineno
-    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {message}' if message else ''} (line {line} of {file})."

@@ -1,10 +1,10 @@
-"""The distances, reducers and regularisers inside the pair losses of pytorch-metric-learning.
+"""Makes the distances, reducers and regularisers inside the pair losses of pytorch-metric-learning (PML).
 
-PML does not type its arguments, so that the parser leaves them as they are written: they are made here.
+PML does not annotate its arguments, so that the parser leaves them as they are written.
 """
 
-import importlib
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from proxemic.errors import UserError
@@ -15,19 +15,12 @@ from proxemic.recipes.writing import remember
 with optional_dependency("train"):
     from jsonargparse import Namespace
 
-_PAIRS = ("loss.loss", "loss.miner")
-"""The places inside a `PairwiseLoss`."""
-
 
 def make_inside(config: Namespace) -> Namespace:
-    """A copy of a recipe's configuration in which the classes inside a loss of PML and its miner are made.
-
-    Raises:
-        UserError: If one of them is not there or refuses its arguments.
-    """
+    """A copy of a recipe's configuration in which the classes inside a loss of PML and its miner are made."""
     made = config.clone()
     outright = str(made.get("loss.class_path", "")).startswith(PACKAGE)
-    for key in ("loss",) if outright else _PAIRS:
+    for key in ("loss",) if outright else ("loss.loss", "loss.miner"):  # those of a `PairwiseLoss`
         arguments = made.get(f"{key.replace('.', '.init_args.')}.init_args", None) or Namespace()
         for name, value in arguments.items(branches=True, nested=False):
             arguments[name] = _make(f"{key}.{name}", value)
@@ -40,9 +33,8 @@ def _make(key: str, value: Any) -> Any:
     arguments = spec.get("init_args") if isinstance(spec, Mapping) else None
     if not isinstance(path, str) or not path.startswith(PACKAGE):
         return value
-    module, _, name = path.rpartition(".")
     try:  # that it is a class of theirs is checked when the recipe is read
-        made = getattr(importlib.import_module(module), name)(**(arguments or {}))
+        made = resolve_name(path)(**(arguments or {}))
     except (AssertionError, TypeError, ValueError) as error:
         raise UserError(f"{key} is {path}, which cannot be made: {error}.") from error
     remember(made, arguments or {})

@@ -1,4 +1,4 @@
-"""Where a recipe may name a class or a function, and which: what the type of the place says, or else this table."""
+"""Which classes and functions the keys of a recipe may name: by the types of the keys, or else by this table."""
 
 import inspect
 import types
@@ -7,8 +7,8 @@ from dataclasses import dataclass, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
@@ -31,15 +31,15 @@ PLACES: dict[str, tuple[type | str, ...]] = {
     "loss.loss": ("pytorch_metric_learning.losses.BaseMetricLossFunction",),
     "loss.miner": ("pytorch_metric_learning.miners.BaseMiner",),
 }
-"""Of places whose type says too little: base classes (or their import paths), functions, modules of functions.
+"""By keys whose types say too little: base classes (or their import paths), functions, modules of functions.
 
-All others follow from the types of the dataclasses and of the classes' arguments: a place of type ``ImageSource``, or
-``Callable[..., Optimizer]``, takes classes derived from that; any other ``Callable``, functions of the user's own.
+For all others the type decides: ``ImageSource`` and ``Callable[..., Optimizer]`` take classes derived from these, any
+other ``Callable`` takes functions of the user's own.
 """
 
 
 class Inside:
-    """The type of what is inside the pair losses of pytorch-metric-learning: it gives its arguments none."""
+    """Stands for the type of an argument inside the losses of pytorch-metric-learning, which does not annotate them."""
 
 
 _PLAIN = (Any, str, int, float, bool, complex, bytes, Path, timedelta, type(None), object)
@@ -47,16 +47,10 @@ _PLAIN = (Any, str, int, float, bool, complex, bytes, Path, timedelta, type(None
 
 @dataclass(frozen=True)
 class Place:
-    """What may stand in a place.
+    """What a key may name: classes derived from ``bases``, ``functions`` or those of modules, or the user's ``own``.
 
-    Args:
-        bases: A class that is derived from one of these.
-        functions: A function that is one of these, or of one of these modules.
-        own: Also a function, or a class of callable objects, of the user's own.
-        filled: How many arguments of the class, the first ones, are not in the recipe.
-        filled_names: Arguments that are not in the recipe, if the class has them.
-        made: An object of the class is made, of arguments that are in the recipe.
-        package: The prefix of the import paths that may be named here; empty for any.
+    Unless ``made`` is false, the recipe gives the arguments of the class, except for the first ``filled`` ones and for
+    ``filled_names``. Import paths must begin with ``package``.
     """
 
     bases: tuple[type, ...] = ()
@@ -68,7 +62,7 @@ class Place:
     package: str = ""
 
     def takes(self, thing: object) -> bool:
-        """Whether it may stand there."""
+        """Whether the key may name this class or function."""
         if inspect.isclass(thing):
             fits = issubclass(thing, self.bases) or (self.own and is_own(thing.__module__) and "__call__" in dir(thing))
             return fits and not inspect.isabstract(thing)
@@ -87,26 +81,27 @@ class Place:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of a class: its type, `inspect.Parameter.empty` if it has none, and whether it must be given."""
+    """An argument of a class: its type, or else `inspect.Parameter.empty`, and whether it must be given."""
 
     annotation: Any
     required: bool
 
 
 def place_of(key: str, annotation: Any) -> Place | None:
-    """What the type of a value asks for, if a class or a function may stand there; else None."""
-    places = [place for arm in arms(annotation) if (place := _place(arm))]
+    """What a key with this type may name; None if it names no classes or functions."""
     if listed := PLACES.get(key):
-        functions = tuple(each for each in listed if isinstance(each, str) and not _is_class(each))
-        bases = tuple(_class(each) if isinstance(each, str) else each for each in listed if each not in functions)
-        return Place(bases, functions, own=bool(functions))
+        functions = tuple(each for each in listed if isinstance(each, str) and each.rpartition(".")[2].islower())
+        with optional_dependency("pairs"):
+            bases = (resolve_name(each) if isinstance(each, str) else each for each in listed if each not in functions)
+            return Place(tuple(bases), functions, own=bool(functions))
+    places = [place for arm in arms(annotation) if (place := _place(arm))]
     if not places:
         return None
     return replace(places[0], bases=_bases(places), own=any(each.own for each in places))
 
 
 def arms(annotation: Any) -> list[Any]:
-    """What a union is made of; of any other type, itself."""
+    """The members of a union; any other type alone."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return arms(get_args(annotation)[0])
@@ -116,14 +111,14 @@ def arms(annotation: Any) -> list[Any]:
 
 
 def elements(annotation: Any) -> Any:
-    """The type of what lists and dicts of this type hold; `Any` if there is none, or it does not say."""
+    """The type of the elements of lists and dicts of this type; `Any` if it is none of them or does not say."""
     inner = [each for arm in arms(annotation) if is_container(get_origin(arm) or arm) for each in get_args(arm)]
     inner = [each for each in inner if each is not Ellipsis]
     return Union[tuple(inner)] if inner else Any  # noqa: UP007 - of as many as there are
 
 
 def is_text(annotation: Any) -> bool:
-    """Whether a text is allowed, and nothing that the parser would find in one but a number, true, false or null."""
+    """Whether a text is allowed, and besides it only what YAML reads as a number, true, false or null."""
     scalars = [
         arm in (str, Path, int, float, bool, type(None)) or get_origin(arm) is Literal for arm in arms(annotation)
     ]
@@ -131,7 +126,7 @@ def is_text(annotation: Any) -> bool:
 
 
 def is_plain(annotation: Any) -> bool:
-    """Whether it is known that no text names a class or a function here."""
+    """Whether the type rules out that a text names a class or a function."""
     return all(
         arm in (*_PLAIN, Inside)
         or get_origin(arm) is Literal
@@ -142,7 +137,7 @@ def is_plain(annotation: Any) -> bool:
 
 
 def is_section(annotation: Any) -> bool:
-    """Whether it is a dataclass that is a part of a recipe, not one of the classes to choose from."""
+    """Whether it is a dataclass that is a part of recipes, not one of the classes to choose from."""
     return inspect.isclass(annotation) and all(is_dataclass(each) for each in inspect.getmro(annotation)[:-1])
 
 
@@ -154,19 +149,19 @@ def field_types(made: type) -> dict[str, Any]:
 
 @cache
 def parameters(made: type) -> dict[str, Parameter]:
-    """The arguments of a class, in order; what it hands on to its bases by ``**kwargs`` included."""
+    """The arguments of a class in order, with those that it passes on to its bases by ``**kwargs``."""
     typed: dict[str, Parameter] = {}
     for name, (owner, parameter) in constructor_parameters(made).items():
         annotation = _type(owner, parameter)
         # Of any kind of type, to which | may not apply.
         annotation = Union[annotation, None] if parameter.default is None else annotation  # noqa: UP007
-        # What its bases need, a class may give them itself.
+        # A class may itself give its bases what they need.
         typed[name] = Parameter(annotation, owner is made and parameter.default is parameter.empty)
     return typed
 
 
 def _type(owner: type, parameter: inspect.Parameter) -> Any:
-    """The type of an argument; `inspect.Parameter.empty` where it has none, or one that only type checkers import."""
+    """The type of an argument; `inspect.Parameter.empty` if it has none, or one that only type checkers import."""
     annotation = parameter.annotation
     if annotation is parameter.empty and owner.__module__.startswith(PACKAGE):
         return Inside
@@ -216,16 +211,11 @@ def _bases(places: Iterable[Place]) -> tuple[type, ...]:
 
 
 def is_container(origin: Any) -> bool:
-    """Whether it is a list, a dict or the like, not a class of something else that can be looped over."""
+    """Whether it is a list, a dict or the like, and not another class of iterable objects."""
     known = inspect.isclass(origin) and origin.__module__ in ("builtins", "collections", "collections.abc")
     return known and origin not in _PLAIN and issubclass(origin, Iterable)
 
 
-def _is_class(path: str) -> bool:
-    return path.rpartition(".")[2][0].isupper()
-
-
-def _class(path: str) -> type:
-    module, _, name = path.rpartition(".")
-    with optional_dependency("pairs"):
-        return getattr(import_module(module), name)
+def join_key(key: str, name: object) -> str:
+    """The key of a value below another key, or at the top of a recipe, whose key is empty."""
+    return f"{key}.{name}".lstrip(".")

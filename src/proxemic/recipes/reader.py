@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,11 +15,18 @@ from proxemic.data import ImageSource
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.recipes import find_recipe, resolve_extended
-from proxemic.recipes.checking import Check
-from proxemic.recipes.flags import Flags, apply_overrides, read_flags
+from proxemic.recipes.checking import Check, names_nothing
+from proxemic.recipes.flags import (
+    Flags,
+    apply_overrides,
+    differences,
+    merge,
+    read_changes,
+    read_flags,
+    split_overrides,
+)
 from proxemic.recipes.pairs import make_inside
-from proxemic.recipes.places import arms, elements, field_types, is_section
-from proxemic.recipes.second_phase import differences, merge, read_changes, split_overrides
+from proxemic.recipes.places import Place, arms, elements, field_types, is_section
 from proxemic.recipes.values import shown
 from proxemic.recipes.writing import as_content, remember
 from proxemic.recipes.yaml_files import parse_yaml, read_yaml, with_current_names, write_yaml
@@ -34,36 +41,20 @@ MAX_EXTENDED = 20
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """A recipe as text, and as objects once they are asked for.
-
-    Args:
-        yaml: Its full text, defaults included.
-        make: Makes what the text describes.
-    """
+    """A recipe as its full text, defaults included, and as the objects that ``make`` makes of it."""
 
     yaml: str
     make: Callable[[], Recipe]
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """What the text describes, made when it is first asked for.
-
-        Raises:
-            UserError: If a class refuses its arguments.
-            ValueError: If a value is out of its range.
-        """
+        """The recipe, made on first access: `UserError` or `ValueError` if a class refuses its arguments."""
         return self.make()
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What to judge and how.
-
-    Args:
-        data: Where images come from.
-        evaluation: How embeddings are judged.
-        batches: How many processes load images.
-    """
+    """The part of a recipe that evaluation needs; of ``batches``, the number of processes that load images."""
 
     data: ImageSource
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -71,17 +62,17 @@ class Evaluation:
 
 
 def read_recipe(path: Path, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False) -> ReadRecipe:
-    """Read and check a recipe; nothing that it names is made before `ReadRecipe.recipe` is asked for.
+    """Read and check a recipe; nothing that it names is made before ``recipe`` of the result is accessed.
 
     Args:
         path: YAML file.
         overrides: Flags, as ``--optim.lr 0.01`` or ``--optim.lr=0.01``, or a mapping of dotted keys to values;
             ``init_args`` is left out of keys.
-        own_code: The recipe is to be trained: classes of the user's own may be imported from the current directory.
+        own_code: Classes may be imported from the current directory, as for a training.
 
     Raises:
         UserError: If the file or an override has an unknown key (the nearest is suggested), a value of the wrong type,
-            or a class that does not exist or is not what its place asks for.
+            or a class that does not exist or cannot be used for its key.
         ValueError: If a value is out of its range.
     """
     return _read(_content(path), str(path), overrides, own_code)
@@ -95,7 +86,7 @@ def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: An
         own_code: Modules may be imported from the current directory, also those that are not on Python's path.
         overrides: Values by their keys, nested (``training={"epochs": 5}``) or dotted
             (``**{"training.epochs": 5}``). A class is given by its name, as a mapping of ``class_path`` and
-            ``init_args``, or as itself; its arguments by a `functools.partial`.
+            ``init_args``, as the class itself, or as a `functools.partial` with its arguments.
 
     Raises:
         UserError: If there is no such recipe, or a key or a value is not allowed.
@@ -110,10 +101,10 @@ def load(name_or_file: str | Path, /, *, own_code: bool = False, **overrides: An
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """Write a recipe in full, defaults included, so that it reads back to the same.
+    """The full text of a recipe, defaults included, from which it can be read again.
 
     Raises:
-        UserError: If a part of it cannot be written, as a function that is defined inside another one.
+        UserError: If a part of it cannot be written, such as a function that is defined inside another one.
         ValueError: If a value is out of its range.
 
     >>> print(to_yaml(load("glyphs")).partition("  init_args")[0].rstrip())
@@ -125,12 +116,11 @@ def to_yaml(recipe: Recipe) -> str:
         section, _, name = target.partition(".")
         del content[section][name]
     second = content.pop("second_phase")
-    parser = _recipe_parser()
-    config = _parse(parser, Recipe, content, "The recipe", {}, False)
+    config = _parse(Recipe, content, "The recipe")
     if second is None:
-        return _spell_out(parser, config)
-    changed = _parse(parser, Recipe, content | {key: second[key] for key in ("loss", "optim")}, "The recipe", {}, False)
-    return _spell_out(parser, config, (second["epochs"], changed))
+        return _spell_out(config)
+    changed = _parse(Recipe, content | {key: second[key] for key in ("loss", "optim")}, "The recipe")
+    return _spell_out(config, (second["epochs"], changed))
 
 
 def _type_at(key: str) -> Any:
@@ -145,103 +135,80 @@ def _type_at(key: str) -> Any:
 def _read(
     content: dict[str, Any], where: str, overrides: Sequence[str] | Mapping[str, Any], own_code: bool
 ) -> ReadRecipe:
-    parser = _recipe_parser()
     given = _overrides(overrides)
     first, later = split_overrides(given)
-    kind = type(given) if isinstance(given, Flags) else dict
-    second = read_changes(content.pop("second_phase", None), later)
-    config = _parse(parser, Recipe, content, where, kind(first), own_code)
-    if second is None:
-        return ReadRecipe(_spell_out(parser, config), lambda: _make(parser, config))
-    epochs, changes, rest = second
-    try:
-        changed = _parse(parser, Recipe, merge(_full(parser, config), changes), where, kind(rest), own_code)
-    except UserError as error:
-        raise UserError(f"second_phase: {str(error).replace('--', '--second_phase.')}") from error
-    text = _spell_out(parser, config, (epochs, changed))
-    return ReadRecipe(text, lambda: _make(parser, config, (epochs, changed)))
+    kind = Flags if isinstance(given, Flags) else dict
+    changes = read_changes(content.pop("second_phase", None), later)
+    config, second = _parse(Recipe, content, where, kind(first), own_code), None
+    if changes is not None:
+        epochs, changed, rest = changes
+        try:
+            second = epochs, _parse(Recipe, merge(_full(config), changed), where, kind(rest), own_code)
+        except UserError as error:
+            raise UserError(f"second_phase: {str(error).replace('--', '--second_phase.')}") from error
+    return ReadRecipe(_spell_out(config, second), lambda: _make(config, second))
 
 
-def _make(parser: ArgumentParser, config: Namespace, second: tuple[int, Namespace] | None = None) -> Recipe:
+def _make(config: Namespace, second: tuple[int, Namespace] | None) -> Recipe:
     # What is made here, such as the pair loss in a PairwiseLoss, may have parameters that are drawn at random.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        values = _instantiate(parser, make_inside(config))
+        values = _instantiate(Recipe, make_inside(config))
         if second is None:
             return Recipe(**values)
         epochs, changed = second
-        new = _instantiate(parser, make_inside(changed))
+        new = _instantiate(Recipe, make_inside(changed))
         return Recipe(**values, second_phase=SecondPhase(epochs, new["loss"], new["optim"]))
 
 
 @functools.cache
-def _recipe_parser() -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic train")
-    parser.add_class_arguments(Recipe, skip={"second_phase"})  # its keys are those of the recipe itself
-    # The network takes what the transforms make: one place to say it.
-    for source, target in _LINKS.items():
+def _parser(made: type) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(made, skip={"second_phase"})  # whose keys are those of the recipe itself
+    for source, target in _LINKS.items() if made is Recipe else ():
         parser.link_arguments(source, target)
     return parser
 
 
 _LINKS = {"images.channels": "model.in_channels", "images.size": "model.image_size"}
+"""Keys that the values of others follow from: the network takes what the transforms make."""
 
 
-def _spell_out(parser: ArgumentParser, config: Namespace, second: tuple[int, Namespace] | None = None) -> str:
-    """Give the full text of a recipe.
-
-    Raises:
-        ValueError: If a value is out of its range.
-    """
-    full, epochs = _full(parser, config), None if second is None else {"epochs": second[0]}
+def _spell_out(config: Namespace, second: tuple[int, Namespace] | None = None) -> str:
+    """The full text of a recipe; `ValueError` if a value is out of its range."""
+    full, epochs = _full(config), None if second is None else {"epochs": second[0]}
     for each in (config, *(second or ())[1:]):
         _check_ranges(Recipe, each.as_dict() | {"second_phase": epochs})
     if second is None or epochs is None:
         return write_yaml(full | {"second_phase": None})
-    # What differs and no more: a value that a flag gives to both phases later shall reach both.
-    changed = _full(parser, second[1])
+    # Only what differs: a value that a flag later gives to both phases must reach both.
+    changed = _full(second[1])
     changes = {key: differences(full[key], changed[key]) for key in ("loss", "optim")}
     return write_yaml(full | {"second_phase": epochs | {key: value for key, value in changes.items() if value}})
 
 
-def _full(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
-    return parse_yaml(parser.dump(config, skip_unset=False, skip_validation=True))
+def _full(config: Namespace) -> dict[str, Any]:
+    return parse_yaml(_parser(Recipe).dump(config, skip_unset=False, skip_validation=True))
 
 
 def read_evaluation(
     path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = (), *, own_code: bool = False
 ) -> Evaluation:
-    """Read the part of a recipe that evaluation needs; without a recipe, the user's own images in ``--data.root``.
-
-    Raises:
-        UserError: As `read_recipe`.
-        ValueError: If a value is out of its range.
-    """
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic evaluate")
-    parser.add_class_arguments(Evaluation)
+    """Read the part of a recipe that evaluation needs; without a recipe, for the user's images in ``--data.root``."""
     content: dict[str, Any] = {"data": "proxemic.data.OwnImages"}
     given = _overrides(overrides)
     if path is not None:
         content = {key: value for key, value in _content(path).items() if key in Evaluation.__dataclass_fields__}
     elif not any(key in ("data", "data.class_path") or key.startswith("data.root") for key in given):
         raise UserError("--data.root is missing: give the folder or table of images to judge the model on.")
-    config = _parse(parser, Evaluation, content, str(path), given, own_code)
-    return Evaluation(**_instantiate(parser, config))
+    return Evaluation(**_instantiate(Evaluation, _parse(Evaluation, content, str(path), given, own_code)))
 
 
-def read_evaluation_config(path: Path | None, overrides: Sequence[str] | Mapping[str, Any] = ()) -> EvaluationConfig:
-    """Read how to judge, of a recipe or without one, where the images are given otherwise.
-
-    Raises:
-        UserError: As `read_recipe`.
-        ValueError: If a value is out of its range.
-    """
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False, prog="proxemic evaluate")
-    parser.add_class_arguments(EvaluationConfig, "evaluation")
-    given = {} if path is None else _content(path).get("evaluation", {})
-    content = {"evaluation": asdict(EvaluationConfig()) | given}
-    config = _parse(parser, _EvaluationAlone, content, str(path), _overrides(overrides), False)
-    return _instantiate(parser, config)["evaluation"]
+def read_evaluation_config(overrides: Sequence[str] | Mapping[str, Any]) -> EvaluationConfig:
+    """The settings of an evaluation without a recipe, whose images are not given by ``data``."""
+    content = {"evaluation": asdict(EvaluationConfig())}
+    config = _parse(_EvaluationAlone, content, "The evaluation", _overrides(overrides))
+    return _instantiate(_EvaluationAlone, config)["evaluation"]
 
 
 @dataclass(frozen=True)
@@ -250,38 +217,21 @@ class _EvaluationAlone:
 
 
 def own_backbone(path: Path) -> type[nn.Module] | None:
-    """The class of a run's own backbone, which its recipe names; None where it names none, or there is no recipe.
+    """The class of the user's own that the recipe beside a model names as its backbone; None if it names none.
 
-    Args:
-        path: The directory of a run or another model, or its `model.safetensors`.
-
-    Raises:
-        UserError: If the class is not there.
+    ``path`` is the directory of the model, or its ``model.safetensors``.
     """
     recipe = (path if path.is_dir() else path.parent) / "recipe.yaml"
     model = _content(recipe).get("model") if recipe.is_file() else None
     backbone = model.get("backbone") if isinstance(model, Mapping) else None
-    if "." not in str(backbone):
+    if not isinstance(backbone, str) or names_nothing(backbone, str):
         return None
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_class_arguments(_ModelAlone)
-    config = _parse(parser, _ModelAlone, {"model": {"backbone": backbone}}, str(recipe), {}, False)
-    found = _instantiate(parser, config)["model"].backbone
+    found = Check(str(recipe), ()).find(backbone, Place((nn.Module,)), "model.backbone")
     return found if isinstance(found, type) else None
 
 
-@dataclass(frozen=True)
-class _Backbone:
-    backbone: type[nn.Module] | str
-
-
-@dataclass(frozen=True)
-class _ModelAlone:
-    model: _Backbone
-
-
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """What a file holds, laid over the recipe that it extends."""
+    """The content of a file, merged into that of the recipe that it extends."""
     content = with_current_names(read_yaml(path))
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
@@ -303,28 +253,22 @@ def _overrides(given: Sequence[str] | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parse(
-    parser: ArgumentParser,
-    made: type,
-    content: dict[str, Any],
-    where: str,
-    overrides: Mapping[str, Any],
-    own_code: bool,
+    made: type, content: dict[str, Any], where: str, overrides: Mapping[str, Any] | None = None, own_code: bool = False
 ) -> Namespace:
-    content = _with_full_name(apply_overrides(content, overrides))
+    content = _with_full_name(apply_overrides(content, overrides or {}))
     flags = overrides if isinstance(overrides, Flags) else ()
     check = Check(where, flags, _LINKS.values(), own_code=own_code)
     check.section(content, made)
-    if message := check.misfit():
-        raise UserError(message)
+    check.types()
     try:
         # The parser changes what it is given, down to the elements of lists.
-        return parser.parse_object(copy.deepcopy(content), env=False)
+        return _parser(made).parse_object(copy.deepcopy(content), env=False)
     except (ArgumentError, TypeError) as error:
         raise UserError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _with_full_name(content: dict[str, Any]) -> dict[str, Any]:
-    """With the import path of a loss of this package that is given by its name, which other packages may have, too."""
+    """Replace the name of a loss of this package by its import path, as other packages have losses of that name."""
     loss = content.get("loss")
     name = loss.get("class_path") if isinstance(loss, Mapping) else loss
     if not isinstance(name, str) or name not in proxemic.losses.__all__:
@@ -333,7 +277,7 @@ def _with_full_name(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"loss": {**loss, "class_path": full} if isinstance(loss, Mapping) else full}
 
 
-def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
+def _instantiate(kind: type, config: Namespace) -> dict[str, Any]:
     refused: list[UserError | ValueError] = []
 
     def make(class_type: type[Any], *given: Any, **arguments: Any) -> Any:
@@ -351,27 +295,25 @@ def _instantiate(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
         return made
 
     try:
-        values = parser.instantiate(config, instantiators=[(make, object, True)]).as_dict()
+        values = _parser(kind).instantiate(config, instantiators=[(make, object, True)]).as_dict()
     except ValueError as error:
-        # What a class in a list says, the parser tells with all that it tried besides.
+        # For a class in a list, the parser's own message lists all that it tried besides.
         raise refused[0] if refused else error  # noqa: B904
     return {name: _as_partial(each) for name, each in values.items()}
 
 
 def _as_partial(value: Any) -> Any:
-    """The parser's partial of what makes a class, as one of the class itself."""
+    """Turn the parser's partial of a function that makes an object into a partial of the object's class."""
     made = value.args[-1] if isinstance(value, functools.partial) and value.args else None
     return functools.partial(made, **value.keywords) if isinstance(made, type) else value
 
 
 def _check_ranges(made: type, values: Mapping[str, Any]) -> Any:
-    """Raise `ValueError` where a number of a recipe is out of its range, without making any of its classes."""
-    types = get_type_hints(made)
+    """Raise `ValueError` if a number of a recipe is out of its range, without making any of its classes."""
     checked = object.__new__(made)
     for name, value in values.items():
-        object.__setattr__(checked, name, _check_value(types[name], value))
-    if hasattr(made, "__post_init__"):
-        checked.__post_init__()
+        object.__setattr__(checked, name, _check_value(field_types(made)[name], value))
+    checked.__post_init__()
     return checked
 
 

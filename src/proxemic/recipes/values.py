@@ -1,4 +1,4 @@
-"""Whether a value fits a type, and the type in words: what the parser's messages do not say in a sentence."""
+"""Whether a value fits a type, and types and values in words, for messages of one sentence."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value, or a text that stands for one, may be of a type; where that is not known, it may.
+    """Whether a value, or a text that stands for one, may be of a type; true where that is not known.
 
     >>> fits("0.5", float), fits("0.5", int), fits(None, float | None), fits(["a"], list[int])
     (True, False, True, False)
@@ -33,7 +33,7 @@ def said(annotation: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence, not longer than one."""
+    """A value as messages show it, cut to 80 characters."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = value if isinstance(value, str) else repr(value)
@@ -41,7 +41,7 @@ def shown(value: Any) -> str:
 
 
 def as_yaml(text: str) -> Any:
-    """What a text stands for if the parser reads it as YAML; the text itself if that is all."""
+    """What a text stands for if it is read as YAML, or else the text itself."""
     try:
         return parse_yaml(text)
     except TooMuch as error:
@@ -88,6 +88,6 @@ def _said(arm: Any) -> str:
 
 
 def _length(arm: Any) -> int | None:
-    """Of a tuple of so many; None for any number."""
+    """The length of a tuple type; None where any length is allowed."""
     inner = get_args(arm)
     return len(inner) if get_origin(arm) is tuple and Ellipsis not in inner else None

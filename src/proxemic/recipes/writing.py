@@ -1,4 +1,4 @@
-"""What a recipe file holds for the objects of a `Recipe`: the inverse of reading one."""
+"""Turns the objects of a `Recipe` into the content of a recipe file: the inverse of reading one."""
 
 import inspect
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -14,29 +15,20 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from proxemic.arguments import constructor_parameters
 from proxemic.errors import UserError
-from proxemic.recipes.places import arms, elements, field_types, is_section, parameters, place_of
+from proxemic.recipes.places import arms, elements, field_types, is_section, join_key, parameters, place_of
 
 _MADE_WITH = WeakIdKeyDictionary()
-"""The arguments of the objects that were made from a recipe file, which most of them do not keep."""
+"""The arguments of the objects that were made from recipe files, which most of them do not keep."""
 
 
 def remember(made: object, arguments: Mapping[str, Any]) -> None:
-    """Keep the arguments that an object was made with, so that `as_content` can write them."""
+    """Keep the arguments that an object was made with for `as_content`."""
     if not _tells_its_fields(made) and hasattr(type(made), "__weakref__"):
         _MADE_WITH[made] = dict(arguments)
 
 
 def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
-    """Give what stands for a value in a recipe file: a class or an object by its import path and its arguments.
-
-    Args:
-        value: A part of a `Recipe`, or all of it.
-        annotation: The declared type of its place.
-        key: The place, for messages.
-
-    Raises:
-        UserError: If it cannot be written: something that has no import path, or an object that does not tell the
-            arguments of its constructor.
+    """What stands for a `Recipe`, or a part of it with a type and a key, in a recipe file.
 
     >>> from proxemic.losses import ProxyAnchorLoss
     >>> as_content(partial(ProxyAnchorLoss, alpha=16))
@@ -44,14 +36,12 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
     """
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, Integral):
-        return int(value)
     if isinstance(value, Real):
-        return float(value)
+        return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Path | timedelta):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: as_content(each, elements(annotation), _below(key, name)) for name, each in value.items()}
+        return {name: as_content(each, elements(annotation), join_key(key, name)) for name, each in value.items()}
     if isinstance(value, list | tuple | set):
         return [as_content(each, elements(annotation), key) for each in value]
     if inspect.isclass(value) or (
@@ -61,7 +51,7 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
     if _tells_its_fields(value):
         types = field_types(type(value))
         content = {
-            field.name: as_content(getattr(value, field.name), types[field.name], _below(key, field.name))
+            field.name: as_content(getattr(value, field.name), types[field.name], join_key(key, field.name))
             for field in fields(value)
             if field.init
         }
@@ -84,7 +74,7 @@ def as_content(value: Any, annotation: Any = Any, key: str = "") -> Any:
     if arguments is None:
         arguments = _arguments(value, key)
     types = {name: parameter.annotation for name, parameter in parameters(made).items()}
-    content = {name: as_content(each, types.get(name, Any), _below(key, name)) for name, each in arguments.items()}
+    content = {name: as_content(each, types.get(name, Any), join_key(key, name)) for name, each in arguments.items()}
     return _class_content(made, content, key)
 
 
@@ -103,13 +93,13 @@ def _class_content(made: Any, arguments: Mapping[str, Any], key: str) -> dict[st
 
 
 def _tells_its_fields(value: Any) -> bool:
-    """Whether it is of a dataclass, and the fields are the arguments of its constructor."""
+    """Whether it is an instance of a dataclass whose fields are the arguments of its constructor."""
     names = {field.name for field in fields(value) if field.init} if is_dataclass(value) else None
     return names is not None and names == set(constructor_parameters(type(value)))
 
 
 def _arguments(value: object, key: str) -> dict[str, Any]:
-    """The arguments of an object's constructor, where it keeps them under their names, as scikit-learn's do."""
+    """The arguments of an object's constructor, if it keeps them under their names, as scikit-learn's estimators do."""
     made = type(value)
     known = constructor_parameters(made)
     kept: dict[str, Any] = {}
@@ -155,11 +145,6 @@ def _import_path(thing: Any, key: str) -> str:
             f"{key} is {name}, which is defined in {where}, so that a recipe cannot name it: define it at the top of "
             "a module of its own, and import it from there."
         )
-    parts = module.split(".")
-    packages = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    # The shortest path, as in `proxemic.losses`, stays when a class moves to another module.
+    packages = accumulate(module.split("."), "{}.{}".format)
+    # The shortest path, as in `proxemic.losses`, stays valid when a class moves to another module.
     return next(f"{each}.{name}" for each in packages if vars(sys.modules[each]).get(name) is thing)
-
-
-def _below(key: str, name: object) -> str:
-    return f"{key}.{name}".lstrip(".")

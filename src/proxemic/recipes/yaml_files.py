@@ -1,4 +1,4 @@
-"""YAML that need not be trusted: no larger, deeper or more repetitive than a recipe ever is."""
+"""Reads YAML that need not be trusted: larger, deeper or more repetitive files than any recipe are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ with optional_dependency("train"):
 
 
 class TooMuch(ValueError):
-    """What a text stands for is too deep, too large, or endless."""
+    """Raised for a text that stands for too deep, too large, or endless values."""
 
 
 MAX_BYTES = 1_000_000
@@ -22,7 +22,7 @@ _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of libyaml, w
 
 
 class _Loader(_Safe):
-    """Takes dates for texts, as the parser of recipes does: what one of them reads, the other must read, too."""
+    """Reads dates as text, as the parser of recipes does, since both must read the same."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
         first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
@@ -34,11 +34,7 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def read_yaml(path: Path) -> Any:
-    """Give the content of a YAML file.
-
-    Raises:
-        UserError: If it cannot be read, or is too large, too deep, or has too many values.
-    """
+    """Read a YAML file; `UserError` if that is not possible, or it is too large, too deep, or has too many values."""
     try:
         if not path.is_file():  # a pipe would be waited for, a device read for ever
             raise UserError(f"{path} is not a readable YAML file: {'it is no file' if path.exists() else 'not there'}.")
@@ -50,19 +46,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Give the content of a YAML text.
-
-    Raises:
-        ValueError: If it is no YAML.
-        TooMuch: If it is too deep, has too many values, or stands for itself.
-
-    >>> parse_yaml("a: [1, two]")
-    {'a': [1, 'two']}
-    >>> parse_yaml("[" * 1000)
-    Traceback (most recent call last):
-        ...
-    proxemic.recipes.yaml_files.TooMuch: values are nested more than 50 deep.
-    """
+    """Read a YAML text; `TooMuch` if it is too deep, has too many values or contains itself."""
     try:
         _check_size(text)
         return yaml.load(text, _Loader)
@@ -71,7 +55,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def with_current_names(content: Any) -> Any:
-    """Rename, in place, the keys of a recipe that were called otherwise in earlier versions.
+    """Rename, in place, the keys of a recipe that had other names in earlier versions.
 
     >>> with_current_names({"batches": {"size": 8, "parts": 2}})
     {'batches': {'size': 8, 'micro_batches': 2}}
@@ -83,12 +67,12 @@ def with_current_names(content: Any) -> Any:
 
 
 def write_yaml(content: Any) -> str:
-    """Give the content as YAML, in the order that it has."""
+    """Write YAML in the order of the content."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def _check_size(text: str) -> None:
-    """Count what the text stands for before any of it is made: a few aliases of aliases stand for billions."""
+    """Count the values before any of them is made: a few aliases of aliases stand for billions."""
     sizes: dict[str, int] = {}
     begun: list[list[Any]] = [[None, 0]]  # the anchor and the size of each collection around
     for event in yaml.parse(text, _Loader):

@@ -32,3 +32,30 @@ def test_recipes_need_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [job.out for job in begun] == [folder / "trials" / "0" / f"fold-{fold}" for fold in (0, 1)] * 2
     with pytest.raises(ValueError, match="each must have a name of its own"):
         reality_check([recipe, recipe], out=tmp_path / "twice")
+    with pytest.raises(UserError, match="--resume takes everything but"):
+        reality_check([recipe], resume=out)
+
+
+def test_a_space_of_one_s_own_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, space = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images")), tmp_path / "space.yaml"
+    begun = list[Job]()
+
+    def run(_: Workers, jobs: list[Job], **__: object) -> None:
+        begun.extend(jobs)
+        raise UserError("The disk is full.")
+
+    monkeypatch.setattr(Workers, "run", run)
+    options = {"out": tmp_path / "out", "trials": 1, "folds": 2, "embedding_size": 8, "spaces": [str(space)]}
+    with pytest.raises(UserError, match="not a readable YAML file"):
+        reality_check([recipe], **options)
+    space.write_text("- search: {optim.lr: {factor: 10}}\n")
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check([recipe], **options)
+    space.rename(tmp_path / "moved.yaml")
+    with pytest.raises(UserError, match="The disk is full"):
+        reality_check(resume=tmp_path / "out")
+    assert len(begun) == 4
+    assert {job.flags[0] for job in begun} == {"--optim.lr"}
+    space.write_text("- search: {optim.lr: {factor: 2}}\n")
+    with pytest.raises(UserError, match=r"out was begun with another search space than .*space\.yaml is now"):
+        reality_check(resume=tmp_path / "out")

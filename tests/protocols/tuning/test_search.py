@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,16 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.protocols.tuning import study as study_module
 from proxemic.protocols.tuning.search import search
 from proxemic.protocols.tuning.spaces import Choices, Range
-from proxemic.protocols.tuning.study import BEATS, PROCESS, JournalWithHeartbeats, is_dead, open_study, process_mark
+from proxemic.protocols.tuning.study import (
+    BEATS,
+    GRACE,
+    PROCESS,
+    JournalWithHeartbeats,
+    is_dead,
+    open_storage,
+    open_study,
+    process_mark,
+)
 from proxemic.protocols.tuning.trials import SLOT, FinishedTrial, Trial, TrialFailed, finished_trials
 
 DIMENSIONS = {"x": Range(0.01, 1, log=True), "kind": Choices(("flat", "steep")), "n": Range(1, 4, integer=True)}
@@ -71,6 +81,24 @@ def test_an_interrupted_search_makes_the_trials_that_it_would_have_made(tmp_path
     assert [each.parameters for each in parts] == [each.parameters for each in whole]
     assert [each.value for each in parts] == [each.value for each in whole]
     assert seen[3:5] == [3, 3]
+
+
+def test_a_retried_trial_keeps_what_it_reported(tmp_path: Path) -> None:
+    attempts: list[int] = []
+
+    def curve(trial: Trial) -> float:
+        attempts.append(trial.number)
+        for step in (1, 2, 3):
+            if step == 3 and len(attempts) == 1:
+                raise KeyboardInterrupt
+            trial.report(step, step / len(attempts))
+        return 1.0
+
+    for ended in (True, False):
+        with pytest.raises(Interrupted) if ended else contextlib.nullcontext():
+            run(tmp_path, objective=curve, trials=1)
+    assert attempts == [0, 0]
+    assert all_trials(tmp_path)[-1].intermediate_values == {1: 1.0, 2: 2.0, 3: 1.5}
 
 
 def test_tpe_is_better_than_its_first_trials(tmp_path: Path) -> None:
@@ -160,8 +188,6 @@ def test_settings_must_agree(tmp_path: Path) -> None:
     run(tmp_path, trials=1, settings={"recipe": "a"})
     with pytest.raises(UserError, match=r"begun with another recipe, trials: give the same"):
         run(tmp_path, trials=2, settings={"recipe": "b"})
-    with pytest.raises(ValueError, match="trials is 0"):
-        run(tmp_path, trials=0)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +269,44 @@ def test_where_the_system_does_not_say_when_a_process_began(monkeypatch: pytest.
     assert not is_dead(trial)
     trial.set_user_attr(PROCESS, [host, 2**22 + 1, began])  # beyond the largest number of a process
     assert is_dead(trial)
+
+
+def test_a_trial_whose_process_was_killed_before_it_left_its_mark() -> None:
+    trial = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING)
+    trial.datetime_start = datetime.now()
+    assert not is_dead(trial)
+    trial.datetime_start -= timedelta(seconds=GRACE + 1)
+    assert is_dead(trial)
+
+
+def test_redis_keeps_a_journal_with_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def backend(address: str) -> JournalFileBackend:
+        opened.append(address)
+        return JournalFileBackend(str(tmp_path / "journal"))
+
+    monkeypatch.setattr(study_module, "JournalRedisBackend", backend)
+    for address in ("redis://one", "rediss://two"):
+        assert isinstance(open_storage(address), JournalWithHeartbeats)
+    assert opened == ["redis://one", "rediss://two"]
+
+
+def test_tables_that_another_process_makes_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[Exception] = [RuntimeError("table studies already exists"), RuntimeError("database is locked")]
+
+    def busy(*given: Any, **options: Any) -> optuna.storages.RDBStorage:
+        if errors:
+            raise errors.pop()
+        return storage(*given, **options)
+
+    storage = study_module._DatabaseStorage
+    monkeypatch.setattr(study_module, "_DatabaseStorage", busy)
+    monkeypatch.setattr(study_module, "time", SimpleNamespace(sleep=lambda _: None))
+    assert isinstance(open_storage(url(tmp_path)), storage)
+    errors = [RuntimeError("database is locked")] * 50
+    with pytest.raises(UserError, match="cannot be opened"):
+        open_storage(f"{url(tmp_path)}?second")
 
 
 PROGRAM = """

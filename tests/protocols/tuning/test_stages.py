@@ -1,13 +1,19 @@
 """The stages of a search: their trials, and the values of the recipe in each."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from images import write_folder, write_recipe
-from proxemic.errors import UserError
+from proxemic.errors import Interrupted, UserError
+from proxemic.protocols.runs.jobs import Job
+from proxemic.protocols.tuning import stages as stages_module
+from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.spaces import Stage, load_space, read_dimension, read_stages
-from proxemic.protocols.tuning.stages import budgets, check_stages, stage_values
+from proxemic.protocols.tuning.stages import StageSearch, budgets, check_stages, stage_values
+from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
+from proxemic.training.module import TrainingDiverged
 
 WARPED = read_stages(load_space("WarpedSoftmaxLoss"), "WarpedSoftmaxLoss")
 
@@ -44,3 +50,62 @@ def test_the_second_stage_does_not_warm_up_again() -> None:
     stages = WARPED
     assert "training.warmup_epochs" not in stage_values(base, stages, 1, {})
     assert stage_values(base, stages, 2, {})["training.warmup_epochs"] == 0
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> StageSearch:
+    directory = TuningDirectory(tmp_path / "out")
+    return StageSearch(directory, 1, Stage({}, {}), {"training.epochs": 1}, "map@r")
+
+
+TRIAL = Trial(0, {"optim.lr": 0.1}, lambda *_: None)
+
+
+def test_what_ends_a_trial_and_what_ends_the_search(stage: StageSearch, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[Exception] = []
+
+    def run_job(job: Job, **_: Any) -> dict[str, Any]:
+        assert job.flags == ("--training.epochs", "1", "--optim.lr", "0.1")
+        if raised:
+            raise raised.pop()
+        return {"validation": {"map@r": 0.5}}
+
+    monkeypatch.setattr(stages_module, "run_job", run_job)
+    run = stage.directory.run(1, 0)
+    run.mkdir(parents=True)  # killed before it wrote its recipe
+    assert stage.objective(TRIAL) == 0.5
+    assert not run.exists()
+    for error in (ValueError("alpha is -1,\nbut must be above 0."), TrainingDiverged("The loss became nan.")):
+        raised.append(error)
+        with pytest.raises(TrialFailed, match=r"^(alpha is -1, but must be above 0|The loss became nan)\.$"):
+            stage.objective(TRIAL)
+    for error in (UserError("The disk is full."), Interrupted("Stopped.")):
+        raised.append(error)
+        with pytest.raises(type(error), match=str(error)):
+            stage.objective(TRIAL)
+
+
+def test_weights_that_are_not_on_this_machine_are_trained_again(
+    stage: StageSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, trained = FinishedTrial(3, "complete", 0.5, {"optim.lr": 0.1}, 1.0), list[list[str]]()
+
+    def run_job(job: Job, **_: Any) -> dict[str, Any]:
+        trained.append(sorted(path.name for path in job.out.glob("*")))
+        job.out.mkdir(parents=True, exist_ok=True)
+        for name in ("recipe.yaml", "metrics.json", "loss.safetensors"):
+            (job.out / name).touch()
+        return {}
+
+    monkeypatch.setattr(stages_module, "run_job", run_job)
+    stage.directory.path.mkdir()
+    run = stage.weights(best)
+    assert (run, trained) == (stage.directory.run(1, 3), [[]])
+    assert stage.weights(best) == run
+    assert len(trained) == 1
+    (run / "loss.safetensors").unlink()  # as the runs of a resumed search are, once another trial was better
+    stage.weights(best)
+    for name in ("loss.safetensors", "metrics.json"):
+        (run / name).unlink()
+    stage.weights(best)  # interrupted, so that it goes on
+    assert trained == [[], [], ["recipe.yaml"]]

@@ -1,4 +1,4 @@
-"""A reality check beside what the papers print of the rows that its recipes stand for (Tables VI to VIII)."""
+"""A reality check beside the figures that the papers print in Tables VI to VIII."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,23 +8,15 @@ from proxemic.extras import optional_dependency
 from proxemic.protocols.beside_paper import SAME, PaperRow, page, tables_beside
 from proxemic.protocols.reality_check.cross_validation import all_training_classes
 from proxemic.protocols.reality_check.run import RealityCheck, folder_of
-from proxemic.protocols.reality_check.tables import Repeats
-from proxemic.protocols.statistics import format_estimate, t_interval
+from proxemic.protocols.reality_check.tables import Repeats, cell
 from proxemic.published import PublishedFigure
-from proxemic.tables import MISSING
 
 with optional_dependency("train"):
     import yaml
 
 
 def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, Repeats]) -> str:
-    """Markdown: separated, concatenated and complete beside those of the rows that the recipes stand for.
-
-    Args:
-        check: The settings.
-        out: The directory of the check.
-        results: The metrics of each recipe.
-    """
+    """Markdown that shows the results in a check's directory beside the rows of the papers' tables."""
     files = {recipe: out / folder_of(recipe) / "recipes" / "base.yaml" for recipe in results}
     recipes = {recipe: yaml.safe_load(file.read_text(encoding="utf-8")) for recipe, file in files.items()}
 
@@ -33,8 +25,7 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
 
         def ours(row: PaperRow, figure: PublishedFigure) -> tuple[str, str]:
             metric = SAME.get(figure.metric, figure.metric)
-            values = [kinds[figure.variant][metric] for kinds in repeats.values() if metric in kinds[figure.variant]]
-            return f"{figure.variant} {figure.metric}", format_estimate(t_interval(values)) if values else MISSING
+            return f"{figure.variant} {figure.metric}", cell(repeats, figure.variant, metric)
 
         return tables_beside(rows, ours, lambda figure: (_as_evaluated(check, recipes[recipe], figure), len(repeats)))
 
@@ -48,7 +39,7 @@ def reality_against_paper(check: RealityCheck, out: Path, results: Mapping[str, 
 
 
 def _as_evaluated(check: RealityCheck, recipe: Mapping[str, Any], figure: PublishedFigure) -> dict[str, Any]:
-    """The recipe with the dimensions of what is evaluated, and all training classes, which the folds share."""
+    """The recipe with the embedding size of what is evaluated, and all training classes, which the folds share."""
     folds = 1 if figure.variant == "separated" else check.folds
     return {
         **recipe,

@@ -1,4 +1,4 @@
-"""One loss in the reality check: the folds, the trials and the repetitions in its directory."""
+"""The folds, trials and repetitions of one loss in the reality check."""
 
 import json
 import math
@@ -22,29 +22,13 @@ with optional_dependency("train"):
 
 
 class FoldFailed(UserError):
-    """A training that these hyper-parameters do not allow; others may."""
+    """Raised for a training that fails with these hyper-parameters, but may work with others."""
 
 
 def plan_folds(
     recipe: Path, flags: Sequence[str], *, folds: int, embedding_size: int, metric: str, split_seed: int
 ) -> dict[str, str]:
-    """Read a recipe, and derive from it the recipes of the folds and of the complete model, as text.
-
-    Args:
-        recipe: YAML file.
-        flags: What overrides it.
-        folds: Class-disjoint parts of the training classes.
-        embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
-        metric: Chooses the epoch of a fold, and is the value of `CrossValidation.evaluate`.
-        split_seed: Of the assignment of classes to folds.
-
-    Returns:
-        The recipes by their names in the directory: ``base``, ``fold-0`` and so on, ``complete``.
-
-    Raises:
-        UserError: If the recipe or a flag is refused, or its schedule does not fit.
-        ValueError: If a value is out of its range, or the metric is not computed.
-    """
+    """Derive from a recipe those of the folds and of the complete model: texts by names (``base``, ``fold-0``, …)."""
     base: dict[str, Any] = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
     if str((base["optim"]["schedule"] or {}).get("class_path")).endswith("ReduceLROnPlateau"):
         raise UserError(
@@ -71,18 +55,7 @@ def plan_folds(
 class CrossValidation:
     """Trains the folds of one recipe, and the model on all training classes, with any flags.
 
-    Args:
-        recipes: As `plan_folds` makes them; those that are in the directory must be the same.
-        out: The directory.
-        workers: Processes that train.
-        folds: How many.
-        metric: The value of `evaluate`.
-
-    Attributes:
-        base: The recipe in full.
-
-    Raises:
-        UserError: If the directory was begun with another recipe.
+    The recipes are those of `plan_folds`; if the directory was begun with other ones, `UserError` is raised.
     """
 
     def __init__(self, recipes: Mapping[str, str], out: Path, workers: Workers, *, folds: int, metric: str) -> None:
@@ -97,27 +70,24 @@ class CrossValidation:
     def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
         """Mean over the folds of the metric on their validation classes, at each fold's best epoch.
 
-        Args:
-            flags: Of the trial.
-            folder: For the runs of the trial.
-            first: Folder of the trial that trained the first phase, which this one goes on with.
+        ``first`` is the folder of a trial of the first phase, whose runs those in ``folder`` continue.
         """
         jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.folds)]
         return fmean(result["validation"][self.metric] for result in self._run(jobs))
 
-    def drop_weights(self, trials: Path, *, but: Path | None = None) -> None:
-        """Drop the weights of all trials in a folder, except perhaps one: those of 50 would fill a disk."""
-        for run in trials.glob("*/fold-*/"):
+    def drop_weights(self, trials: str, *, but: Path | None = None) -> None:
+        """Drop the weights of all trials but one in the folders that match a pattern: those of 50 would fill a disk."""
+        for run in self.out.glob(f"{trials}/*/fold-*/"):
             if run.parent != but:
                 RunDirectory(run).drop_weights()
 
     @property
-    def first_phase(self) -> tuple[str, ...]:
-        """The flags that leave the first of two phases alone."""
-        return "--second_phase=null", f"--training.epochs={self._lengths[0]}"
+    def first_epochs(self) -> int:
+        """The most epochs that the first phase, or the only one, may have."""
+        return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
 
     def repeat(self, number: int, flags: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Separated, concatenated and complete results on the test classes, of one seed."""
+        """Separated, concatenated and complete results on the test classes, for one seed."""
         folder = self.out / "repeats" / str(number)
         kept = folder / "results.json"
         if kept.exists():
@@ -141,22 +111,16 @@ class CrossValidation:
         return Job(self.file(name), tuple(flags), folder / name, test, first and first / name)
 
     def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
-        """One model on all training classes, for as long as the folds needed."""
+        """One model on all training classes, for as many epochs as the folds needed."""
         total = _rounded_up(result["epoch"] for result in folds)
         length: list[str] = []
         if self.base["second_phase"] is not None:
-            first = [result["phases"][0]["epochs"] if "phases" in result else self._lengths[0] for result in folds]
+            first = [result["phases"][0]["epochs"] if "phases" in result else self.first_epochs for result in folds]
             second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
             # Folds that were best before the second phase began do without it.
             length = ["--second_phase.epochs", str(second)] if second else ["--second_phase", "null"]
             total = max(total, second + 5)  # both rounded up may leave nothing of the first
         return Job(self.file("complete"), (*flags, *length, "--training.epochs", str(total)), folder / "complete")
-
-    @property
-    def _lengths(self) -> tuple[int, int]:
-        """The most epochs of both phases."""
-        second = (self.base["second_phase"] or {"epochs": 0})["epochs"]
-        return self.base["training"]["epochs"] - second, second
 
     def _run(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         results: dict[Path, dict[str, Any]] = {}
@@ -185,7 +149,7 @@ def _rounded_up(epochs: Iterable[int]) -> int:
 
 
 def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same data without validation classes, which the folds choose among the training classes."""
+    """The same data without validation classes: the folds take theirs from the training classes."""
     return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}
 
 

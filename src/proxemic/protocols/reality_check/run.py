@@ -1,23 +1,23 @@
-"""The reality check itself: what is compared, the order of the work, and what is kept of it."""
+"""The reality check itself: what is compared, in which order the work is done, and what is kept of it."""
 
 import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries, write_json, write_text
+from proxemic.files import remove_stale_temporaries, write_csv, write_json, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.entries import find_names
 from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
-from proxemic.protocols.reality_check.search import drop_trials, find_best
-from proxemic.protocols.reality_check.spaces import CheckSpaces
-from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows, write_results
+from proxemic.protocols.reality_check.search import CheckSpaces, find_best
+from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows
 from proxemic.protocols.runs.jobs import Workers, going_on_with
 from proxemic.protocols.tuning.spaces import load_space
 from proxemic.recipes.flags import as_flags, read_flags
@@ -31,16 +31,12 @@ with optional_dependency("train"):
 
 SETTINGS = "reality-check.json"
 SPACE = "space.json"
-"""What is searched; null for the package's space of the loss."""
+"""The search space of a recipe; null for the package's space of its loss."""
 
 
 @dataclass(frozen=True)
 class RealityCheck:
-    """What is compared, and how thoroughly: what ``reality-check.json`` keeps of the arguments of `reality_check`.
-
-    Raises:
-        ValueError: If a number is out of range, or a recipe is named twice.
-    """
+    """The arguments of `reality_check` that ``reality-check.json`` keeps."""
 
     recipes: tuple[str, ...]
     flags: tuple[str, ...] = ()
@@ -54,10 +50,8 @@ class RealityCheck:
 
     def __post_init__(self) -> None:
         for name, smallest in {"trials": 1, "repeats": 1, "folds": 2, "embedding_size": 1}.items():
-            if getattr(self, name) < smallest:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is {getattr(self, name)}, but must be at least {smallest}."
-                )
+            if (value := getattr(self, name)) < smallest:
+                raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be at least {smallest}.")
         if not self.recipes:
             raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
         if len(self.spaces) not in (0, 1, len(self.recipes)):
@@ -70,11 +64,7 @@ class RealityCheck:
 
     @classmethod
     def read(cls, out: Path) -> "RealityCheck":
-        """The check in a directory.
-
-        Raises:
-            UserError: If it holds none.
-        """
+        """Read the check in a directory."""
         try:
             kept = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
         except OSError as error:
@@ -116,21 +106,21 @@ def reality_check(
     against: Literal["paper"] | None = None,
     report: Callable[[str], object] | None = None,
 ) -> RealityCheckResult:
-    """Tune each loss, then judge it, or go on with what was begun in ``out``.
+    """Tune each loss and evaluate it on unseen classes, or go on with what was begun in ``out``.
 
     Args:
         recipes: One per loss: names, patterns over the names as ``cub/reality-check/*``, YAML files, or recipes, which
             are then named by their loss.
         out: The directory: new, or that of the same check, which then goes on; None makes one under ``runs``.
         overrides: Values of all recipes by dotted keys, such as ``{"training.epochs": 20}``.
-        trials: Bayesian trials per loss, at least 1; each trains all folds. Where a recipe has two phases, as many are
-            made of the second, which begin with the best of the first.
-        repeats: Seeds with the best hyper-parameters, at least 1; without 2 there is no interval.
+        trials: Bayesian trials per loss, at least 1; each trains all folds. Where a recipe has two phases, as many
+            trials of the second follow, which begin with the best of the first.
+        repeats: Seeds with the best hyper-parameters, at least 1; an interval needs 2.
         folds: Class-disjoint parts of the training classes, 2 or more.
         embedding_size: Of each fold's model; the complete one has ``folds`` times as much.
         metric: What the trials maximise: its mean over the folds, each at its best epoch.
         seed: Of the search and of the folds.
-        spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; none takes
+        spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; by default
             those of the losses.
         workers: Training processes at a time.
         resume: Go on with the check in this directory, with the settings that it has.
@@ -150,8 +140,8 @@ def reality_check(
         out, made = Path(resume), {}
         check = RealityCheck.read(out)
     else:
-        made = {loss_name(recipe): recipe for recipe in recipes if isinstance(recipe, Recipe)}
-        named = [loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
+        named = [_loss_name(recipe) if isinstance(recipe, Recipe) else str(recipe) for recipe in recipes]
+        made = {name: recipe for name, recipe in zip(named, recipes, strict=True) if isinstance(recipe, Recipe)}
         patterns = [find_names([name]) if {"*", "?"} & set(name) else [name] for name in named]
         names = tuple(name for matches in patterns for name in matches)
         flags, known = as_flags(overrides or {}), tuple(spaces)
@@ -170,8 +160,12 @@ def reality_check(
 def _check(
     check: RealityCheck, made: Mapping[str, Recipe], out: Path, workers: int, report: Callable[[str], object]
 ) -> dict[str, Repeats]:
+    names = check.spaces * len(check.recipes) if len(check.spaces) == 1 else check.spaces
     # All are read before any is trained.
-    plans = {recipe: _plan(check, recipe, made.get(recipe, recipe), out) for recipe in check.recipes}
+    plans = {
+        recipe: _plan(check, recipe, made.get(recipe, recipe), space, out / folder_of(recipe))
+        for recipe, space in zip_longest(check.recipes, names)
+    }
     _begin(check, out)
     report(
         f"{out}: {len(plans)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
@@ -180,10 +174,9 @@ def _check(
     results: dict[str, Repeats] = {}
     with exclusive_lock(out), going_on_with(f"proxemic reality-check --resume {out}"), Workers(workers) as pool:
         remove_stale_temporaries(out)
-        for recipe, (plan, content) in plans.items():
+        for recipe, (plan, content, spaces) in plans.items():
             validation = CrossValidation(plan, out / folder_of(recipe), pool, folds=check.folds, metric=check.metric)
             write_json(validation.out / SPACE, {"stages": content})
-            spaces = _spaces(check, recipe, validation.base, content)
             kept = validation.out / "best.json"
             if not kept.exists():
                 parameters, value = find_best(
@@ -194,7 +187,7 @@ def _check(
                     report=lambda line, recipe=recipe: report(f"{recipe}: {line}"),
                 )
                 write_json(kept, {"parameters": parameters, check.metric: value})
-            drop_trials(validation)
+            validation.drop_weights("*trials")
             flags = spaces.flags(json.loads(kept.read_text(encoding="utf-8"))["parameters"])
             repeats: dict[int, Mapping[str, Mapping[str, float]]] = {}
             results[recipe] = repeats
@@ -202,21 +195,29 @@ def _check(
                 repeats[number] = validation.repeat(number, flags)
                 values = ", ".join(f"{kind} {metrics[check.metric]:.4f}" for kind, metrics in repeats[number].items())
                 report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {values}")
-                write_results(out, results, check.repeats)
+                write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
+                write_text(out / "table.md", markdown(results, check.repeats))
     return results
 
 
-def _plan(check: RealityCheck, name: str, recipe: Recipe | str, out: Path) -> tuple[dict[str, str], list[Any] | None]:
-    """The recipes of the folds, and the search space: as they were begun with where they are out of reach by now."""
-    folder = out / folder_of(name) / "recipes"
-    content = _space(check, name, out)
+def _plan(
+    check: RealityCheck, name: str, recipe: Recipe | str, space: str | None, folder: Path
+) -> tuple[dict[str, str], list[Any] | None, CheckSpaces]:
+    """The recipes of the folds, the content of a space that is given, and what is searched.
+
+    A recipe or a space that can no longer be read is taken from the recipe's folder in the directory of the check.
+    """
+    begun = folder / "recipes"
+    content = _content_of(space, folder)
+    where, pinned = f"The search space {space or f'of the loss of {name}'}", read_flags(check.flags)
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(recipe_file(recipe))
         except UserError:
-            if not (folder / "base.yaml").exists():
+            if not (begun / "base.yaml").exists():
                 raise
-            return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}, content
+            plan = {path.stem: path.read_text(encoding="utf-8") for path in begun.glob("*.yaml")}
+            return plan, content, CheckSpaces.of(yaml.safe_load(plan["base"]), pinned, content, where)
         plan = plan_folds(
             file,
             check.flags,
@@ -226,7 +227,7 @@ def _plan(check: RealityCheck, name: str, recipe: Recipe | str, out: Path) -> tu
             split_seed=check.seed,
         )
         base = yaml.safe_load(plan["base"])
-        spaces = _spaces(check, name, base, content)
+        spaces = CheckSpaces.of(base, pinned, content, where)
         try:
             flags = (*check.flags, *spaces.first.flags(spaces.first.middle()))
             read = read_recipe(file, flags, own_code=True)
@@ -235,59 +236,40 @@ def _plan(check: RealityCheck, name: str, recipe: Recipe | str, out: Path) -> tu
                 read = read_recipe(file, (*flags, *second.flags(second.middle())), own_code=True)
             made = read.recipe
         except (UserError, ValueError) as error:
-            raise UserError(f"{_space_name(check, name)} does not fit {name}: {error}") from error
-        if not folder.exists():
+            raise UserError(f"{where} does not fit {name}: {error}") from error
+        if not begun.exists():
             made.load()  # a folder that is missing is refused before anything is written
-    return plan, content
+    return plan, content, spaces
 
 
-def _spaces(check: RealityCheck, recipe: str, base: Mapping[str, Any], content: list[Any] | None) -> CheckSpaces:
-    return CheckSpaces.of(base, dict(read_flags(check.flags)), content, _space_name(check, recipe))
-
-
-def _space(check: RealityCheck, recipe: str, out: Path) -> list[Any] | None:
-    """The content of the space that is given for a recipe; None for its loss's."""
-    kept = out / folder_of(recipe) / SPACE
-    before = json.loads(kept.read_text(encoding="utf-8"))["stages"] if kept.exists() else None
-    name = _given_space(check, recipe)
-    if name is None:
+def _content_of(space: str | None, folder: Path) -> list[Any] | None:
+    if space is None:
         return None
+    kept = folder / SPACE
+    before = json.loads(kept.read_text(encoding="utf-8"))["stages"] if kept.exists() else None
     try:
-        content = load_space(name)
+        content = load_space(space)
     except UserError:
         if before is None:
             raise
         return before
     if before not in (None, content):
         raise UserError(
-            f"{out} was begun with another search space than {name} is now: restore it, or take a new --out."
+            f"{folder.parent} was begun with another search space than {space} is now: restore it, or take a new --out."
         )
     return content
 
 
-def _given_space(check: RealityCheck, recipe: str) -> str | None:
-    if len(check.spaces) == 1:
-        return check.spaces[0]
-    return dict(zip(check.recipes, check.spaces, strict=False)).get(recipe)
-
-
-def _space_name(check: RealityCheck, recipe: str) -> str:
-    return f"The search space {_given_space(check, recipe) or f'of the loss of {recipe}'}"
-
-
 def _begin(check: RealityCheck, out: Path) -> None:
-    if is_begun(out, SETTINGS, "a reality check"):
-        kept, wanted = (
-            {**asdict(each), "flags": dict(read_flags(each.flags))} for each in (RealityCheck.read(out), check)
-        )
-        if kept != wanted:
-            raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
-    else:
+    if not is_begun(out, SETTINGS, "a reality check"):
         write_json(out / SETTINGS, asdict(check))
+        return
+    kept, wanted = ({**asdict(each), "flags": dict(read_flags(each.flags))} for each in (RealityCheck.read(out), check))
+    if kept != wanted:
+        raise UserError(f"{out} holds a reality check with other settings: give the same, or a new --out.")
 
 
-def loss_name(recipe: Recipe) -> str:
-    """The class of a recipe's loss, which names a recipe that no file holds."""
+def _loss_name(recipe: Recipe) -> str:
     loss: Any = recipe.loss
     return getattr(loss, "func", loss).__name__
 

@@ -1,66 +1,159 @@
-"""The searches of a reality check: of the first phase, then of the second from the best of the first."""
+"""What a reality check searches in each phase, and the searches: of the second phase from the best of the first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, FoldFailed
-from proxemic.protocols.reality_check.spaces import CheckSpaces, PhaseSpace
 from proxemic.protocols.tuning.search import search
+from proxemic.protocols.tuning.spaces import Choices, Range, Stage, default_space, pin, read_stages, recipe_value
 from proxemic.protocols.tuning.study import open_study
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed, best_of, finished_trials
+from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
 
 with optional_dependency("train"):
     import yaml
 
-TRIALS, SECOND_TRIALS = "trials", "second-trials"
+SECOND = "second_phase."
+
+
+@dataclass(frozen=True)
+class PhaseSpace:
+    """What one search varies, what else all its trials set, and the recipe's own values, by the recipe's keys."""
+
+    dimensions: Mapping[str, Range | Choices]
+    fixed: Mapping[str, Any]
+    initial: Mapping[str, Any]
+
+    def middle(self) -> dict[str, Any]:
+        """A value of each dimension, by which to check that the recipe can be read."""
+        values = {name: each.values() for name, each in self.dimensions.items()}
+        return {name: each[len(each) // 2] for name, each in values.items()}
+
+    def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """The flags that give a recipe the values of a trial."""
+        return as_flags({**self.fixed, **parameters})
+
+
+@dataclass(frozen=True)
+class CheckSpaces:
+    """The spaces of a loss in both phases, the second of which depends on the result of the first search.
+
+    ``later`` is the stage that begins with the best weights of the stages before; without one, the ranges of the second
+    phase are derived from those of the first. Neither phase varies the keys in ``pinned``.
+    """
+
+    first: PhaseSpace
+    later: Stage | None
+    pinned: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, base: Mapping[str, Any], given: Collection[str], content: Sequence[Any] | None, where: str
+    ) -> "CheckSpaces":
+        """Read a space for a recipe in full, or the package's for its loss, without the keys that flags give.
+
+        The stages that do not begin with the best weights of the stages before are searched at once: the first of them
+        that searches a value gives its range, the last one gives the fixed values.
+        """
+        two = base.get("second_phase") is not None
+        if content is None:
+            content = default_space(base, two_phases=True)
+            content = content if two else [stage for stage in content if stage.get("start_from") is None]
+        left, _ = pin(content, given, where)
+        stages = read_stages(left, where)
+        if any("training.epochs" in (*each.search, *each.fixed) for each in stages):
+            raise UserError(
+                f"{where} sets training.epochs, but the phases of a reality check have the recipe's epochs, or end at "
+                "a plateau: leave it out."
+            )
+        later = stages[-1] if stages[-1].from_best else None
+        if later is not None and not two:
+            raise UserError(
+                f"{where} has a stage with start_from: best, but the recipe has no second phase: give it one, or leave "
+                "the stage out."
+            )
+        first = [each for each in stages if each is not later]
+        ordered = (each.dimensions(base) for each in reversed(first))
+        dimensions = {name: each for stage in ordered for name, each in stage.items()}
+        initial = {name: recipe_value(base, name) for name in dimensions}
+        return cls(PhaseSpace(dimensions, first[-1].fixed, initial), later, frozenset(given))
+
+    def second(self, best: Mapping[str, Any]) -> PhaseSpace:
+        """What the second phase varies, given the recipe in full with the best values of the first phase."""
+        if self.later is not None:
+            dimensions: Mapping[str, Range | Choices] = self.later.dimensions(best)
+        else:
+            near = {name: _tighter(name, each, best) for name, each in self.first.dimensions.items()}
+            dimensions = {name: each for name, each in near.items() if each is not None}
+        searched = {name: each for name, each in dimensions.items() if self.pinned.isdisjoint((name, SECOND + name))}
+        second = best.get("second_phase") or {}
+        before = {name: recipe_value(second, name) for name in searched}
+        initial = {name: recipe_value(best, name) if value is None else value for name, value in before.items()}
+        return PhaseSpace(_of_second(searched), self._fixed_later(), _of_second(initial))
+
+    def flags(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """The flags that give a recipe the best values of both phases."""
+        return as_flags({**self.first.fixed, **self._fixed_later(), **parameters})
+
+    def _fixed_later(self) -> dict[str, Any]:
+        return {} if self.later is None else _of_second(self.later.fixed)
+
+
+def _of_second(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {SECOND + name: value for name, value in values.items()}
+
+
+def _tighter(name: str, dimension: Range | Choices, best: Mapping[str, Any]) -> Range | None:
+    """The range of the second phase; None for choices and whole numbers, which do not change.
+
+    Learning rates fall by a factor of up to 100. Other numbers lie around the best value of the first phase, in a range
+    half as wide as that of the first phase.
+
+    >>> _tighter("optim.lr", Range(0.001, 0.1, log=True), {"optim": {"lr": 0.01}})
+    Range(low=0.0001, high=0.01, log=True, step=None, integer=False, points=3, grid=())
+    >>> _tighter("loss.margin", Range(0, 0.8), {"loss": {"margin": 0.1}})
+    Range(low=0.0, high=0.3, log=False, step=None, integer=False, points=3, grid=())
+    """
+    if not isinstance(dimension, Range) or dimension.integer:
+        return None
+    value, low, high = recipe_value(best, name), dimension.low, dimension.high
+    if name.startswith("optim.") and dimension.log:
+        bounds: Iterable[float] = (value / 100, value)
+    elif dimension.log:
+        factor = (high / low) ** 0.25
+        bounds = (max(low, value / factor), min(high, value * factor))
+    else:
+        quarter = (high - low) / 4
+        bounds = (max(low, value - quarter), min(high, value + quarter))
+    least, most = (float(f"{each:.6g}") for each in bounds)
+    return Range(least, most, dimension.log)
 
 
 def find_best(
     spaces: CheckSpaces, validation: CrossValidation, *, trials: int, seed: int, report: Callable[[str], object]
 ) -> tuple[dict[str, Any], float]:
-    """Search the first phase; where the recipe has a second, search that from the best trial's runs.
+    """Search the first phase, and then the second, if the recipe has one, from the runs of the best trial.
 
-    Args:
-        spaces: What is searched.
-        validation: Trains the trials.
-        trials: Of each search.
-        seed: Of the first search; the second has the next one.
-        report: Is called with one line per trial.
-
-    Returns:
-        The best values of both phases, by the recipe's keys, and the metric's mean over the folds with them.
-
-    Raises:
-        UserError: If no trial works, or a training fails for another reason than its hyper-parameters.
+    Returns the best values of both phases, by the recipe's keys, and the mean of the metric over the folds with them.
     """
-    if validation.base["second_phase"] is None:
-        best = _search(validation, spaces.first, trials, seed, report)
-        return dict(best.parameters), best.value or 0.0
-    best = _search(validation, spaces.first, trials, seed, report, flags=validation.first_phase, keep_best=True)
-    flags = spaces.first.flags(best.parameters)
-    recipe = read_recipe(validation.file("base"), flags, own_code=True)
-    space = spaces.second(yaml.safe_load(recipe.yaml))
-    if not space.dimensions:
-        return dict(best.parameters), best.value or 0.0
-    second = _search(
-        validation,
-        space,
-        trials,
-        seed + 1,
-        lambda line: report(f"second phase, {line}"),
-        flags=flags,
-        first=validation.out / TRIALS / str(best.number),
-    )
-    return {**best.parameters, **second.parameters}, second.value or 0.0
-
-
-def drop_trials(validation: CrossValidation) -> None:
-    """Drop what is large of all trials, once the best is known."""
-    for name in (TRIALS, SECOND_TRIALS):
-        validation.drop_weights(validation.out / name)
+    two_phases = validation.base["second_phase"] is not None
+    flags = ("--second_phase=null", f"--training.epochs={validation.first_epochs}") if two_phases else ()
+    best = _search(validation, spaces.first, trials, seed, report, flags)
+    found = dict(best.parameters)
+    if two_phases:
+        flags = spaces.first.flags(found)
+        space = spaces.second(yaml.safe_load(read_recipe(validation.file("base"), flags, own_code=True).yaml))
+        if space.dimensions:
+            first = validation.out / "trials" / str(best.number)
+            best = _search(
+                validation, space, trials, seed + 1, lambda line: report(f"second phase, {line}"), flags, first
+            )
+    return {**found, **best.parameters}, best.value or 0.0
 
 
 def _search(
@@ -69,13 +162,11 @@ def _search(
     trials: int,
     seed: int,
     report: Callable[[str], object],
-    *,
-    flags: Sequence[str] = (),
+    flags: Sequence[str],
     first: Path | None = None,
-    keep_best: bool = False,
 ) -> FinishedTrial:
-    """Search one phase, the second from the trial ``first``; ``keep_best`` keeps the weights of the best so far."""
-    folder = validation.out / (TRIALS if first is None else SECOND_TRIALS)
+    """Search one phase; the second one goes on with the runs of the trial ``first``."""
+    folder = validation.out / ("trials" if first is None else "second-trials")
     storage = f"sqlite:///{validation.out / 'study.db'}"
     study = "reality-check" if first is None else "reality-check-second-phase"
 
@@ -87,8 +178,8 @@ def _search(
             raise TrialFailed(str(error)) from error
 
     def finish(trial: FinishedTrial) -> None:
-        best = best_of(finished_trials(open_study(storage, study))) if keep_best else None
-        validation.drop_weights(folder, but=best and folder / str(best.number))
+        best = best_of(finished_trials(open_study(storage, study)))
+        validation.drop_weights(folder.name, but=best and folder / str(best.number))
         value = trial.failure if trial.value is None else f"{validation.metric} {trial.value:.4f}"
         report(f"trial {trial.number + 1}/{trials}, {validation.folds} folds, {trial.seconds:.0f} s: {value}")
 

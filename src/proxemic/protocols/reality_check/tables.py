@@ -1,10 +1,8 @@
-"""Results of a reality check as CSV and Markdown."""
+"""Results of a reality check as rows and as Markdown."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from proxemic.files import write_csv, write_text
 from proxemic.protocols.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
@@ -12,19 +10,11 @@ KINDS = ("separated", "concatenated", "complete")
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 
 Repeats = Mapping[int, Mapping[str, Mapping[str, float]]]
-"""The metrics of one loss, by repetition and by kind."""
+"""The metrics of one loss, by repetition and kind."""
 
 
 class ResultRow(NamedTuple):
-    """One value of a reality check.
-
-    Args:
-        recipe: Which loss, by its recipe.
-        repeat: Which repetition, from 0.
-        kind: ``separated``, ``concatenated`` or ``complete``.
-        metric: Its name.
-        value: In [0, 1].
-    """
+    """One value, in [0, 1], of one of the `KINDS` in a repetition (from 0) of a reality check."""
 
     recipe: str
     repeat: int
@@ -44,21 +34,18 @@ def result_rows(results: Mapping[str, Repeats]) -> list[ResultRow]:
     ]
 
 
-def write_results(out: Path, results: Mapping[str, Repeats], expected: int) -> None:
-    """Write ``results.csv``, one row per value, and ``table.md``, one row per loss."""
-    write_csv(out / "results.csv", ResultRow._fields, result_rows(results))
-    write_text(out / "table.md", markdown(results, expected))
-
-
 def markdown(results: Mapping[str, Repeats], expected: int) -> str:
-    """The table of the reality check: per cent, with 95% intervals over the repetitions; unmeasured cells are dashes.
+    """The table of the reality check in percent, with 95% intervals over the repetitions and dashes for missing values.
 
     >>> values = {kind: {"map@r": 0.25, "r_precision": 0.5, "recall@1": 0.75} for kind in KINDS}
     >>> print(markdown({"cub/softmax": {0: values}}, 1).splitlines()[2])
     | `cub/softmax` | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 | 25.00 | 50.00 | 75.00 |
     """
     header = ["recipe", *(f"{kind} {name}" for kind in KINDS for name in METRICS.values())]
-    rows = [[f"`{recipe}`", *_cells(repeats)] for recipe, repeats in results.items()]
+    rows = [
+        [f"`{recipe}`", *(cell(repeats, kind, metric) for kind in KINDS for metric in METRICS)]
+        for recipe, repeats in results.items()
+    ]
     counts = {recipe: len(repeats) for recipe, repeats in results.items()}
     missing = [f"{recipe} {count}" for recipe, count in counts.items() if count < expected]
     note = f"Mean ± 95% interval (t distribution) over {expected} repetitions, in per cent, on unseen classes."
@@ -68,13 +55,7 @@ def markdown(results: Mapping[str, Repeats], expected: int) -> str:
     return f"{table}\n\n{note}\n"
 
 
-def _cells(repeats: Repeats) -> Sequence[str]:
-    return [
-        format_estimate(
-            t_interval(values)
-            if (values := [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]])
-            else None
-        )
-        for kind in KINDS
-        for metric in METRICS
-    ]
+def cell(repeats: Repeats, kind: str, metric: str) -> str:
+    """The mean of a metric in percent with its interval, or a dash where it was not measured."""
+    values = [kinds[kind][metric] for kinds in repeats.values() if metric in kinds[kind]]
+    return format_estimate(t_interval(values) if values else None)

@@ -10,16 +10,14 @@ from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json, write_text
 from proxemic.protocols.directories import is_begun
 from proxemic.protocols.runs.same_recipe import same_recipe
-from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
-from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
 from proxemic.recipes.flags import read_flags
-from proxemic.training import RunDirectory
 
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """What ``tuning.json`` keeps: the arguments of `tune`, with the content of the space, and no password."""
+    """The arguments of `tune` as ``tuning.json`` keeps them: with the content of the space, without any password."""
 
     recipe: str
     flags: list[str]
@@ -33,46 +31,22 @@ class TuningOptions:
     seed: int
 
 
-@dataclass(frozen=True)
 class TuningDirectory:
-    """Names and formats of its files.
+    """The files of a search; ``tuning.json`` is written first."""
 
-    Args:
-        path: The directory.
-    """
-
-    path: Path
-
-    @property
-    def options(self) -> Path:
-        """What is searched, and how (JSON); written first."""
-        return self.path / "tuning.json"
-
-    @property
-    def base(self) -> Path:
-        """The recipe that is varied, in full (YAML)."""
-        return self.path / "base.yaml"
-
-    @property
-    def best_recipe(self) -> Path:
-        """The recipe of the best trial so far, ready for ``proxemic train`` (YAML)."""
-        return self.path / "best.yaml"
-
-    @property
-    def storage(self) -> str:
-        """URL of the study in the directory itself."""
-        return f"sqlite:///{(self.path / 'study.db').resolve()}"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.options = path / "tuning.json"
+        self.base = path / "base.yaml"
+        self.best_recipe = path / "best.yaml"
+        self.storage = f"sqlite:///{(path / 'study.db').resolve()}"
 
     def run(self, stage: int, number: int) -> Path:
-        """The run directory of a trial; whole, as recipes name it."""
+        """The run directory of a trial, as an absolute path, since recipes name it."""
         return (self.path / "trials" / f"{stage}-{number}").resolve()
 
     def is_begun(self, options: TuningOptions, base: str) -> bool:
-        """Whether the directory holds this search; False if it is new or empty.
-
-        Raises:
-            UserError: If it holds something else.
-        """
+        """Whether the directory holds this search; False if it is new or empty, `UserError` if it holds another."""
         if not is_begun(self.path, self.options.name, "a search"):
             return False
         kept, wanted = asdict(self.read()), asdict(options)
@@ -89,16 +63,11 @@ class TuningDirectory:
         return True
 
     def create(self, options: TuningOptions, base: str) -> None:
-        """Write what is searched, and how."""
         write_json(self.options, asdict(options))
         write_text(self.base, base)
 
     def read(self) -> TuningOptions:
-        """The options of the search that is in the directory.
-
-        Raises:
-            UserError: If there is none.
-        """
+        """Read the options of the search in the directory."""
         try:
             return TuningOptions(**json.loads(self.options.read_text(encoding="utf-8")))
         except (OSError, TypeError, ValueError) as error:
@@ -118,9 +87,3 @@ class TuningDirectory:
             for each in stage
         ]
         write_csv(self.path / "trials.csv", ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
-
-    def drop_weights(self, stage: int, trials: Sequence[FinishedTrial], best: int | None) -> None:
-        """Remove what is large of all finished trials but the best; recipe, history and metrics stay."""
-        for trial in trials:
-            if trial.number != best:
-                RunDirectory(self.run(stage, trial.number)).drop_weights()

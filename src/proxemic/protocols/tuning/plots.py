@@ -1,4 +1,4 @@
-"""Plots of a search: which hyper-parameters mattered, and where in their ranges the good trials lie."""
+"""Plots of a search: the importance of the hyper-parameters, and where in their ranges the good trials lie."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ with optional_dependency("tune"):
 
 
 def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
-    """Write ``importance.png``: for each stage, how much of the difference between trials each parameter explains."""
+    """Write ``importance.png``: the importance of each parameter, by stage."""
     shares = [importances(study) for study in studies]
     heights = [0.9 + 0.28 * max(1, len(each)) for each in shares]
     figure = Figure(figsize=(7, sum(heights)), layout="constrained")
@@ -40,7 +40,7 @@ def draw_slices(
     metric: str,
     folder: Path,
 ) -> None:
-    """Write ``slices.png``: for each parameter, the value of every complete trial over it; later ones are darker."""
+    """Write ``slices.png``: the value of every complete trial over each parameter; later trials are darker."""
     columns = max(map(len, dimensions))
     figure = Figure(figsize=(1 + 2.2 * columns, 2.4 * len(stages) + 0.4), layout="constrained")
     rows = figure.subplots(len(stages), columns, squeeze=False, sharey="row")

@@ -14,12 +14,11 @@ from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.protocols.directories import new_directory
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.protocols.tuning.sampler import Sampler
 from proxemic.protocols.tuning.search import Pruner
 from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages
 from proxemic.protocols.tuning.stages import budgets, check_stages
 from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
-from proxemic.protocols.tuning.trials import FinishedTrial
+from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
 from proxemic.protocols.tuning.worker import TuningWorker
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
@@ -38,7 +37,7 @@ class TuningResult:
     Args:
         out: The directory of the search, with ``trials.csv`` and plots.
         best_recipe: The YAML file of the best recipe, ready to be trained.
-        value: The metric at the best epoch of the best trial, on validation classes: the best of many, so too good.
+        value: The metric on validation classes at the best trial's best epoch; as the best of many, biased upwards.
         parameters: Those of the best trial, by the recipe's keys.
         trials: The finished trials of each stage, by number.
     """
@@ -67,13 +66,13 @@ def tune(
     resume: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> TuningResult:
-    """Search for the hyper-parameters with the largest metric on validation classes.
+    """Search for the hyper-parameters with the largest metric on validation classes; test classes are never evaluated.
 
-    The test classes are never looked at. Calls with the same ``out``, or with the same ``storage`` and ``study``, share
-    the trials, whatever process or machine they come from; each returns when all trials are made.
+    Calls with the same ``out``, or with the same ``storage`` and ``study``, share the trials, whatever process or
+    machine they come from; each returns when all trials are made.
 
     Args:
-        recipe: The recipe that is varied, by its name or its YAML file, or itself.
+        recipe: The recipe that is varied: a name, a YAML file or a `proxemic.training.Recipe`.
         out: The directory of the search: new, or that of the same search, which then goes on; None makes one under
             ``runs``.
         overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
@@ -85,7 +84,7 @@ def tune(
         storage: Optuna storage URL; None keeps the study in ``out``.
         study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
-        seed: Of the sampler; that of the recipe is the trainings'.
+        seed: Of the sampler; the trainings take that of the recipe.
         resume: Go on with the search in this directory, or read the result of a finished one. Everything but
             ``workers``, and a ``storage`` with a password, which is not written to disk, is then taken from there.
         report: Is called with one line per trial, in every worker process, so that several of them need a function that
@@ -103,8 +102,6 @@ def tune(
         return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    if trials is not None and trials < 1:
-        raise ValueError(f"--trials is {trials}, but must be at least 1.")
     if workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1.")
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
@@ -117,11 +114,11 @@ def tune(
                 "see the test classes: set --evaluation.select_on validation, and data.validation_fraction above 0."
             )
         content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
-        content, pinned = pin(content, read_flags(flags))
         name = space or "of the loss"
+        content, pinned = pin(content, read_flags(flags), f"The search space {name}")
         stages = read_stages(content, f"The search space {name}")
         if sampler != "grid" or trials is not None:
-            budgets(stages, trials or 50)
+            budgets(stages, 50 if trials is None else trials)
         check_stages(file, flags, stages, name)
     title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
     source = title if isinstance(recipe, Recipe) else str(file)
@@ -142,7 +139,7 @@ def tune(
 
 @contextlib.contextmanager
 def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
-    """The YAML file of a recipe; that of a recipe which has none is there in the block."""
+    """The YAML file of a recipe; for a `Recipe`, a temporary one that exists within the block."""
     if not isinstance(recipe, Recipe):
         yield find_recipe(str(recipe))
         return
@@ -153,7 +150,7 @@ def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
 
 
 def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
-    """Make the trials that the search in a directory lacks."""
+    """Make the trials that the search in a directory still lacks."""
     directory = TuningDirectory(out)
     options = directory.read()
     storage = options.storage if storage is None else storage
@@ -174,8 +171,7 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
 
 
 def _work(out: Path, storage: str | None, report: Callable[[str], object]) -> TuningWorker:
-    directory = TuningDirectory(out)
-    worker = TuningWorker(directory, directory.read(), storage or directory.storage, report)
+    worker = TuningWorker(out, storage, report)
     with storage_at_work(worker.storage):
         worker.make_trials()
     return worker

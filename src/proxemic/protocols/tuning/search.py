@@ -11,7 +11,6 @@ from typing import Any, Literal
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
 from proxemic.protocols.runs.jobs import check_stopped
-from proxemic.protocols.tuning.sampler import Sampler, SeededPerTrial
 from proxemic.protocols.tuning.spaces import Choices, Range, grid_points
 from proxemic.protocols.tuning.study import (
     PROCESS,
@@ -27,6 +26,8 @@ from proxemic.protocols.tuning.trials import (
     FAILURE,
     SLOT,
     FinishedTrial,
+    Sampler,
+    SeededPerTrial,
     Trial,
     TrialFailed,
     best_of,
@@ -58,52 +59,18 @@ def search(
     settings: Mapping[str, Any] | None = None,
     on_trial: Callable[[FinishedTrial], object] | None = None,
 ) -> FinishedTrial:
-    """Maximise an objective; processes that call this with the same storage and study share the trials.
+    """Maximise an objective and return the best trial; calls with the same storage and study share the trials.
 
-    It returns, in all processes, when the study has its number of trials. A process may be killed at any time: its
-    trial is retried by another one, or by the next call, with the same number and parameters. The same seed gives the
-    same trials where one process makes them. What the objective raises, but for `TrialFailed`, ends the search in this
-    process, and the trial is retried by the next call.
+    All return when the study has its number of trials, pruned and failed ones included; None makes 50, or all points of
+    a grid. What the objective raises ends the search in this process, except for `TrialFailed`. The trial of a process
+    that is stopped or killed is retried by another one, or by the next call, with the same number and parameters.
 
-    Args:
-        objective: From a `Trial` to the value.
-        dimensions: What is searched, by name.
-        storage: Optuna storage URL.
-        study: Its name there.
-        trials: Of the study, by all processes together, those pruned and failed included; at least 1. None takes 50, or
-            all points of a grid, which never has more.
-        sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
-        pruner: ``median`` ends a trial whose best reported value is below the median of the others' at that step.
-        pruner_warmup: Steps before which nothing is pruned.
-        seed: Of the sampler.
-        first: Parameters of the first trial, those of the dimensions that contain them; not of a grid.
-        settings: What else all processes must agree on, as JSON can hold it.
-        on_trial: Is given each trial that this process finished.
-
-    Returns:
-        The best trial.
-
-    Raises:
-        UserError: If the storage cannot be opened or fails, as on a full disk, the study is of another search, or no
-            trial works, of 5 or of all.
-        Interrupted: After Ctrl-C; the trial under way is retried by the next call.
-        ValueError: If ``trials`` is below 1.
-
-    >>> from tempfile import mkdtemp
-    >>> best = search(
-    ...     lambda trial: -abs(trial.parameters["x"]),
-    ...     {"x": Range(-2, 2, points=5)},
-    ...     storage=f"sqlite:///{mkdtemp()}/study.db",
-    ...     study="distance",
-    ...     trials=None,
-    ...     sampler="grid",
-    ... )
-    >>> best.value, best.parameters
-    (0.0, {'x': 0.0})
+    ``first`` are parameters of the first trial, used where the dimensions contain them, and not in a grid; ``settings``
+    is what else all processes must agree on; ``on_trial`` is given each trial that this process finished.
     """
-    if trials is not None and trials < 1:
-        raise ValueError(f"trials is {trials}, but a search makes at least 1.")
-    plan = grid_points(dimensions) if sampler == "grid" else [_inside(first or {}, dimensions)]
+    given = first or {}
+    allowed = {name: given[name] for name, each in dimensions.items() if name in given and given[name] in each}
+    plan = grid_points(dimensions) if sampler == "grid" else [allowed]
     total = (trials or 50) if sampler != "grid" else min(trials or len(plan), len(plan))
     patience = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=pruner_warmup)
     known = {"search": {name: repr(each) for name, each in dimensions.items()}, "trials": total, "seed": seed}
@@ -122,17 +89,13 @@ def search(
     return best
 
 
-def _inside(point: Mapping[str, Any], dimensions: Mapping[str, Range | Choices]) -> dict[str, Any]:
-    return {name: point[name] for name, each in dimensions.items() if name in point and point[name] in each}
-
-
 class _Surplus(Exception):
-    """Another process makes the same trial."""
+    """Raised in a trial that another process makes, too."""
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The part of a search that one process has."""
+    """The part of a search that one process does."""
 
     study: optuna.Study
     objective: Callable[[Trial], float]
@@ -141,14 +104,14 @@ class _Search:
     total: int
     on_trial: Callable[[FinishedTrial], object] | None
     stand_in: bool
-    """Give trials without a value one: the Gaussian process would sample the parameters of a pruned or failed trial, of
-    which it knows nothing, over and over."""
+    """Give trials without a value one: the Gaussian process knows nothing of pruned and failed trials, and would sample
+    their parameters over and over."""
 
     def make_trials(self) -> None:
         """Make trials until all are made; wait for those of other processes, and retry them if these die.
 
-        The trials are enqueued one by one under their numbers. Optuna's `MaxTrialsCallback` counts trials that are
-        over, so that processes which share a study would begin more than ``total``.
+        The trials are enqueued one by one under their numbers. Optuna's `MaxTrialsCallback` counts trials that have
+        ended, so that processes which share a study would begin more than ``total``.
         """
         while True:
             check_stopped()
@@ -159,18 +122,20 @@ class _Search:
                 if trial is not None and trial.state != TrialState.FAIL:
                     if self.on_trial is not None:
                         self.on_trial(FinishedTrial.of(trial))
-                    self.check_hope()
+                    done = finished_trials(self.study)
+                    if len(done) >= 5 and all(trial.state == "failed" for trial in done):
+                        raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
             elif TrialState.RUNNING in states:
                 time.sleep(POLL)
             else:
                 return
 
     def trials(self) -> list[FrozenTrial]:
-        """All of Optuna's trials, by their numbers."""
+        """All of Optuna's trials, by Optuna's numbers."""
         return self.study.get_trials(deepcopy=False)
 
     def enqueue(self) -> bool:
-        """Enqueue the first of our trials that none of Optuna's makes or has made; False if there is none."""
+        """Enqueue the first trial that is neither made nor under way; False if there is none."""
         trials = self.trials()
         made = {trial.user_attrs.get(SLOT) for trial in trials if trial.state != TrialState.FAIL}
         slot = next((slot for slot in range(self.total) if slot not in made), None)
@@ -185,7 +150,7 @@ class _Search:
         return True
 
     def make_one(self) -> FrozenTrial | None:
-        """Make the trial that waits; None if another process took it over, because this one seemed dead."""
+        """Make the waiting trial; None if another process took it over because this one seemed dead."""
         number = -1
 
         def evaluate(trial: optuna.Trial) -> float:
@@ -205,7 +170,7 @@ class _Search:
         return self.trials()[number]
 
     def evaluate(self, trial: optuna.Trial) -> float:
-        """The objective of Optuna's."""
+        """The objective as Optuna calls it."""
         trial.set_user_attr(PROCESS, process_mark())
         *before, frozen = self.trials()[: trial.number + 1]
         slot = frozen.user_attrs.get(SLOT)
@@ -240,12 +205,6 @@ class _Search:
         if self.stand_in:  # the worst of the others
             return min((each.value for each in self.trials() if each.value is not None), default=0.0)
         raise optuna.TrialPruned  # not failed in Optuna's sense, of which no sampler learns anything
-
-    def check_hope(self) -> None:
-        """End a search of which nothing works from the beginning."""
-        done = finished_trials(self.study)
-        if len(done) >= 5 and all(trial.state == "failed" for trial in done):
-            raise UserError(f"The first {len(done)} trials all failed; the last: {done[-1].failure}")
 
 
 def _suggest(trial: optuna.Trial, name: str, dimension: Range | Choices) -> Any:

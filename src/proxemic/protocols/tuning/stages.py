@@ -26,10 +26,7 @@ with optional_dependency("train"):
 
 
 def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
-    """The number of trials of each stage.
-
-    Raises:
-        ValueError: If there are fewer trials than stages.
+    """The number of trials of each stage; `ValueError` if there are fewer trials than stages.
 
     >>> budgets([Stage({}, {}, share=0.4), Stage({}, {})], 50)
     [20, 30]
@@ -50,16 +47,10 @@ def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
 def stage_values(
     base: Mapping[str, Any], stages: Sequence[Stage], number: int, carried: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Values of the recipe that all trials of a stage have.
+    """Values of the recipe that all trials of a stage (from 1) have, with the best ones carried over from those before.
 
     Where the last stage begins with weights of the stage before, these two are the phases of the best recipe: of the
     recipe's own second phase, only the number of epochs is taken.
-
-    Args:
-        base: Content of the recipe that is varied.
-        stages: All of the search.
-        number: Which of them, from 1.
-        carried: The best values of the stages before.
     """
     stage = stages[number - 1]
     values: dict[str, Any] = {}
@@ -73,11 +64,7 @@ def stage_values(
 
 
 def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], name: str) -> None:
-    """Read one recipe of each stage, so that a key that it lacks is said before anything is written.
-
-    Raises:
-        UserError: If a recipe is refused.
-    """
+    """Read one recipe of each stage, so that a key that it lacks is reported before anything is written."""
     base = yaml.safe_load(read_recipe(recipe, flags, own_code=True).yaml)
     carried: dict[str, Any] = {}
     for number in range(1, len(stages) + 1):
@@ -93,7 +80,7 @@ def check_stages(recipe: Path, flags: Sequence[str], stages: Sequence[Stage], na
 
 
 def recipe_fingerprint(base: Mapping[str, Any]) -> str:
-    """Hash of a recipe, without what changes no result or may differ between the machines that share a search."""
+    """Hash of a recipe without what changes no result or may differ between the machines that share a search."""
     content = json.loads(json.dumps(base))
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)
@@ -107,15 +94,7 @@ def recipe_fingerprint(base: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class StageSearch:
-    """One stage, with the results of the stages before.
-
-    Args:
-        directory: Of the search.
-        number: Of the stage, from 1.
-        stage: What is searched.
-        values: Of the recipe, the same in all trials.
-        metric: What is maximised, on the validation classes.
-    """
+    """One stage (from 1) of a search, with the values that its trials share and the metric that it maximises."""
 
     directory: TuningDirectory
     number: int
@@ -130,31 +109,28 @@ class StageSearch:
 
     @cached_property
     def common(self) -> dict[str, Any]:
-        """Content of the recipe that is varied."""
+        """Content of the recipe before a trial's parameters are applied."""
         return self.recipe({})
 
     def dimensions(self) -> dict[str, Range | Choices]:
-        """What is searched."""
         return self.stage.dimensions(self.common)
 
     def first(self) -> dict[str, Any]:
-        """The recipe's own values, which the first trial takes where they can be sampled."""
+        """The recipe's own values, which the first trial takes where the dimensions contain them."""
         values = {name: recipe_value(self.common, name) for name in self.stage.search}
         return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
 
     def objective(self, trial: Trial) -> float:
-        """Train one recipe, without a look at the test classes; the best epoch's metric on the validation classes."""
+        """Train one recipe; the metric on the validation classes at the best epoch."""
         run = self.directory.run(self.number, trial.number)
         if run.exists() and not (run / "recipe.yaml").exists():
             shutil.rmtree(run)  # killed before it began
         try:
             result = self._train(run, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
-        except Interrupted:
-            raise
         except ValueError as error:
             raise TrialFailed(" ".join(str(error).split())) from error
         except UserError as error:
-            if type(error) is UserError:  # not of the hyper-parameters: a full disk, say
+            if type(error) in (UserError, Interrupted):  # not due to the hyper-parameters, but to a full disk, say
                 raise
             # The checkpoint of which it speaks is not kept.
             reason = re.sub(r"(; (the last good|there is no) checkpoint|\. Then continue with).*", ".", str(error))
@@ -162,7 +138,7 @@ class StageSearch:
         return result["validation"][self.metric]
 
     def weights(self, best: FinishedTrial) -> Path:
-        """The run directory of this stage's best trial, trained again where it is not on this machine."""
+        """The run directory of this stage's best trial, which is trained again if it is not on this machine."""
         run = self.directory.run(self.number, best.number)
         with FileLock(self.directory.path / LOCK):  # one process trains it, the others wait
             if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
@@ -179,12 +155,7 @@ class StageSearch:
 
 
 def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial]) -> dict[str, Any]:
-    """Content of the best recipe, which trains from the beginning what the best trial reached in stages.
-
-    Args:
-        searches: The stages so far.
-        best: The best trial of each.
-    """
+    """Content of the best recipe, which trains in one run what the best trials of the stages so far reached."""
     content = searches[-1].recipe(best[-1].parameters)
     if not searches[-1].stage.from_best:
         return content

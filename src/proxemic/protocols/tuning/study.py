@@ -14,6 +14,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.files import process_runs
 
 with optional_dependency("tune"):
     import optuna
@@ -22,30 +23,17 @@ with optional_dependency("tune"):
     from optuna.storages._heartbeat import BaseHeartbeat
     from optuna.storages.journal import BaseJournalBackend, JournalRedisBackend
     from optuna.trial import FrozenTrial, TrialState
-    from sqlalchemy import Connection, event
+    from sqlalchemy import event
     from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 HEARTBEAT, GRACE = 30, 150
 """Seconds between the heartbeats of a trial, and without one until the trial counts as dead."""
-BEATS = "beat"
-"""Attribute of a trial in a journal: how many heartbeats it had."""
-PROCESS = "process"
-"""Attribute of a trial: the process that makes it."""
-SETTINGS = "settings"
-"""Attribute of a study: what all its processes have in common."""
+BEATS, PROCESS = "beat", "process"
+"""Attributes of a trial: in a journal, the number of its heartbeats, and the process that makes it."""
 
 
 def open_study(url: str, name: str, pruner: optuna.pruners.BasePruner | None = None) -> optuna.Study:
-    """Open a study that maximises, or begin it.
-
-    Args:
-        url: An Optuna storage: a database of SQLAlchemy (sqlite, postgresql, mysql), or redis.
-        name: Of the study.
-        pruner: Stops trials that do badly; None stops none.
-
-    Raises:
-        UserError: If the storage cannot be opened, or the study is of another kind.
-    """
+    """Open a study that maximises, in a database that SQLAlchemy knows or in redis, or begin it."""
     with quiet():
         study = optuna.create_study(
             storage=open_storage(url),
@@ -73,20 +61,18 @@ def masked(url: str) -> str:
 
 @contextlib.contextmanager
 def storage_at_work(url: str) -> Iterator[None]:
-    """Turn what a storage fails with while a study is read and written, above all a full disk, into one sentence.
-
-    Raises:
-        UserError: In place of what Optuna raises then.
-    """
+    """Raise `UserError` in one sentence where the storage fails in the block, above all because the disk is full."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        reason = _storage_failure(error)
-        if reason is None:
+        cause: BaseException | None = error
+        while cause is not None and type(cause).__module__.partition(".")[0] not in ("sqlalchemy", "redis"):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
             raise
-        raise _failed(url, reason) from error
+        raise _failed(url, _reason(cause)) from error
 
 
 def _failed(url: str, reason: str) -> UserError:
@@ -96,20 +82,13 @@ def _failed(url: str, reason: str) -> UserError:
     )
 
 
-def _storage_failure(error: BaseException | None) -> str | None:
-    """What the database said, if an error came of it."""
-    if error is not None and type(error).__module__.partition(".")[0] in ("sqlalchemy", "redis"):
-        return _reason(error)
-    return None if error is None else _storage_failure(error.__cause__ or error.__context__)
-
-
 def _reason(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Optuna's own lines, and its warnings that heartbeats and retries are experimental."""
+    """Silence Optuna's log, and its warnings that heartbeats and retries are experimental."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -121,14 +100,10 @@ def quiet() -> Iterator[None]:
 
 
 def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
-    """Store what all processes of a study must have in common, or compare it with what is stored.
-
-    Raises:
-        UserError: If they differ.
-    """
-    kept = study.user_attrs.get(SETTINGS)
+    """Store the settings that all processes of a study share; raise `UserError` if other ones are stored."""
+    kept = study.user_attrs.get("settings")
     if kept is None:
-        study.set_user_attr(SETTINGS, dict(settings))
+        study.set_user_attr("settings", dict(settings))
     elif different := [name for name in {**kept, **settings} if kept.get(name) != settings.get(name)]:
         raise UserError(
             f"The study {study.study_name} was begun with another {', '.join(sorted(different))}: give the same, or "
@@ -137,11 +112,10 @@ def agree(study: optuna.Study, settings: Mapping[str, Any]) -> None:
 
 
 def fail_dead_trials(study: optuna.Study) -> None:
-    """End the trials whose process is dead, so that they are retried.
+    """Fail the trials whose process is dead, so that they are retried.
 
-    A trial on another machine counts as dead when its heartbeats, which are Optuna's, are missing. Optuna would let a
-    search that is resumed on the same machine wait for them too, and go on with other trials than an uninterrupted
-    search: here, the process itself is looked for.
+    On other machines, Optuna's heartbeats tell. On this one the process itself is looked up: a resumed search that
+    waited for heartbeats would meanwhile make other trials than an uninterrupted search.
     """
     optuna.storages.fail_stale_trials(study)
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -151,22 +125,22 @@ def fail_dead_trials(study: optuna.Study) -> None:
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """How much of the difference between the trials each parameter explains, largest first; {} if that is not known."""
+    """The importance of each parameter by PED-ANOVA, largest first; {} for trials that are too few or do not differ."""
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return optuna.importance.get_param_importances(study)
     except (RuntimeError, ValueError):
-        return {}  # of trials that are too few, or do not differ
+        return {}
 
 
 def process_mark() -> list[Any]:
-    """What tells this process from all others, also from a later one of the same number."""
+    """What tells this process from all others, also from a later one with the same process ID."""
     return [socket.gethostname(), os.getpid(), _started(os.getpid())]
 
 
 def is_dead(trial: FrozenTrial) -> bool:
-    """Whether a running trial's process, which was on this machine, is no more."""
+    """Whether a running trial's process was on this machine and has ended."""
     mark = trial.user_attrs.get(PROCESS)
     if mark is None:  # killed between the trial's start and its mark
         born = trial.datetime_start
@@ -176,25 +150,18 @@ def is_dead(trial: FrozenTrial) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """When a process began, in the system's ticks, or "" where the system does not say; None if there is none."""
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        return stat.rpartition(")")[2].split()[19]
-    if os.name == "posix":
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-    return ""
+    """The start time of a process in clock ticks, "" where the system does not tell it; None if there is none."""
+    if not Path("/proc/self/stat").exists():
+        return "" if os.name != "posix" or process_runs(pid) else None
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
 
 
 class _DatabaseStorage(RDBStorage):
-    """A storage whose thread of heartbeats does not end in a traceback: one that is missed does no harm."""
+    """A storage whose heartbeat thread does not end in a traceback: a single missed heartbeat does no harm."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
@@ -204,13 +171,13 @@ class _DatabaseStorage(RDBStorage):
 class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
     """Optuna's journal, as redis keeps it, with heartbeats, which Optuna itself has for databases alone.
 
-    A heartbeat is counted in an attribute of the trial. Each process times the counts by its own clock, so that no two
-    machines' clocks are compared.
+    An attribute of the trial counts them, and every process times the counts by its own clock, so that the clocks of
+    two machines are never compared.
     """
 
     def __init__(self, backend: BaseJournalBackend) -> None:
         super().__init__(backend)
-        self._seen: dict[int, tuple[int, float]] = {}
+        self._first_seen: dict[tuple[int, int], float] = {}
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
@@ -218,12 +185,11 @@ class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
             self.set_trial_user_attr(trial_id, BEATS, beats + 1)
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
-        now, before = time.monotonic(), self._seen
+        now = time.monotonic()
         running = self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,))
-        beats = {trial._trial_id: trial.user_attrs.get(BEATS, 0) for trial in running}
-        same = {number for number, count in beats.items() if number in before and before[number][0] == count}
-        self._seen = {number: before[number] if number in same else (count, now) for number, count in beats.items()}
-        return [number for number in same if now - before[number][1] > GRACE]
+        beats = [(trial._trial_id, trial.user_attrs.get(BEATS, 0)) for trial in running]
+        self._first_seen = {beat: self._first_seen.get(beat, now) for beat in beats}
+        return [trial_id for (trial_id, _), since in self._first_seen.items() if now - since > GRACE]
 
     def get_heartbeat_interval(self) -> int:
         return HEARTBEAT
@@ -235,18 +201,16 @@ class JournalWithHeartbeats(JournalStorage, BaseHeartbeat):
 @functools.lru_cache(maxsize=8)
 @quiet()
 def open_storage(url: str) -> BaseStorage:
-    """Open an Optuna storage, once per process.
-
-    Raises:
-        UserError: If that is not possible.
-    """
+    """Open an Optuna storage, once per process."""
+    is_sqlite = url.startswith("sqlite")
     for attempt in range(50):
         try:
             if url.startswith(("redis://", "rediss://")):
                 return JournalWithHeartbeats(JournalRedisBackend(url))
             storage = _DatabaseStorage(
                 url,
-                engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
+                # Without an isolation level, the driver begins no transactions by itself.
+                engine_kwargs={"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {},
                 heartbeat_interval=HEARTBEAT,
                 grace_period=GRACE,
             )
@@ -263,25 +227,9 @@ def open_storage(url: str) -> BaseStorage:
                 f"The storage {masked(url)} cannot be opened ({reason[:200]}): give an Optuna storage URL, such as "
                 "sqlite:///study.db, postgresql://USER@HOST/NAME or redis://HOST."
             ) from error
-        if storage.engine.name == "sqlite":
-            _serialize(storage)
+        if is_sqlite:
+            # SQLite has no row locks: two processes that both read that a trial is waiting, and then write that they
+            # take it, would both train it. So every transaction takes the write lock at its beginning.
+            event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return storage
     raise AssertionError
-
-
-def _serialize(storage: RDBStorage) -> None:
-    """Take SQLite's write lock at the beginning of each transaction.
-
-    SQLite has no locks of rows: two processes that both read that a trial waits, and only then write that they take it,
-    would both train it.
-    """
-
-    def connected(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # the driver would begin by itself, without the lock
-
-    def begun(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    event.listen(storage.engine, "connect", connected)
-    event.listen(storage.engine, "begin", begun)
-    storage.engine.dispose()  # of connections made before

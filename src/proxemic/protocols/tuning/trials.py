@@ -1,17 +1,22 @@
-"""Trials of a search, without anything of Optuna's in their interface."""
+"""Trials of a search, and the sampler of their parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from proxemic.extras import optional_dependency
 
 with optional_dependency("tune"):
     import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
     from optuna.trial import FrozenTrial, TrialState
 
+Sampler = Literal["tpe", "gp", "random", "grid"]
 SLOT, ENDED, FAILURE = "slot", "ended", "failure"
-"""Attributes of Optuna's trials: our number of the trial, how it ended, and why it failed."""
+"""User attributes of Optuna's trials: the number of the trial in the search, how it ended, and why it failed."""
 
 
 class TrialFailed(Exception):
@@ -20,12 +25,9 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective is given.
+    """What an objective is given; numbers begin at 0, and a retried trial keeps its number.
 
-    Args:
-        number: From 0, without gaps; the same when the trial is retried after its process ended.
-        parameters: By name; a choice that is a list or a mapping is its JSON text.
-        report: Takes a step, larger than those before, and the value at it; raises to end a trial that is pruned.
+    Choices that are lists or mappings are given as JSON text. ``report(step, value)`` raises if the trial is pruned.
     """
 
     number: int
@@ -35,14 +37,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A trial that is over.
+    """A trial that has ended.
 
     Args:
-        number: Of the trial.
-        state: ``complete``, ``pruned``, or ``failed``.
-        value: The objective's value if the trial is complete, else the last one reported, or None.
-        parameters: By name.
-        seconds: From the start (of the last attempt, if the trial was retried) to the end.
+        number: From 0, without gaps.
+        state: How it ended.
+        value: The objective's value if the trial is complete, else the last one that was reported, or None.
+        parameters: By the recipe's keys.
+        seconds: Duration, of the last attempt if the trial was retried.
         failure: Why it failed, in one sentence.
     """
 
@@ -55,7 +57,7 @@ class FinishedTrial:
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> "FinishedTrial":
-        """Read one of Optuna's trials that is over."""
+        """Read one of Optuna's trials that have ended."""
         state = trial.user_attrs.get(ENDED, "complete")
         assert trial.duration is not None
         return cls(
@@ -69,12 +71,49 @@ class FinishedTrial:
 
 
 def finished_trials(study: optuna.Study) -> list[FinishedTrial]:
-    """All trials of a study that are over, by number."""
+    """All trials of a study that have ended, by number."""
     over = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return sorted(map(FinishedTrial.of, over), key=lambda trial: trial.number)
 
 
 def best_of(trials: Sequence[FinishedTrial]) -> FinishedTrial | None:
-    """The complete trial with the largest value, the earlier one of equals; None if no trial is complete."""
+    """The complete trial with the largest value, the earliest of equals; None if no trial is complete."""
     complete = [trial for trial in trials if trial.state == "complete"]
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+
+
+class SeededPerTrial(BaseSampler):
+    """One of Optuna's samplers, made anew for each trial with a seed of the trial's own.
+
+    Optuna's samplers are seeded once per process. With one seed per trial, an interrupted search goes on as it would
+    have gone on, and processes that share a study do not try the same parameters. A quarter of the search's trials,
+    from 3 to 10, is sampled at random before ``tpe`` or ``gp`` learns from them; the points of a grid are enqueued.
+    """
+
+    def __init__(self, sampler: Sampler, seed: int, trials: int) -> None:
+        self.sampler, self.seed = sampler, seed
+        self.startup = min(10, max(3, trials // 4))
+        self.inner: BaseSampler = RandomSampler(seed=seed)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        slot = trial.user_attrs.get(SLOT, 0)  # without one, the trial is not made
+        seed = int(np.random.SeedSequence([self.seed, slot]).generate_state(1)[0])
+        if self.sampler == "tpe":
+            self.inner = TPESampler(seed=seed, n_startup_trials=self.startup)
+        elif self.sampler == "gp":
+            self.inner = GPSampler(seed=seed, n_startup_trials=self.startup)
+        else:
+            self.inner = RandomSampler(seed=seed)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.inner.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self.inner.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self.inner.sample_independent(study, trial, param_name, param_distribution)

@@ -1,19 +1,20 @@
-"""What each process of a search does: its stages, its files, its lines."""
+"""What each process of a search does: it makes trials of all stages, writes the files and reports progress."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
-from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
+from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.plots import draw_importance, draw_slices
 from proxemic.protocols.tuning.search import search
 from proxemic.protocols.tuning.spaces import read_stages
 from proxemic.protocols.tuning.stages import StageSearch, budgets, compose_best, recipe_fingerprint, stage_values
 from proxemic.protocols.tuning.study import open_study
 from proxemic.protocols.tuning.trials import FinishedTrial, best_of, finished_trials
+from proxemic.training import RunDirectory
 
 with optional_dependency("tune"):
     import optuna
@@ -22,31 +23,49 @@ with optional_dependency("train"):
 
 
 class TuningWorker:
-    """One process of a search, which makes trials of the stages one after the other.
+    """One process of a search, which makes trials of the stages one after the other."""
 
-    Args:
-        directory: Of the search.
-        options: What is searched, and how.
-        storage: Optuna storage URL, with its password.
-        report: Is called with one line per trial.
-    """
-
-    def __init__(
-        self, directory: TuningDirectory, options: TuningOptions, storage: str, report: Callable[[str], object]
-    ) -> None:
-        self.directory, self.options, self.storage, self.report = directory, options, storage, report
-        self.base = yaml.safe_load(directory.base.read_text(encoding="utf-8"))
+    def __init__(self, out: Path, storage: str | None, report: Callable[[str], object]) -> None:
+        self.directory, self.report = TuningDirectory(out), report
+        self.storage = storage or self.directory.storage
+        self.options = self.directory.read()
+        self.base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         self.metric: str = self.base["evaluation"]["metric"]
-        self.stages = read_stages(options.space, f"The search space {options.space_name}")
-        whole_grid = options.sampler == "grid" and options.trials is None
-        self.totals = [None] * len(self.stages) if whole_grid else budgets(self.stages, options.trials or 50)
+        self.stages = read_stages(self.options.space, f"The search space {self.options.space_name}")
+        trials = self.options.trials
+        whole_grid = self.options.sampler == "grid" and trials is None
+        self.totals = [None] * len(self.stages) if whole_grid else budgets(self.stages, trials or 50)
         self.searches: list[StageSearch] = []
         self.best: list[FinishedTrial] = []
 
     def make_trials(self) -> None:
         """Make the trials of all stages, shared with other processes."""
-        for number in range(1, len(self.stages) + 1):
-            self._run_stage(number)
+        for number, (stage, total) in enumerate(zip(self.stages, self.totals, strict=True), 1):
+            carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
+            values = stage_values(self.base, self.stages, number, carried)
+            if stage.from_best:
+                values["training.start_from"] = str(self.searches[-1].weights(self.best[-1]))
+            trials = StageSearch(self.directory, number, stage, values, self.metric)
+            self.searches.append(trials)
+            best = search(
+                trials.objective,
+                trials.dimensions(),
+                storage=self.storage,
+                study=f"{self.options.study}-{number}",
+                trials=total,
+                sampler=self.options.sampler,
+                pruner=self.options.pruner,
+                pruner_warmup=trials.common["training"]["epochs"] // 4,
+                seed=self.options.seed + number - 1,
+                first=trials.first(),
+                settings={
+                    "recipe": recipe_fingerprint(self.base),
+                    "metric": self.metric,
+                    "fixed values": dict(stage.fixed),
+                },
+                on_trial=self._progress(number, total),
+            )
+            self.best.append(best)
 
     def finish(self) -> tuple[FinishedTrial, tuple[tuple[FinishedTrial, ...], ...]]:
         """Write the results; return the best trial of the last stage, and the finished trials of each stage."""
@@ -58,40 +77,12 @@ class TuningWorker:
         draw_importance(studies, self.directory.path)
         draw_slices(finished, [stage.dimensions() for stage in self.searches], self.metric, self.directory.path)
         for number, trial in enumerate(earlier, 1):
-            if _value(trial) > _value(best):
+            if (trial.value or 0.0) > (best.value or 0.0):
                 self.report(
-                    f"NOTE: stage {number} came to {self.metric} {_value(trial):.4f}, more than the last stage's "
-                    f"{_value(best):.4f}."
+                    f"NOTE: stage {number} came to {self.metric} {trial.value:.4f}, more than the last stage's "
+                    f"{best.value:.4f}."
                 )
         return best, finished
-
-    def _run_stage(self, number: int) -> None:
-        stage = self.stages[number - 1]
-        carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
-        values = stage_values(self.base, self.stages, number, carried)
-        if stage.from_best:
-            values["training.start_from"] = str(self.searches[-1].weights(self.best[-1]))
-        trials = StageSearch(self.directory, number, stage, values, self.metric)
-        self.searches.append(trials)
-        best = search(
-            trials.objective,
-            trials.dimensions(),
-            storage=self.storage,
-            study=f"{self.options.study}-{number}",
-            trials=self.totals[number - 1],
-            sampler=self.options.sampler,
-            pruner=self.options.pruner,
-            pruner_warmup=trials.common["training"]["epochs"] // 4,
-            seed=self.options.seed + number - 1,
-            first=trials.first(),
-            settings={
-                "recipe": recipe_fingerprint(self.base),
-                "metric": self.metric,
-                "fixed values": dict(stage.fixed),
-            },
-            on_trial=self._progress(number),
-        )
-        self.best.append(best)
 
     def _study(self, number: int) -> optuna.Study:
         return open_study(self.storage, f"{self.options.study}-{number}")
@@ -99,20 +90,17 @@ class TuningWorker:
     def _write_best(self, best: Sequence[FinishedTrial]) -> None:
         """Write the best recipe, and the best trial of each stage so far."""
         content = compose_best(self.searches, best)
-        value = _value(best[-1])
-        comment = (
-            f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
-        )
-        write_text(self.directory.best_recipe, comment + yaml.safe_dump(content, sort_keys=False))
+        value = best[-1].value
+        note = f"# Found by proxemic tune: {self.metric} {value:.4f} on validation classes, the best of its trials.\n"
+        write_text(self.directory.best_recipe, note + yaml.safe_dump(content, sort_keys=False))
         stages = [{"trial": f"{number}-{trial.number}", **asdict(trial)} for number, trial in enumerate(best, 1)]
         summary = {"metric": self.metric, "value": value, "trial": stages[-1]["trial"]}
-        write_json(
-            self.directory.path / "best.json", summary | {"parameters": dict(best[-1].parameters), "stages": stages}
-        )
+        summary |= {"parameters": dict(best[-1].parameters), "stages": stages}
+        write_json(self.directory.path / "best.json", summary)
 
-    def _progress(self, number: int) -> Callable[[FinishedTrial], None]:
+    def _progress(self, number: int, total: int | None) -> Callable[[FinishedTrial], None]:
         """What is written and reported after each trial of a stage that this process made."""
-        study, total = self._study(number), self.totals[number - 1]
+        study = self._study(number)
         began, before = time.monotonic(), len(finished_trials(study))
         stages = [finished_trials(self._study(earlier)) for earlier in range(1, number)]
 
@@ -120,31 +108,24 @@ class TuningWorker:
             finished = finished_trials(study)
             best = best_of(finished)
             self.directory.write_trials([*stages, finished])
-            self.directory.drop_weights(number, finished, best.number if best else None)
+            for each in finished:  # the weights of all trials would fill a disk
+                if best is None or each.number != best.number:
+                    RunDirectory(self.directory.run(number, each.number)).drop_weights()
             if best is not None and best.number == trial.number:
                 self._write_best([*self.best, best])
             result = trial.state if trial.value is None else f"{self.metric} {trial.value:.4f}"
             result += " pruned" if trial.state == "pruned" and trial.value is not None else ""
             line = f"trial {number}-{trial.number}  {result}"
             if best is not None:
-                line += f"  (best {_value(best):.4f}, trial {number}-{best.number})"
+                line += f"  (best {best.value:.4f}, trial {number}-{best.number})"
             line += f"  {len(finished)} of {total or 'the grid'}"
             if total is not None and len(finished) > before:
-                line += _time_left((time.monotonic() - began) / (len(finished) - before) * (total - len(finished)))
-            values = ", ".join(f"{name} {_short(value)}" for name, value in trial.parameters.items())
+                seconds = (time.monotonic() - began) / (len(finished) - before) * (total - len(finished))
+                line += f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
+            shown = {
+                name: f"{each:.4g}" if isinstance(each, float) else each for name, each in trial.parameters.items()
+            }
+            values = ", ".join(f"{name} {each}" for name, each in shown.items())
             self.report(f"{line}  {values}  {trial.failure}".rstrip())
 
         return note
-
-
-def _time_left(seconds: float) -> str:
-    return f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
-
-
-def _value(trial: FinishedTrial) -> float:
-    assert trial.value is not None
-    return trial.value
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

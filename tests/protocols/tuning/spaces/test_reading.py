@@ -57,6 +57,11 @@ def test_names_of_spaces(tmp_path: Path) -> None:
         default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
 
 
+def test_a_loss_inside_that_has_no_space_is_not_searched() -> None:
+    pairs = {"class_path": "proxemic.losses.PairwiseLoss", "init_args": {"loss": "mine.Loss"}}
+    assert default_space({"loss": pairs}) == load_space("PairwiseLoss")
+
+
 def test_what_overrides_give_is_not_searched() -> None:
     content = load_space("MultiProxyAnchorLoss")
     left, pinned = pin(content, ["loss.alpha"])

@@ -82,7 +82,7 @@ def evaluate_files(
         raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
     if gallery is not None and len(paths) > 1:
         raise UserError("--gallery holds embeddings of one model: judge the two one by one.")
-    config = read_evaluation_config(None, overrides)
+    config = read_evaluation_config(overrides)
     contents = [read_embeddings(path, labels) for path in paths]
     if gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(gallery, gallery_labels))]

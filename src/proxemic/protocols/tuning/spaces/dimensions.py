@@ -1,4 +1,4 @@
-"""What one hyper-parameter may be in a search."""
+"""The values that one hyper-parameter may take in a search."""
 
 import json
 import math
@@ -21,7 +21,7 @@ class Range:
         high: The largest.
         log: Sample the logarithm; needs ``low`` above 0.
         step: Distance between values, from ``low`` on.
-        integer: Whole numbers.
+        integer: Sample whole numbers only.
         points: How many values a grid search takes, evenly spaced (their logarithms for ``log``), at least 1.
         grid: The values that a grid search takes, in place of ``points``.
 
@@ -57,7 +57,7 @@ class Range:
                 raise ValueError(f"grid holds {value!r}, which does not lie between {self.low} and {self.high}.")
 
     def __contains__(self, value: object) -> bool:
-        """Whether a value can be sampled, apart from the step."""
+        """Whether a value can be sampled, the step aside."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.low <= value <= self.high and not (self.integer and value % 1)
@@ -83,13 +83,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Factor:
-    """Numbers around the value of the recipe, so that a space fits recipes of small networks and of large ones.
+    """Numbers around the recipe's own value, so that one space fits small networks and large ones.
 
     Args:
-        low: From ``low`` times the recipe's value, above 0.
-        high: To ``high`` times the recipe's value.
-        log: As of `Range`.
-        points: As of `Range`.
+        low: The smallest, as a multiple of the recipe's value, above 0.
+        high: The largest, as a multiple of the recipe's value.
+        log: As in `Range`.
+        points: As in `Range`.
 
     Raises:
         ValueError: If the factors are not allowed.
@@ -104,15 +104,7 @@ class Factor:
         Range(self.low, self.high, log=True, points=self.points)
 
     def around(self, name: str, value: Any) -> Range:
-        """The numbers themselves.
-
-        Args:
-            name: Of the value, for the message.
-            value: The recipe's.
-
-        Raises:
-            UserError: If the recipe has no number above 0 there.
-        """
+        """The range around the recipe's value of the key ``name``; `UserError` if that is no number above 0."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UserError(
                 f"The search space varies {name} by a factor of the recipe's own value, but that is {value!r}: set it "
@@ -123,13 +115,10 @@ class Factor:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of several values; a list or a mapping is its JSON text, as a flag takes it.
-
-    Args:
-        choices: At least one.
+    """One of several values; a list or a mapping is given as its JSON text, as a flag takes it.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there are none.
     """
 
     choices: tuple[Any, ...]
@@ -139,11 +128,10 @@ class Choices:
             raise ValueError("choices is empty, but needs at least one value.")
 
     def __contains__(self, value: object) -> bool:
-        """Whether a value is one of them."""
         return value in self.choices
 
     def values(self) -> tuple[Any, ...]:
-        """All of them."""
+        """The values that a grid search takes."""
         return self.choices
 
 
@@ -151,7 +139,7 @@ Dimension = Range | Factor | Choices
 
 
 def read_dimension(content: Any, where: str) -> Dimension:
-    """Check what a space says of one hyper-parameter, and give it a type.
+    """Read what a space says about one hyper-parameter.
 
     Raises:
         UserError: For an unknown key, or a value that is not allowed.

@@ -1,7 +1,6 @@
-"""Reads search spaces: files of the package, or of the user's own, into stages."""
+"""Reads the search spaces of the package, or files of the user's own, into stages."""
 
 import difflib
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,13 @@ PACKAGES = ("proxemic.losses.", "pytorch_metric_learning.")
 
 @dataclass(frozen=True)
 class Stage:
-    """One search after another, each with the best values of those before.
+    """One of several searches in a row, each of which takes over the best values of those before.
 
     Args:
-        search: By the recipe's keys, as flags name them without the dashes.
+        search: What is searched, by the recipe's keys as flags name them.
         fixed: Values of the recipe in this stage alone.
-        from_best: Begin with the weights of the stage before's best trial; its recipe is then the first of two phases.
-        share: Part of all trials, in (0, 1]; None shares what is left with the other stages evenly.
+        from_best: Begin with the weights of the best trial of the stage before, which is then the first of two phases.
+        share: Part of all trials, in (0, 1]; None shares what is left evenly with the other stages.
     """
 
     search: Mapping[str, Dimension]
@@ -32,10 +31,7 @@ class Stage:
     share: float | None = None
 
     def dimensions(self, recipe: Mapping[str, Any]) -> dict[str, Range | Choices]:
-        """What is searched, with the ranges around a recipe's own values made numbers.
-
-        Args:
-            recipe: Its full content, as from YAML.
+        """What is searched, with every `Factor` resolved by the full content of a recipe.
 
         Raises:
             UserError: If a range is relative to a value that the recipe does not have.
@@ -47,9 +43,9 @@ class Stage:
 
 
 def list_spaces() -> list[str]:
-    """Names of the search spaces in the package, sorted: the classes of losses, and of what may be inside them.
+    """Names of the search spaces in the package, sorted: classes of losses, and of what may be inside them.
 
-    A loss has a second one, its name with ``-two-phases``, where both phases of a training are searched otherwise.
+    A loss whose two phases are searched differently has a second space, its name with ``-two-phases``.
     """
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -76,12 +72,11 @@ def load_space(name: str) -> list[Any]:
 
 
 def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> list[Any]:
-    """The package's space for a recipe's loss; what is inside the loss is searched with its last stage.
+    """The package's space for the loss of a recipe; its last stage also searches what is inside the loss.
 
     Args:
-        recipe: Its full content, as from YAML.
-        two_phases: Take the space that searches both phases of a training, where the loss has one; what is inside the
-            loss is searched with the first.
+        recipe: Full content of the recipe.
+        two_phases: Take the loss's space of two phases, if there is one; its first stage searches what is inside.
 
     Raises:
         UserError: If there is none for the loss.
@@ -101,54 +96,39 @@ def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> lis
     return stages
 
 
-def pin(content: Sequence[Any], given: Collection[str]) -> tuple[list[Any], list[str]]:
-    """Take out of a search space what overrides give a value to, so that it keeps that value in every trial.
-
-    Args:
-        content: A list of stages.
-        given: Keys of the recipe that overrides give a value to.
+def pin(content: Sequence[Any], given: Collection[str], where: str = "The search space") -> tuple[list[Any], list[str]]:
+    """Remove from a search space the keys that overrides give a value to, which every trial then keeps.
 
     Returns:
-        The stages with what is left to search, and the keys that were taken out.
+        The stages with what is left to search, and the keys that were removed.
 
     Raises:
-        UserError: If a stage has nothing left to search, or a key is one that a stage sets itself.
+        UserError: As `read_stages`, or if a stage has nothing left to search, or sets one of the keys itself.
 
     >>> pin([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["loss.alpha"])
     ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
     """
-    if twice := sorted(_keys(content, "fixed") & set(given) - _keys(content, "search")):
+    stages = read_stages(content, where)
+    searched = dict.fromkeys(key for stage in stages for key in stage.search)
+    if twice := sorted({key for stage in stages for key in stage.fixed} & set(given) - set(searched)):
         raise UserError(
             f"Flags give {', '.join(twice)}, which the search space sets itself in its stages: leave "
             f"{'it' if len(twice) == 1 else 'them'} out, or give another --space FILE."
         )
-    pinned: dict[str, None] = {}
     left: list[Any] = []
     for stage in content:
-        search = stage.get("search") if isinstance(stage, Mapping) else None
-        if isinstance(search, Mapping) and (here := [key for key in search if key in given]):
-            if len(here) == len(search):
-                raise UserError(
-                    f"Flags give {', '.join(search)}, which is all that a stage of the search space varies: leave one "
-                    "of them to be searched, or give --space FILE."
-                )
-            pinned |= dict.fromkeys(here)
-            stage = {**stage, "search": {key: search[key] for key in search if key not in given}}
-        left.append(stage)
-    return left, list(pinned)
-
-
-def _keys(content: Sequence[Any], part: str) -> set[str]:
-    parts = (stage.get(part) for stage in content if isinstance(stage, Mapping))
-    return {str(key) for each in parts if isinstance(each, Mapping) for key in each}
+        search = {key: each for key, each in stage["search"].items() if key not in given}
+        if not search:
+            raise UserError(
+                f"Flags give {', '.join(stage['search'])}, which is all that a stage of the search space varies: leave "
+                "one of them to be searched, or give --space FILE."
+            )
+        left.append({**stage, "search": search})
+    return left, [key for key in searched if key in given]
 
 
 def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
-    """Check and type the content of a search space.
-
-    Args:
-        content: A list of stages.
-        where: Its name or file, for messages.
+    """Check the content of a search space, which messages call ``where``, and give it types.
 
     Raises:
         UserError: For an unknown key, or a value that is not allowed.
@@ -177,7 +157,7 @@ def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str) -> Any:
-    """The value of a key as flags name it; of a list, such as ``loss.regularizers``, the last entry's.
+    """The value of a key as flags name it; in a list, such as ``loss.regularizers``, that of the last entry.
 
     >>> loss = {"class_path": "Loss", "init_args": {"alpha": 3, "regularizers": [{"init_args": {"weight": 1}}]}}
     >>> recipe_value({"loss": loss}, "loss.alpha"), recipe_value({"loss": loss}, "loss.regularizers.weight")
@@ -206,7 +186,7 @@ def _read_stage(content: Any, where: str) -> Stage:
     if content.get("start_from") not in (None, "best"):
         raise UserError(f"{where}: start_from is {content['start_from']!r}, but must be best, or left out.")
     share = content.get("trials")
-    if share is not None and not (isinstance(share, int | float) and 0 < share <= 1 and math.isfinite(share)):
+    if share is not None and not (isinstance(share, int | float) and 0 < share <= 1):
         raise UserError(
             f"{where}: trials is {share!r}, but must be the stage's part of all trials, above 0 and up to 1."
         )
@@ -215,7 +195,7 @@ def _read_stage(content: Any, where: str) -> Stage:
 
 
 def _classes(loss: Any) -> list[str]:
-    """The name of the loss's class, then those inside it whose values flags reach."""
+    """The name of the loss's class, then those of the classes inside it that flags can reach."""
     arguments = loss.get("init_args") or {} if isinstance(loss, Mapping) else {}
     inside = [arguments.get("loss"), arguments.get("miner"), *(arguments.get("regularizers") or [])[-1:]]
     return [_name(loss), *(_name(each) for each in inside if each)]
