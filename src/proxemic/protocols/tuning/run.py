@@ -12,7 +12,7 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import remove_stale_temporaries, write_text
 from proxemic.protocols.directories import new_directory
-from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, going_on_with
+from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, deferring_interrupts, going_on_with
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.search import Pruner
 from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages
@@ -164,7 +164,8 @@ def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_work, out, storage, report)
-        worker = _work(out, storage, report)
+        with deferring_interrupts():
+            worker = _work(out, storage, report)
         with storage_at_work(worker.storage):
             best, finished = worker.finish()
         return TuningResult(out, directory.best_recipe, best.value or 0.0, best.parameters, finished)
