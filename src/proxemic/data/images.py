@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Int64
@@ -101,19 +101,11 @@ class ImageSet:
     def _take(
         self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
     ) -> "ImageSet":
-        def pick(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[indices]
-
-        return ImageSet(
-            self.pixels.select(indices.tolist()),
-            labels,
-            names,
-            pick(self.is_query),
-            pick(self.is_gallery),
-            pick(self.groups),
-            self.sequences and self.sequences.take(indices),
-            self.categories and self.categories.take(indices),
-        )
+        parts: dict[str, Any] = {
+            name: part.take(indices) for name, part in vars(self).items() if isinstance(part, Tensor | RowGroups)
+        }
+        parts |= {"pixels": self.pixels.select(indices.tolist()), "labels": labels, "class_names": names}
+        return ImageSet(**parts)
 
 
 @dataclass(frozen=True, eq=False)

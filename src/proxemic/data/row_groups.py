@@ -1,10 +1,10 @@
-"""Named groups of rows: sequences and categories."""
+"""Named groups of rows (sequences and categories), and which rows are queries and which in the gallery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 
@@ -60,3 +60,20 @@ class RowGroups:
     def texts(self) -> tuple[str | None, ...]:
         """The name of the group of each row."""
         return tuple(None if number < 0 else self.names[number] for number in self.numbers.tolist())
+
+
+def query_flags(
+    flags: Sequence[tuple[bool | None, bool | None]], places: Sequence[str]
+) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
+    """Separate the two flags of each row, is_query and is_gallery; None for both where no row has any.
+
+    Raises:
+        ValueError: If some rows have flags and others lack one; the message names the first of these by its place.
+    """
+    if all(flag == (None, None) for flag in flags):
+        return None, None
+    for place, flag in zip(places, flags, strict=True):
+        if None in flag:
+            raise ValueError(f"{place}: is_query or is_gallery is empty, but other rows have both.")
+    is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
+    return is_query, is_gallery

@@ -203,7 +203,7 @@ def test_paths_named_twice_are_matched_only_in_the_same_order(tmp_path: Path) ->
         ("name\nx\ny\nz\n", "has no column label: its columns are name, and label is needed"),
         ("label,n\nx,1\n,2\nz,3\n", "line 3: label is empty"),
         ("label,is_query\nx,1\ny,1\nz,1\n", "only one of the columns is_query and is_gallery"),
-        ("label,is_query,is_gallery\nx,1,1\ny,,1\nz,1,1\n", "is_query or is_gallery is empty in its row 2"),
+        ("label,is_query,is_gallery\nx,1,1\ny,,1\nz,1,1\n", "row 2: is_query or is_gallery is empty"),
         ("label,is_query,is_gallery\nx,1,1\ny,maybe,1\nz,1,1\n", "line 3: is_query is 'maybe'"),
         ("label\n", "has no rows"),
         ("", "has no column label"),

@@ -8,9 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.data.embeddings.formats import read_parquet, read_safetensors, write_parquet, write_safetensors
-from proxemic.data.embeddings.labels import RowLabels, read_labels
-from proxemic.data.embeddings.npy import read_npy
+from proxemic.data.embeddings.formats import (
+    read_npy,
+    read_parquet,
+    read_safetensors,
+    write_parquet,
+    write_safetensors,
+)
+from proxemic.data.embeddings.labels import RowLabels, number_labels, read_row_table
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels
 from proxemic.files import write_atomically
@@ -111,8 +116,7 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     """
     path, labels = Path(path), None if labels is None else Path(labels)
     suffix = check_embedding_name(path)
-    if not path.is_file():
-        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of embeddings.")
+    _check_file(path, "embeddings")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty: write it anew.")
     rows = RowLabels()
@@ -135,6 +139,41 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     return LabelledEmbeddings(numbers.float(), rows)
 
 
+def read_labels(path: str | Path) -> RowLabels:
+    """Read the labels of rows of embeddings, in their order.
+
+    Args:
+        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
+            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
+
+    Raises:
+        ValueError: If the file is missing, not sound, or lacks a label.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "labels.npy"
+    >>> np.save(path, np.array([2**40, 7, 7]))
+    >>> read_labels(path).labels.tolist(), read_labels(path).class_names
+    ([0, 1, 1], ('1099511627776', '7'))
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".npy"):
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
+    _check_file(path, "labels")
+    if suffix != ".npy":
+        rows = read_row_table(path, needed=("label",))
+    else:
+        array = read_npy(path)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise ValueError(
+                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
+            )
+        rows = number_labels([str(label) for label in array.tolist()])
+    if not rows.count:
+        raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
+    return rows
+
+
 def check_embedding_name(path: Path) -> str:
     """Give the ending of the name, in small letters; raise `ValueError` where embeddings have no such format."""
     suffix = path.suffix.lower()
@@ -144,6 +183,11 @@ def check_embedding_name(path: Path) -> str:
     if suffix not in (".safetensors", ".npy", ".parquet"):
         raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is no format of embeddings here: {instead}.")
     return suffix
+
+
+def _check_file(path: Path, content: str) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of {content}.")
 
 
 def _from_numpy(path: Path, array: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""How embeddings lie in .safetensors and Parquet files."""
+"""How embeddings lie in .safetensors, .npy and Parquet files."""
 
 import json
 from pathlib import Path
@@ -95,6 +95,23 @@ def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
     except (ValueError, RecursionError, AssertionError, TypeError) as error:
         raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.") from error
     return tuple(texts)
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Map the array of a .npy file into memory, of any shape and any type but objects, which are never unpickled."""
+    try:
+        # Mapped, a header that promises more than the file holds is refused before any memory is asked for.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    # What a broken header raises is up to numpy and its parser of literals: ValueError, TypeError, TokenError, ...
+    except Exception as error:
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if "object" in why or "pickle" in why:
+            why = "it seems to hold objects, that is a pickle, and opening one may run code"
+        raise ValueError(f"{path} is no .npy file of numbers ({why}): save it anew with numpy.save.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(f"{path} is an archive of arrays (.npz): save one of them with numpy.save.")
+    return array
 
 
 def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:

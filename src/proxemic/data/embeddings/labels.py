@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from proxemic.data.embeddings.npy import read_npy
-from proxemic.data.row_groups import RowGroups, number_names
+from proxemic.data.row_groups import RowGroups, number_names, query_flags
 from proxemic.data.tables import read_notes
 
 
@@ -65,61 +64,17 @@ class RowLabels:
 
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
         """Keep the rows at these places, in their order; the numbers of the classes stay."""
-
-        def pick(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[order]
-
-        return RowLabels(
-            pick(self.labels),
-            self.class_names,
-            None if self.paths is None else tuple(self.paths[place] for place in order.tolist()),
-            pick(self.is_query),
-            pick(self.is_gallery),
-            self.sequences and self.sequences.take(order),
-            self.categories and self.categories.take(order),
-        )
+        parts: dict[str, Any] = {
+            name: part.take(order) for name, part in vars(self).items() if isinstance(part, Tensor | RowGroups)
+        }
+        if self.paths is not None:
+            parts["paths"] = tuple(self.paths[place] for place in order.tolist())
+        return replace(self, **parts)
 
     def override(self, other: "RowLabels") -> "RowLabels":
         """Put what is known here in the place of what `other` says of the same rows."""
         known = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
         return replace(other, **known)
-
-
-def read_labels(path: str | Path) -> RowLabels:
-    """Read the labels of rows of embeddings, in their order.
-
-    Args:
-        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
-            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
-
-    Raises:
-        ValueError: If the file is missing, not sound, or lacks a label.
-
-    >>> import numpy as np
-    >>> from tempfile import mkdtemp
-    >>> path = Path(mkdtemp()) / "labels.npy"
-    >>> np.save(path, np.array([2**40, 7, 7]))
-    >>> read_labels(path).labels.tolist(), read_labels(path).class_names
-    ([0, 1, 1], ('1099511627776', '7'))
-    """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".parquet", ".npy"):
-        raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
-    if not path.is_file():
-        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
-    if suffix != ".npy":
-        rows = read_row_table(path, needed=("label",))
-    else:
-        array = read_npy(path)
-        if array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise ValueError(
-                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
-            )
-        rows = number_labels([str(label) for label in array.tolist()])
-    if not rows.count:
-        raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
-    return rows
 
 
 def number_labels(names: Sequence[str]) -> RowLabels:
@@ -128,19 +83,10 @@ def number_labels(names: Sequence[str]) -> RowLabels:
 
 
 def read_row_table(path: Path, needed: Sequence[str] = ()) -> RowLabels:
-    """Read the columns of a table that say something of rows of embeddings.
-
-    Raises:
-        ValueError: If it is no such table, lacks a column of `needed`, or some rows have flags and others have none.
-    """
+    """Read the columns of a table that say something about rows of embeddings."""
     columns = read_notes(path, needed)
     flags = [*zip(columns.get("is_query", ()), columns.get("is_gallery", ()), strict=True)]
-    is_query = is_gallery = None
-    if any(flag != (None, None) for flag in flags):
-        empty = next((row for row, flag in enumerate(flags, start=1) if None in flag), None)
-        if empty:
-            raise ValueError(f"{path}: is_query or is_gallery is empty in its row {empty}, but other rows have both.")
-        is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
+    is_query, is_gallery = query_flags(flags, [f"{path}, row {number + 1}" for number in range(len(flags))])
     return replace(
         number_labels(columns["label"]) if "label" in columns else RowLabels(),
         paths=tuple(columns["path"]) if "path" in columns else None,

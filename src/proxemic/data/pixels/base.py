@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ class Pixels(ABC):
         """Keep the images at `indices`, in that order."""
 
 
+@dataclass(frozen=True, eq=False)
 class ArrayPixels(Pixels):
     """Grey images of one size, held in memory.
 
@@ -39,8 +41,7 @@ class ArrayPixels(Pixels):
         (3, 'L', (8, 8))
     """
 
-    def __init__(self, array: UInt8[np.ndarray, "images height width"]) -> None:
-        self.array = array
+    array: UInt8[np.ndarray, "images height width"]
 
     def __len__(self) -> int:
         return len(self.array)
@@ -49,7 +50,6 @@ class ArrayPixels(Pixels):
         return Image.fromarray(self.array[index])
 
     def select(self, indices: Sequence[int]) -> "ArrayPixels":
-        """Keep the images at `indices`, in that order."""
         return ArrayPixels(self.array[np.asarray(indices, dtype=np.int64)])
 
 
@@ -97,16 +97,11 @@ class FilePixels(Pixels):
         )
 
     def select(self, indices: Sequence[int]) -> "FilePixels":
-        """Keep the images at `indices`, in that order."""
         return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
 
 
 def crop(image: Image.Image, box: Box | None) -> Image.Image:
-    """Cut a box out of an upright image, or leave it whole.
-
-    Raises:
-        ValueError: If the box leaves the image.
-    """
+    """Cut a box out of an upright image; raise `ValueError` where it leaves the image."""
     if box is None:
         return image
     check_box(box, image.size)

@@ -36,11 +36,10 @@ class PixelFile:
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "one.pixels")
-        >>> write_pixels(path, [Image.new("L", (8, 6), 255)])
-        >>> file = PixelFile(path)
-        >>> len(file), file.read(0).size
-        (1, (8, 6))
+        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
+        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
+        >>> len(PixelFile(path)), PixelFile(path).read(1).size
+        (2, (5, 7))
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,13 +73,6 @@ def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
 
     Raises:
         UserError: If it cannot be written, above all because the disk is full.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
-        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
-        >>> PixelFile(path).read(1).getpixel((0, 0))
-        (255, 0, 0)
     """
     shapes: list[tuple[int, int, int]] = []
     with write_atomically(path) as temporary, temporary.open("wb") as file:
@@ -113,7 +105,7 @@ def _read_shapes(path: Path) -> Int64[np.ndarray, "images 3"]:
 
 
 class CachedPixels(FilePixels):
-    """Image files whose images are read, decoded and shrunk as they are, from a cache that `cache_images` keeps.
+    """Image files whose images are read, decoded and shrunk as they are, from a cache that `CacheConfig` keeps.
 
     Args:
         file: The cache.
@@ -123,14 +115,6 @@ class CachedPixels(FilePixels):
 
     Raises:
         ValueError: If the parts do not fit together.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
-        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
-        >>> pixels = CachedPixels(PixelFile(path), np.array([1, 0]), [Path("red.png"), Path("black.png")])
-        >>> len(pixels), pixels[1].mode, pixels.select([0])[0].size
-        (2, 'L', (5, 7))
     """
 
     def __init__(
@@ -155,7 +139,6 @@ class CachedPixels(FilePixels):
         return self.file.read(int(self.places[index]))
 
     def select(self, indices: Sequence[int]) -> "CachedPixels":
-        """Keep the images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
         whole = super().select(chosen.tolist())
         return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)

@@ -2,15 +2,17 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from proxemic.data.pixels.reading import examine
-from proxemic.data.sources.listing import check_row_box, examine_files, list_images
+from proxemic.data.sources.listing import examine_images, list_images
 from proxemic.data.tables import Box, Row
 from proxemic.files import readable
+
+_SHOWN = 10  # of each list
 
 
 @dataclass(frozen=True)
@@ -102,29 +104,28 @@ def check(root: Path) -> DatasetReport:
         images per class: 1 to 1, median 1; formats: PNG 1
     """
     listing = list_images(Path(root))
-    examined, unreadable = examine_files(listing.rows, _examine)
+    examined, unreadable = examine_images(listing.rows)
     failures = {readable(path): reason for path, reason in unreadable.items()}
     if not examined:
         path, reason = next(iter(failures.items()))
         raise ValueError(f"{root} has {len(failures)} images, but none is readable, such as {path}: {reason}.")
-    for row, contents in examined:
-        check_row_box(row, contents.size)
-    rows = [row for row, _ in examined]
-    sizes = [contents.size if row.box is None else _size(row.box) for row, contents in examined]
+    rows, formats, sizes = zip(*examined, strict=True)
     counts = Counter(row.label for row in rows)
-    splits_of: dict[str, set[str]] = {}
-    for row in rows:
-        splits_of.setdefault(row.label, set()).add(row.split or "")
+    sides = Counter(label for label, _ in {(row.label, row.split) for row in rows})
     return DatasetReport(
         root=readable(root),
         images=len(rows),
         classes=len(counts),
-        splits=_splits(rows),
+        splits={
+            name: (len(labels), len(set(labels)))
+            for name in ("train", "validation", "test")
+            if (labels := [row.label for row in rows if row.split == name])
+        },
         images_per_class=(min(counts.values()), float(median(counts.values())), max(counts.values())),
         single_image_classes=tuple(sorted(label for label, count in counts.items() if count == 1)),
-        shared_classes=tuple(sorted(label for label, splits in splits_of.items() if len(splits) > 1)),
-        duplicates=_duplicates([(row, contents.digest) for row, contents in examined]),
-        formats=dict(Counter(contents.format for _, contents in examined).most_common()),
+        shared_classes=tuple(sorted(label for label, count in sides.items() if count > 1)),
+        duplicates=_duplicates(rows),
+        formats=dict(Counter(formats).most_common()),
         widths=(min(width for width, _ in sizes), max(width for width, _ in sizes)),
         heights=(min(height for _, height in sizes), max(height for _, height in sizes)),
         unreadable=failures,
@@ -133,36 +134,15 @@ def check(root: Path) -> DatasetReport:
     )
 
 
-@dataclass(frozen=True)
-class _Contents:
-    format: str
-    size: tuple[int, int]
-    digest: bytes
-
-
-def _examine(path: Path) -> _Contents:
-    kind, size = examine(path)
-    with path.open("rb") as file:
-        return _Contents(kind, size, hashlib.file_digest(file, "sha256").digest())
-
-
-def _size(box: Box) -> tuple[int, int]:
-    return box[2] - box[0], box[3] - box[1]
-
-
-def _splits(rows: list[Row]) -> dict[str, tuple[int, int]]:
-    labels: dict[str, list[str]] = {}
-    for row in rows:
-        if row.split:
-            labels.setdefault(row.split, []).append(row.label)
-    order = ("train", "validation", "test")
-    return {name: (len(labels[name]), len(set(labels[name]))) for name in order if name in labels}
-
-
-def _duplicates(digests: list[tuple[Row, bytes]]) -> tuple[Duplicates, ...]:
+def _duplicates(rows: Sequence[Row]) -> tuple[Duplicates, ...]:
+    facts = [(row.path.stat().st_size, row.box) for row in rows]
+    alike = Counter(facts)
     groups: dict[tuple[bytes, Box | None], list[Row]] = {}
-    for row, digest in digests:
-        groups.setdefault((digest, row.box), []).append(row)
+    for row, fact in zip(rows, facts, strict=True):
+        if alike[fact] > 1:
+            with row.path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").digest()
+            groups.setdefault((digest, row.box), []).append(row)
     return tuple(
         Duplicates(
             tuple(readable(row.path) for row in group),
@@ -183,8 +163,8 @@ def _format_duplicates(group: Duplicates) -> str:
     return " = ".join(group.paths) + (f" ({'; '.join(across)})" if across else "")
 
 
-def _format_list(title: str, items: tuple[str, ...] | list[str], most: int = 10) -> list[str]:
+def _format_list(title: str, items: Sequence[str]) -> list[str]:
     if not items:
         return []
-    shown = [f"  {item}" for item in items[:most]]
-    return [f"{title}: {len(items):,}", *shown, *([f"  and {len(items) - most:,} more"] if len(items) > most else [])]
+    rest = [f"  and {len(items) - _SHOWN:,} more"] if len(items) > _SHOWN else []
+    return [f"{title}: {len(items):,}", *(f"  {item}" for item in items[:_SHOWN]), *rest]

@@ -11,8 +11,8 @@ import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import FilePixels
-from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.listing import Listing, find_unreadable, first_few, list_images
+from proxemic.data.row_groups import RowGroups, query_flags
+from proxemic.data.sources.listing import ENDINGS, examine_images, first_few, list_images
 from proxemic.data.splits import check_fraction, hold_out, hold_out_images
 from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
@@ -171,26 +171,40 @@ class OwnImages(ImageSource):
             raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
         root = Path(self.root)
         rows, notes = read_images(root, self.strict)
-        _check_usable(root, rows)
-        return root, rows, (*notes, *_lone_images(rows))
+        counts = Counter(row.label for row in rows)
+        if len(counts) == 1:
+            raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
+        if max(counts.values()) == 1:
+            raise ValueError(
+                f"{root} has {len(counts)} classes with one image each, but images of one class are what is compared: "
+                "give classes at least two images."
+            )
+        if lone := sorted(label for label, count in counts.items() if count == 1):
+            notes.append(
+                f"{len(lone)} classes have a single image, which a test cannot find a match for: {first_few(lone)}."
+            )
+        return root, rows, tuple(notes)
 
 
-def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], tuple[str, ...]]:
-    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`.
-
-    Raises:
-        ValueError: If none can be, or `strict` and one cannot.
-    """
+def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], list[str]]:
+    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`."""
     listing = list_images(root, used)
-    failures = find_unreadable(listing.rows)
+    examined, failures = examine_images(listing.rows)
+    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
+    unreadable = f"{len(failures)} unreadable {'image' if len(failures) == 1 else 'images'}, {examples}"
     if strict and failures:
-        raise ValueError(
-            f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
+        raise ValueError(f"{unreadable}: mend or remove them, or set strict to false (leave out --strict).")
+    if not examined:
+        raise ValueError(f"{root} has no readable image: {unreadable}.")
+    notes = [f"Left out: {unreadable}."] if failures else []
+    if listing.ignored:
+        notes.append(
+            f"{len(listing.ignored)} files ignored, as they are in no class folder or end in none of "
+            f"{', '.join(ENDINGS)}: {first_few([readable(path) for path in listing.ignored])}."
         )
-    rows = [row for row in listing.rows if row.path not in failures]
-    if not rows:
-        raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
-    return rows, tuple(_notes(root, listing, failures))
+    if listing.unused:
+        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
+    return [row for row, *_ in examined], notes
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
@@ -201,25 +215,10 @@ def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
         sequences=RowGroups.from_names([row.sequence for row in rows]),
         categories=RowGroups.from_names([row.category for row in rows]),
     )
-    flags = [(row.is_query, row.is_gallery) for row in rows]
-    if not flagged or all(flag == (None, None) for flag in flags):
+    if not flagged:
         return images
-    for row, flag in zip(rows, flags, strict=True):
-        if None in flag:
-            raise ValueError(f"{row.path}: is_query or is_gallery is empty, but other images of its split have both.")
-    is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
-    return replace(images, is_query=is_query, is_gallery=is_gallery)
-
-
-def _check_usable(root: Path, rows: Sequence[Row]) -> None:
-    counts = Counter(row.label for row in rows)
-    if len(counts) == 1:
-        raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
-    if max(counts.values()) == 1:
-        raise ValueError(
-            f"{root} has {len(counts)} classes with one image each, but images of one class are what is compared: "
-            "give classes at least two images."
-        )
+    flags = query_flags([(row.is_query, row.is_gallery) for row in rows], [str(row.path) for row in rows])
+    return replace(images, is_query=flags[0], is_gallery=flags[1])
 
 
 def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
@@ -249,28 +248,6 @@ def anything_to_find(images: ImageSet) -> bool:
     return bool((of_class > of_sequence)[query].any())
 
 
-def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]:
-    notes = []
-    if failures:
-        notes.append(f"Left out: {_unreadable_note(failures)}.")
-    if listing.ignored:
-        names = [readable(path) for path in listing.ignored]
-        notes.append(
-            f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
-            f".bmp: {first_few(names)}."
-        )
-    if listing.unused:
-        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
-    return notes
-
-
-def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
-    single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
-    if not single:
-        return ()
-    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {first_few(single)}.",)
-
-
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
     sides = Counter(
         name
@@ -279,15 +256,8 @@ def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
         for name in {*part.sequences.texts()} - {None}
     )
     torn = sorted(str(name) for name, count in sides.items() if count > 1)
-    if not torn:
-        return ()
-    return (
+    note = (
         f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
-        "which makes the test too easy: give a column split that keeps each on one side.",
+        "which makes the test too easy: give a column split that keeps each on one side."
     )
-
-
-def _unreadable_note(failures: dict[Path, str]) -> str:
-    images = "image" if len(failures) == 1 else "images"
-    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
-    return f"{len(failures)} unreadable {images}, {examples}"
+    return (note,) if torn else ()

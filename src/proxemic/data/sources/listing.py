@@ -1,11 +1,10 @@
 """Which images a folder or a table names, with which labels, before any is opened."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -14,7 +13,7 @@ from proxemic.data.pixels.reading import UnreadableImageError, examine
 from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
-Result = TypeVar("Result")
+Size = tuple[int, int]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -31,12 +30,7 @@ class Listing:
 def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     """List a folder of class folders, such folders in `train`, `validation` (or `val`) and `test`, or a table.
 
-    Args:
-        root: The folder or the table.
-        used: Columns of a table that the caller uses; the others are listed as unused.
-
-    Raises:
-        ValueError: If there is no such folder or table, its table is malformed, or it names no image.
+    Columns of a table that are not `used` are listed as unused.
     """
     if root.is_dir():
         listing = _list_folder(root)
@@ -54,58 +48,47 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     return listing
 
 
-def first_few(names: Sequence[str], most: int = 3) -> str:
-    """Name the first few, as examples in a message."""
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def first_few(names: Sequence[str]) -> str:
+    """Name the first three, as examples in a message."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def find_unreadable(rows: Sequence[Row]) -> dict[Path, str]:
-    """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
+def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], dict[Path, str]]:
+    """Decode every file once, in threads: better now than in the middle of training.
+
+    The first result has each image that can be read, with the format of its file and its width and height, those of
+    the box where there is one. The second says why the other files cannot be read.
 
     Raises:
         ValueError: If a box leaves its image.
     """
-    examined, failures = examine_files(rows, examine)
-    for row, (_, size) in examined:
-        check_row_box(row, size)
-    return failures
 
-
-def check_row_box(row: Row, size: tuple[int, int]) -> None:
-    """Raise `ValueError`, which names the row of the table, where its box leaves its image of this size."""
-    if row.box is not None:
+    def outcome(path: Path) -> tuple[str, Size] | UnreadableImageError:
         try:
-            check_box(row.box, size)
-        except ValueError as error:
-            raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
-
-
-def examine_files(
-    rows: Sequence[Row], examine_file: Callable[[Path], Result]
-) -> tuple[list[tuple[Row, Result]], dict[Path, str]]:
-    """Call a function with every file once, in threads, with a progress bar on terminals.
-
-    Returns:
-        The result for each image that can be read, and why the others cannot.
-    """
-
-    def try_to_examine(path: Path) -> Result | UnreadableImageError:
-        try:
-            return examine_file(path)
+            return examine(path)
         except UnreadableImageError as error:
             return error
 
     paths = list(dict.fromkeys(row.path for row in rows))  # several boxes may be of one file
-    results: dict[Path, Result] = {}
-    failures: dict[Path, str] = {}
     with ThreadPoolExecutor() as pool:
-        outcomes = zip(paths, pool.map(try_to_examine, paths), strict=True)
-        for path, outcome in tqdm(outcomes, "checking images", len(paths), leave=False, disable=None):
-            if isinstance(outcome, UnreadableImageError):
-                failures[path] = outcome.reason
-            else:
-                results[path] = outcome
-    return [(row, results[row.path]) for row in rows if row.path in results], failures
+        outcomes = tqdm(pool.map(outcome, paths), "checking images", len(paths), leave=False, disable=None)
+        examined = dict(zip(paths, outcomes, strict=True))
+    readable_images: list[tuple[Row, str, Size]] = []
+    failures: dict[Path, str] = {}
+    for row in rows:
+        found = examined[row.path]
+        if isinstance(found, UnreadableImageError):
+            failures[row.path] = found.reason
+            continue
+        kind, size = found
+        if row.box is not None:
+            try:
+                check_box(row.box, size)
+            except ValueError as error:
+                raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
+            size = row.box[2] - row.box[0], row.box[3] - row.box[1]
+        readable_images.append((row, kind, size))
+    return readable_images, failures
 
 
 def _list_folder(root: Path) -> Listing:
