@@ -1,6 +1,7 @@
 """The `.bin` packs of insightface: a pickle of encoded images in pairs, read without trusting it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,24 +16,12 @@ _FOLDS = 10
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
 
+@dataclass(frozen=True, eq=False)
 class EncodedPixels(Pixels):
-    """Images held in memory as the content of PNG or JPEG files, and decoded on access.
+    """Images held in memory as the content of PNG or JPEG files, and decoded on access; errors call them by `names`."""
 
-    Args:
-        encoded: One file's content an image.
-        names: What to call each in an error.
-
-    Raises:
-        UnreadableImageError: If, on access, an image cannot be decoded.
-
-    Example:
-        >>> len(EncodedPixels([b"not an image"], ["lfw.bin, image 0"]))
-        1
-    """
-
-    def __init__(self, encoded: Sequence[bytes], names: Sequence[str]) -> None:
-        self.encoded = tuple(encoded)
-        self.names = tuple(names)
+    encoded: tuple[bytes, ...]
+    names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -44,8 +33,9 @@ class EncodedPixels(Pixels):
             raise UnreadableImageError(self.names[index], error.reason) from error
 
     def select(self, indices: Sequence[int]) -> "EncodedPixels":
-        """Keep the images at `indices`, in that order."""
-        return EncodedPixels([self.encoded[index] for index in indices], [self.names[index] for index in indices])
+        return EncodedPixels(
+            tuple(self.encoded[index] for index in indices), tuple(self.names[index] for index in indices)
+        )
 
 
 def read_face_pack(path: str | Path) -> FacePairs:
@@ -95,10 +85,10 @@ def read_face_pack(path: str | Path) -> FacePairs:
         numbers.setdefault(image, number)
     places = {image: place for place, image in enumerate(numbers)}
     indices = torch.tensor([places[image] for image in images])
-    pixels = EncodedPixels(tuple(numbers), [f"{path} (image {number}, counted from 0)" for number in numbers.values()])
+    names = tuple(f"{path} (image {number}, counted from 0)" for number in numbers.values())
     blocks = torch.arange(len(same)).tensor_split(_FOLDS)
     folds = torch.cat([torch.full_like(block, fold) for fold, block in enumerate(blocks)])
-    return FacePairs(pixels, indices[0::2], indices[1::2], torch.tensor(same), folds)
+    return FacePairs(EncodedPixels(tuple(numbers), names), indices[0::2], indices[1::2], torch.tensor(same), folds)
 
 
 def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:

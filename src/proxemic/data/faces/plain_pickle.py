@@ -44,12 +44,7 @@ class Kind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Array:
-    """A one-dimensional NumPy array; it is empty until the pickle fills it, which may refer to it before.
-
-    Args:
-        kind: The type of its items.
-        content: One byte per item.
-    """
+    """A one-dimensional NumPy array with one byte per item, empty until the pickle that refers to it fills it."""
 
     kind: Kind = Kind.UINT8
     content: bytes | bytearray = b""
@@ -63,19 +58,14 @@ class Array:
 
 
 def unpickle(content: bytes) -> object:
-    """Build the plain data that a pickle describes.
-
-    Returns:
-        Lists, tuples, None, bytes, bytearrays, strings, integers and bools, and `Array` for those of NumPy.
+    """Build the lists, tuples, bytes, strings, integers, bools and `Array`s that a pickle describes.
 
     Raises:
         Refused: If it asks for more.
         ValueError: If it is damaged or no pickle.
 
-    Example:
-        >>> import pickle
-        >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
-        ([b'a', b'b'], [True])
+    >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
+    ([b'a', b'b'], [True])
     """
     _check(content)
     try:
