@@ -144,10 +144,8 @@ def _find(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
             raise ValueError(f"{path} has {len(file):,} images instead of {count:,}.")
     except FileNotFoundError:
         return None, ()
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return None, (f"A cache of images was written again: {error}",)
-    except OSError as error:
-        return None, (f"A cache of images was written again: {path} cannot be read, {describe(error)}.",)
     return file, ()
 
 

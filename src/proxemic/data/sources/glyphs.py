@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import torch
 from jaxtyping import Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont, features
@@ -17,7 +18,7 @@ from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import ArrayPixels
 from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
-from proxemic.extras import how_to_install
+from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically
 
 FACES = tuple(
@@ -102,8 +103,7 @@ def _take(codes: Codes, rasters: Rasters, half: Sequence[int], count: int | None
 
 def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
     fonts = _font_files()
-    folder = _default_cache() if folder is None else Path(folder)
-    path = folder / f"glyphs-{_fingerprint(fonts)}.npz"
+    path = Path(folder or platformdirs.user_cache_path("proxemic")) / f"glyphs-{_fingerprint(fonts)}.npz"
     try:
         # Opened here, as NumPy leaves a file open that turns out to be damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -121,17 +121,9 @@ def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
     return codes, rasters, ()
 
 
-def _default_cache() -> Path:
-    import platformdirs
-
-    return platformdirs.user_cache_path("proxemic")
-
-
 def _font_files() -> list[Path]:
-    try:
+    with optional_dependency("train"):
         import matplotlib
-    except ImportError as error:
-        raise ValueError(f"Glyphs needs matplotlib's fonts: {how_to_install('train')}.") from error
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     files = [folder / f"{face}.ttf" for face in FACES]
     missing = [file.name for file in files if not file.is_file()]
@@ -152,14 +144,7 @@ def _fingerprint(fonts: Sequence[Path]) -> str:
 
 
 def render(fonts: Sequence[Path]) -> tuple[Codes, Rasters]:
-    """Draw the characters that all fonts have and that no other character looks like.
-
-    Args:
-        fonts: TrueType files.
-
-    Returns:
-        Code points in ascending order, and an image of each in each font.
-    """
+    """Draw, in each font, the characters that all fonts have and that look like no other, in order of code points."""
     from matplotlib.ft2font import FT2Font
 
     shared = set.intersection(*(set(FT2Font(str(font)).get_charmap()) for font in fonts))
