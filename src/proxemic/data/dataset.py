@@ -16,8 +16,8 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     """Images as tensors with their labels, for training and for evaluation.
 
     A key is an index, or a pair `(index, seed)`. With a seed the transform draws from torch's generator seeded by it,
-    so an augmented image is a pure function of the pair, whatever the number of workers, and the generator is put
-    back afterwards. With an index alone a random transform draws from torch's generator as it stands.
+    so an augmented image is a pure function of the pair, whatever the number of workers; the generator's state is
+    restored afterwards. With an index alone a random transform draws from torch's generator as it stands.
 
     Args:
         images: The images.

@@ -20,8 +20,8 @@ class ImageSet:
 
     Args:
         pixels: The images.
-        labels: Class of each image, 0 to C - 1, every class at least once.
-        class_names: Name of each class, C of them.
+        labels: Class of each image, from 0, every class at least once.
+        class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
         is_gallery: Images that are in the gallery, or None likewise.
         groups: A second, label-independent property of each image (a glyph's typeface), if there is one.
@@ -127,11 +127,7 @@ class Splits:
 
     @property
     def test_images(self) -> ImageSet:
-        """The test images.
-
-        Raises:
-            UserError: If there are none.
-        """
+        """The test images; `UserError` if there are none."""
         if self.test is None:
             raise UserError(NO_TEST)
         return self.test

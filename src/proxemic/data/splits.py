@@ -23,12 +23,10 @@ def split_classes(
 ) -> tuple[Int64[Tensor, " kept"], Int64[Tensor, " held_out"]]:
     """Hold out a random fraction of the classes, the same for the same seed on every machine.
 
-    A half class left over stays with the kept ones.
-
     Args:
         num_classes: Number of classes to split.
-        fraction: Part to hold out, 0 (nothing) to below 1.
-        seed: Which random split.
+        fraction: Part to hold out, 0 (nothing) to below 1; halves are rounded down.
+        seed: Seed of the random split.
         name: What the user calls `fraction`, for the message.
 
     Returns:
@@ -60,10 +58,7 @@ def hold_out_images(
     """Split the images of every class into the kept and the held-out part, None where `fraction` is 0.
 
     A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
-    has too few for that gives none. A half image left over stays. `name` is what the user calls `fraction`.
-
-    Raises:
-        ValueError: If no class has enough images to hold one out.
+    has too few for that gives none.
     """
     if fraction == 0:
         return images, None

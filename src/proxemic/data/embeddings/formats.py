@@ -24,24 +24,20 @@ _COLUMNS = ("embedding", *NOTE_COLUMNS)
 
 def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
     """Write tensors; texts are bytes of JSON among them, as the header may not grow beyond 100 MB."""
-    tensors = {"embeddings": embeddings.contiguous()}
-    parts: dict[str, Any] = vars(rows) | {
-        name: part
-        for numbers, names in _GROUPS.items()
-        if (groups := getattr(rows, numbers)) is not None
-        for name, part in ((numbers, groups.numbers), (names, groups.names))
+    parts: dict[str, Any] = dict(vars(rows))
+    for numbers, names in _GROUPS.items():
+        if parts[numbers] is not None:
+            parts[names], parts[numbers] = parts[numbers].names, parts[numbers].numbers
+    tensors = {
+        # Copies: safetensors refuses tensors that share memory, as flags from one table do.
+        name: part.cpu().clone().contiguous()
+        if isinstance(part, Tensor)
+        else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
+        for name, part in parts.items()
+        if part is not None
     }
-    for name in _TENSORS:
-        part = parts.get(name)
-        if part is not None:
-            # Copies: safetensors refuses tensors that share memory, as flags from one table do.
-            tensors[name] = (
-                part.cpu().clone().contiguous()
-                if isinstance(part, Tensor)
-                else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
-            )
     try:
-        safetensors.torch.save_file(tensors, path)
+        safetensors.torch.save_file({"embeddings": embeddings.contiguous(), **tensors}, path)
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
@@ -64,7 +60,15 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         raise ValueError(f"{path} is no sound .safetensors file ({why}): write it anew.") from error
     for name in _TEXTS:
         if name in parts:
-            parts[name] = _to_texts(path, name, parts[name])
+            try:
+                texts = json.loads(parts[name].numpy().tobytes())
+                assert isinstance(texts, list)
+                assert all(isinstance(text, str) for text in texts)
+            except (ValueError, RecursionError, AssertionError, TypeError) as error:
+                raise ValueError(
+                    f"{path} has a tensor {name} that is not the bytes of a JSON list of texts."
+                ) from error
+            parts[name] = tuple(texts)
     labels = parts.get("labels")
     if labels is not None:
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
@@ -85,16 +89,6 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         return embeddings, RowLabels(**parts)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
-    try:
-        texts = json.loads(content.numpy().tobytes())
-        assert isinstance(texts, list)
-        assert all(isinstance(text, str) for text in texts)
-    except (ValueError, RecursionError, AssertionError, TypeError) as error:
-        raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.") from error
-    return tuple(texts)
 
 
 def read_npy(path: Path) -> np.ndarray:

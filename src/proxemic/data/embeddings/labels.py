@@ -42,12 +42,10 @@ class RowLabels:
             raise ValueError("is_query and is_gallery must be given together.")
         if (self.labels is None) != (self.class_names is None):
             raise ValueError("labels and class_names must be given together.")
-        parts = (self.labels, self.paths, self.is_query, self.is_gallery, self.sequences, self.categories)
-        counts = {len(part) for part in parts if part is not None}
-        if len(counts) > 1:
+        if len(counts := self._counts()) > 1:
             raise ValueError(
-                f"labels, paths, is_query, is_gallery, sequences and categories have {sorted(counts)} entries, but one "
-                "a row each."
+                f"labels, paths, is_query, is_gallery, sequences and categories have {sorted(counts)} entries, but "
+                "need one per row each."
             )
         if self.labels is not None and self.class_names is not None and len(self.labels):
             low, high = (int(value) for value in self.labels.aminmax())
@@ -59,8 +57,10 @@ class RowLabels:
     @property
     def count(self) -> int | None:
         """Number of rows, or None where nothing is known of them."""
-        parts = (self.labels, self.paths, self.is_query, self.sequences, self.categories)
-        return next((len(part) for part in parts if part is not None), None)
+        return next(iter(self._counts()), None)
+
+    def _counts(self) -> set[int]:
+        return {len(part) for name, part in vars(self).items() if name != "class_names" and part is not None}
 
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
         """Keep the rows at these places, in their order; the numbers of the classes stay."""

@@ -1,7 +1,6 @@
 """Pairs of faces to verify, and the pair lists of Labeled Faces in the Wild."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from proxemic.data.pixels.base import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.listing import first_few
 
-_NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"
-_SAME = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NUMBER}")
-_DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
+_PAIR = re.compile(r"([^\s/\\]+)\s+([0-9]{1,9})\s+(?:([^\s/\\]+)\s+)?([0-9]{1,9})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +78,13 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
         ([0, 1], [1, 2], [True, False])
     """
     path, root = Path(path), None if root is None else Path(root)
-    lines = _lines(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no list of pairs: it is not text in UTF-8 ({error}).") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
     number, header = next(lines, (1, ""))
     if not re.fullmatch(r"([1-9][0-9]{0,8}\s+)?[1-9][0-9]{0,8}", header):
         raise ValueError(f"{path}, line {number}: {header!r} is neither `folds count` nor `count`, as LFW lists begin.")
@@ -115,28 +118,16 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     return FacePairs(FilePixels(paths), indices[:, 0], indices[:, 1], order % (2 * count) < count, order // (2 * count))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no list of pairs: it is not text in UTF-8 ({error}).") from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
-    return ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
-
-
 def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
     """The two images of a line, without suffix."""
-    wanted, other = (_SAME, _DIFFERENT) if same else (_DIFFERENT, _SAME)
-    match = wanted.fullmatch(line)
+    match = _PAIR.fullmatch(line)
     if not match:
-        if not other.fullmatch(line):
-            raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
+        raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
+    name, number, other, other_number = match.groups()
+    if same != (other is None):
         kinds = ("one person", "two people") if same else ("two people", "one person")
         raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress} pairs of {kinds[0]}.")
-    names = (match[1], match[2], match[1], match[3]) if same else match.groups()
-    if not same and names[0] == names[2]:
+    if other == name:
         raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
-    first, second = (f"{name}/{name}_{int(number):04}" for name, number in (names[:2], names[2:]))
-    return first, second
+    other = other or name
+    return f"{name}/{name}_{int(number):04}", f"{other}/{other}_{int(other_number):04}"

@@ -33,7 +33,7 @@ class ArrayPixels(Pixels):
     """Grey images of one size, held in memory.
 
     Args:
-        array: One image a row, 0 (black) to 255 (white).
+        array: One image per row, 0 (black) to 255 (white).
 
     Example:
         >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))

@@ -1,6 +1,6 @@
 """Class-disjoint cross-validation inside the training part of any source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -66,6 +66,5 @@ class Fold(ImageSource):
         order = torch.randperm(classes, generator=torch.Generator().manual_seed(self.split_seed))
         validates = torch.arange(classes) % self.folds == self.fold
         train, validation = order[~validates].sort().values, order[validates].sort().values
-        return Splits(
-            splits.train.select_classes(train), splits.train.select_classes(validation), splits.test, splits.notes
-        )
+        select = splits.train.select_classes
+        return replace(splits, train=select(train), validation=select(validation))

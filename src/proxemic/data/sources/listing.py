@@ -100,24 +100,19 @@ def _list_folder(root: Path) -> Listing:
             f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "
             "all class folders into one folder."
         )
+    parts: dict[Path, SplitName | None] = {root: None}
+    if inside and len(named) == len(inside):
+        parts = {folder: SPLITS[folder.name.lower()] for folder in inside}
     rows: list[Row] = []
-    others = _loose_files(root)
-    if inside and all(folder.name.lower() in SPLITS for folder in inside):
-        for folder in inside:
-            others += _loose_files(folder)
-            _add_classes(_folders(folder), SPLITS[folder.name.lower()], rows, others)
-    else:
-        _add_classes(inside, None, rows, others)
+    others = [path for folder in dict.fromkeys([root, *parts]) for path in _loose_files(folder)]
+    for part, split in parts.items():
+        for folder in _folders(part):
+            for path in _files_below(folder):
+                if path.suffix.lower() in ENDINGS:
+                    rows.append(Row(path, readable(folder.name), split))
+                else:
+                    others.append(path)
     return Listing(tuple(rows), tuple(others))
-
-
-def _add_classes(folders: Sequence[Path], split: SplitName | None, rows: list[Row], others: list[Path]) -> None:
-    for folder in folders:
-        for path in _files_below(folder):
-            if path.suffix.lower() in ENDINGS:
-                rows.append(Row(path, readable(folder.name), split))
-            else:
-                others.append(path)
 
 
 def _folders(root: Path) -> list[Path]:
