@@ -38,17 +38,14 @@ class CacheConfig:
 
     The files are decoded once, into one file of raw pixels. An image whose shorter side is longer than `shorter_side`
     is resized to it as `Preprocessing` does, with the aspect ratio kept; a smaller one is stored as it is. Evaluation
-    that resizes to `shorter_side` therefore sees the same tensors as from the files, to the bit, for grey images and
-    for colour ones in colour; where the preprocessing makes colour grey, it does so after the resizing instead of
-    before, and rounds differently. Training with `random_resized_crop` differs: it crops the shrunk images, which have
-    less detail than the files, so what is compared with published figures should be trained without a cache. So does
-    a preprocessing that does not resize to `shorter_side`: a larger one enlarges the shrunk images, and one of height
-    and width resizes them once more.
+    that resizes to `shorter_side` therefore sees the same tensors as from the files, to the bit, except where it
+    converts colour images to grey, which then happens after the resizing. Training with `random_resized_crop` crops
+    the shrunk images, which have less detail than the files, and a preprocessing that resizes to another size resizes
+    them a second time: train without a cache what is compared with published figures.
 
-    An image takes 3 · shorter_side² · (longer side / shorter side) bytes in colour, some 0.26 MB at 256. Reading is
-    fast while the file fits into free memory, and bound by the disk otherwise. The cache is found again by the paths,
-    sizes and times of change of the files, by their boxes, which are cut out before, and by `shorter_side`: after a
-    change a new one is written, and the old one stays until somebody deletes it.
+    A colour image takes 3 · shorter_side² · (longer side / shorter side) bytes, about 0.26 MB at 256. Reading is fast
+    while the file fits into free memory. A cache is identified by the paths, sizes and modification times of the image
+    files, by their boxes and by `shorter_side`: after a change a new one is written, and the old one is not deleted.
 
     Args:
         shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1; None for no cache.
@@ -75,10 +72,10 @@ class CacheConfig:
             raise ValueError(f"shorter_side is {self.shorter_side}, but it must be at least 1 pixel.")
 
     def apply(self, splits: Splits) -> Splits:
-        """Give the splits with the image files of all parts read from one cache, which is written if need be.
+        """Return the splits with the image files of all parts read from one cache, which is written if need be.
 
-        Images that are not in files are left as they are. The notes say where the cache lies, and whether a damaged
-        one was replaced.
+        Images that are not in files are left as they are; notes name the cache, and say whether a damaged one was
+        replaced.
 
         Raises:
             UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.

@@ -24,9 +24,9 @@ class ImageSet:
         class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
         is_gallery: Images that are in the gallery, or None likewise.
-        groups: A second, label-independent property of each image (a glyph's typeface), if there is one.
-        sequences: The burst or video that each image is of, if known: those of one are no hits of each other.
-        categories: The group of classes that each image's class belongs to, if known.
+        groups: A second property of each image that does not depend on its class, such as a glyph's typeface.
+        sequences: The burst or video that each image is of: images of one sequence are no hits of each other.
+        categories: The group of classes that each image's class belongs to.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -36,10 +36,8 @@ class ImageSet:
         >>> from proxemic.data import ArrayPixels
         >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
         >>> images = ImageSet.from_names(pixels, ["b", "a", "b"])
-        >>> images.labels.tolist(), images.class_names
-        ([1, 0, 1], ('a', 'b'))
-        >>> images.select_classes([1]).labels.tolist()
-        [0, 0]
+        >>> images.labels.tolist(), images.class_names, images.select_classes([1]).labels.tolist()
+        ([1, 0, 1], ('a', 'b'), [0, 0])
     """
 
     pixels: Pixels

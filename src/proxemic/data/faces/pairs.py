@@ -22,8 +22,8 @@ class FacePairs:
 
     Args:
         pixels: The images, each once.
-        first: Index of one image of each pair.
-        second: Index of the other.
+        first: Index of the first image of each pair.
+        second: Index of the second image of each pair.
         same: Whether the two show one person.
         folds: The fold of each pair, from 0.
 
@@ -54,13 +54,12 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     r"""Read `pairs.txt`, `pairsDevTrain.txt` or `pairsDevTest.txt` of Labeled Faces in the Wild.
 
     The first line is `folds count`, or `count` alone for one fold. Each fold has `count` lines `name n1 n2` (one
-    person), then `count` lines `name1 n1 name2 n2` (two people); image n of a person is `name/name_000n.jpg`. A
-    image that several pairs share is listed once.
+    person), then `count` lines `name1 n1 name2 n2` (two people); image n of a person is `name/name_000n.jpg`.
 
     Args:
         path: The list.
         root: Folder of the images; None leaves their paths relative, and unchecked.
-        suffix: Of the images' names.
+        suffix: The ending of the images' names.
 
     Raises:
         ValueError: If the list is missing, malformed, or not as long as its first line says; or images are missing.
@@ -72,10 +71,8 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
         >>> path = Path(tempfile.mkdtemp(), "pairs.txt")
         >>> _ = path.write_text("1\nAda\t1\t2\nAda\t2\tBob\t1\n")
         >>> pairs = read_lfw_pairs(path)
-        >>> [path.name for path in pairs.pixels.paths]
-        ['Ada_0001.jpg', 'Ada_0002.jpg', 'Bob_0001.jpg']
-        >>> pairs.first.tolist(), pairs.second.tolist(), pairs.same.tolist()
-        ([0, 1], [1, 2], [True, False])
+        >>> pairs.pixels.names, pairs.first.tolist(), pairs.second.tolist()
+        (('Ada/Ada_0001.jpg', 'Ada/Ada_0002.jpg', 'Bob/Bob_0001.jpg'), [0, 1], [1, 2])
     """
     path, root = Path(path), None if root is None else Path(root)
     try:

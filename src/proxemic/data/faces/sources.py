@@ -66,15 +66,15 @@ class _Faces(ImageSource):
 class RecordFaces(_Faces):
     """The training sets of insightface: `train.rec` with `train.idx`, such as MS1MV2 in the folder `faces_emore`.
 
-    Where record 0 has labels a and b, the images are the records 1 to a - 1, and what follows says which of them belong
-    to an identity; where it has one label, every record is an image. The first label of an image is its identity. A
-    file `property` (`identities,height,width`) is compared with what is found. Nothing is decoded on loading, but the
-    header of every record is read.
+    Where record 0 has labels a and b, the images are the records 1 to a - 1, and the records after them list the
+    images of each identity; where it has one label, every record is an image. The first label of an image is its
+    identity. A file `property` (`identities,height,width`) is compared with what is found. On loading, the header of
+    every record is read, but no image is decoded.
 
     Args:
         root: The folder.
         validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: Which identities are held out.
+        split_seed: Seed of the random split.
 
     Raises:
         ValueError: If the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
@@ -109,7 +109,7 @@ class FaceFolders(_Faces):
     Args:
         root: The folder of the identities' folders.
         validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: Which identities are held out.
+        split_seed: Seed of the random split.
 
     Raises:
         ValueError: If the fraction is out of range, or (on load) there are no images or a single identity.

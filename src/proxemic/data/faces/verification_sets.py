@@ -29,7 +29,7 @@ VERIFICATION_SETS = {
 
 
 def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tuple[str, ...]]:
-    """Read a set of pairs, a pack where there is one; LFW also from its own images and list.
+    """Read a published set of pairs from its pack or, for LFW, from its images and its list of pairs.
 
     Args:
         name: One of `VERIFICATION_SETS`.

@@ -37,20 +37,18 @@ Rasters = UInt8[np.ndarray, "characters faces height width"]
 
 @dataclass(frozen=True)
 class Glyphs(ImageSource):
-    """Characters as classes, the 12 DejaVu typefaces as their images: bright on black, 32 by 32 pixels.
+    """Characters as classes, each in the 12 DejaVu typefaces: bright on black, 32 by 32 pixels.
 
-    A character is centred by its text box, so that an accent stays above and a subscript below the middle.
-
-    The classes are the letters, numbers and symbols that all 12 faces have. Characters that are drawn alike (Latin A,
-    Greek Α, Cyrillic А) cannot be told apart by any reader, so of those that share a raster, be it in a single face,
-    only the one with the lowest code point is kept: no image belongs to two classes, and a perfect score is possible.
-    Half of the characters, always the same, are for training and the other half for the test.
+    The classes are the letters, numbers and symbols that all 12 faces have, centred by their text boxes. Of characters
+    that share an image in any face (Latin A, Greek Α, Cyrillic А), only the one with the lowest code point is kept, so
+    that no image belongs to two classes and a perfect score is possible. Half of the characters, always the same, are
+    for training and the other half for the test.
 
     Args:
         train_classes: Characters to take from the training half; None for all.
         test_classes: Characters to take from the test half; None for all.
         validation_fraction: Part of the training characters held out for validation, 0 (none) to below 1.
-        split_seed: Which training characters validate.
+        split_seed: Seed of the random choice of those that validate.
         cache_dir: Folder for the rendered characters; None for the user's cache folder.
 
     Raises:

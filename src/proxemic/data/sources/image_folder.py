@@ -23,27 +23,22 @@ class OwnImages(ImageSource):
     """PNG, JPEG, WebP and BMP images in one folder per class, or named in a CSV or Parquet table.
 
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
-    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps those of
-    Open Metric Learning's tables: `split` (train, validation or val, test), `is_query` and `is_gallery`; `sequence`
-    (the burst or video that an image is of: those of one are no hits of each other, nor in the way); `category` (a
-    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright image, which is cut out before
-    everything else (the whole image where it is empty; an image may have several rows). Labels of any type are
-    compared as text and numbered in the sorted order of that text. Other columns are named in the notes.
+    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and optionally those of
+    Open Metric Learning: `split`, `is_query`, `is_gallery`, `sequence`, `category`, and the box `x_1`, `y_1`, `x_2`,
+    `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text and numbered in its sorted order.
 
     Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
-    given split may not have a class on two sides. With `hold_out` set to images, it may, and of each class some images
+    given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each class
     are held out: the model is judged on new images of the classes that it was trained on (a closed set). Where only
-    train and validation are given, the latter is the test, and validation is held out from the former. Where every
-    image is given to train, or for a final model on all classes, set `test_fraction` to 0.
+    train and validation are given, the latter is the test, and validation is held out from the former.
 
     Args:
         root: The folder or the table.
         test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
-            0 (no test) to below 1.
-        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 (none) to
-            below 1.
+            0 to below 1; 0 for a final model on all classes, or where every image is given to train.
+        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 to below 1.
         hold_out: Classes for an open set, images for a closed one.
-        split_seed: Which are held out.
+        split_seed: Seed of the random split.
         strict: Refuse unreadable images; otherwise they are left out and counted in the notes.
 
     Raises:
@@ -53,10 +48,9 @@ class OwnImages(ImageSource):
         >>> import tempfile
         >>> from PIL import Image
         >>> root = Path(tempfile.mkdtemp())
-        >>> for name in ("cat", "dog", "hen", "owl"):
-        ...     (root / name).mkdir()
-        ...     for number in range(2):
-        ...         Image.new("L", (8, 8)).save(root / name / f"{number}.png")
+        >>> for number in range(8):
+        ...     (root / f"class {number // 2}").mkdir(exist_ok=True)
+        ...     Image.new("L", (8, 8)).save(root / f"class {number // 2}" / f"{number}.png")
         >>> splits = OwnImages(root, validation_fraction=0.0).load()
         >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
         (4, 2, None, 4)
@@ -145,12 +139,9 @@ class OwnImages(ImageSource):
         return self.root is not None and list_images(Path(self.root)).rows[0].split is not None
 
     def load_split(self, split: SplitName) -> tuple[ImageSet, tuple[str, ...]]:
-        """Read the images that the folder or table gives to a split, and need not give to any other; with notes.
+        """Read the images that the folder or table assigns to a split, with notes; other splits may be empty.
 
-        Where it gives none to test, its validation split is the test, as in `load`.
-
-        Raises:
-            ValueError: If it gives no splits, or this one has no images that can be judged.
+        Where no image is assigned to test, the validation split is the test, as in `load`.
         """
         root, rows, notes = self._read()
         given = {row.split for row in rows}
