@@ -46,11 +46,9 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
         """Fetch a batch; saving and restoring the generator's state once for all of it."""
-        if any(isinstance(key, tuple) for key in keys):
-            # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
-            with torch.random.fork_rng(devices=[]):
-                return [self._fetch(key) for key in keys]
-        return [self._fetch(key) for key in keys]
+        # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
+        with torch.random.fork_rng(devices=[], enabled=any(isinstance(key, tuple) for key in keys)):
+            return [self._fetch(key) for key in keys]
 
     def _fetch(self, key: Key) -> tuple[Tensor, int]:
         if isinstance(key, tuple):

@@ -44,7 +44,19 @@ class PixelFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._shapes = _read_shapes(path)
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size or not header.startswith(_FORMAT):
+                raise ValueError(f"{path} is no file of decoded images.")
+            _, count, length, checksum = _HEADER.unpack(header)
+            expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
+            if size != expected:
+                raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
+            file.seek(_HEADER.size + length)
+            table = file.read()
+        self._shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)
+        if zlib.crc32(table) != checksum or self._shapes.prod(axis=1).sum() != length:
+            raise ValueError(f"{path} has a damaged table of sizes.")
         self._ends = self._shapes.prod(axis=1).cumsum() + _HEADER.size
         # A view of the base class, whose slices are made faster.
         self._bytes = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
@@ -85,23 +97,6 @@ def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
         file.write(table)
         file.seek(0)
         file.write(_HEADER.pack(_FORMAT, len(shapes), length, zlib.crc32(table)))
-
-
-def _read_shapes(path: Path) -> Int64[np.ndarray, "images 3"]:
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
-        if len(header) < _HEADER.size or not header.startswith(_FORMAT):
-            raise ValueError(f"{path} is no file of decoded images.")
-        _, count, length, checksum = _HEADER.unpack(header)
-        expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
-        if size != expected:
-            raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
-        file.seek(_HEADER.size + length)
-        table = file.read()
-    shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)
-    if zlib.crc32(table) != checksum or shapes.prod(axis=1).sum() != length:
-        raise ValueError(f"{path} has a damaged table of sizes.")
-    return shapes
 
 
 class CachedPixels(FilePixels):
