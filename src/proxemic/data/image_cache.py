@@ -92,7 +92,11 @@ class CacheConfig:
         path = folder / f"images-{self.shorter_side}-{_fingerprint(cuts, self.shorter_side)}.pixels"
         file, notes = _find(path, len(cuts))
         if file is None:
-            _remove_left_behind(folder)
+            # What killed processes left: files that nobody has written to for a day.
+            for left in folder.glob(".images-*.pixels.*.tmp"):
+                with suppress(OSError):
+                    if time.time() - left.stat().st_mtime > _DAY:
+                        left.unlink()
             _check_space(cuts, self.shorter_side, folder)
             with closing(_shrunk(cuts, self.shorter_side)) as images:
                 write_pixels(path, images)
@@ -183,14 +187,6 @@ def _check_space(cuts: Sequence[Cut], shorter_side: int, folder: Path) -> None:
                 f"{shorter_side} needs about {_megabytes(needed)}: free some space, give another folder or a lower "
                 "shorter side, or do without the cache."
             )
-
-
-def _remove_left_behind(folder: Path) -> None:
-    """Remove what killed processes left: a file that nobody has written to for a day."""
-    for path in folder.glob(".images-*.pixels.*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _DAY:
-                path.unlink()
 
 
 def _megabytes(count: int) -> str:

@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.pixels.base import Pixels
-from proxemic.data.row_groups import RowGroups, number_names
+from proxemic.data.rows import RowGroups, number_names, take_parts
 from proxemic.errors import UserError
 
 
@@ -99,10 +99,8 @@ class ImageSet:
     def _take(
         self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
     ) -> "ImageSet":
-        parts: dict[str, Any] = {
-            name: part.take(indices) for name, part in vars(self).items() if isinstance(part, Tensor | RowGroups)
-        }
-        parts |= {"pixels": self.pixels.select(indices.tolist()), "labels": labels, "class_names": names}
+        pixels = self.pixels.select(indices.tolist())
+        parts = take_parts(self, indices) | {"pixels": pixels, "labels": labels, "class_names": names}
         return ImageSet(**parts)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.rows import RowGroups
 
 
 def derive_seed(*parts: int) -> int:

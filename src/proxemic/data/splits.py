@@ -1,6 +1,7 @@
 """Splits by class, or of the images of each class, decided by a seed."""
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Int64
@@ -52,16 +53,24 @@ def split_classes(
     return order[held:].sort().values, order[:held].sort().values
 
 
-def hold_out_images(
-    images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
+def hold_out(
+    images: ImageSet,
+    fraction: float,
+    seed: int,
+    of: Literal["classes", "images"] = "classes",
+    *,
+    name: str = "validation_fraction",
 ) -> tuple[ImageSet, ImageSet | None]:
-    """Split the images of every class into the kept and the held-out part, None where `fraction` is 0.
+    """Split off a fraction of the classes, as `split_classes` does, or of the images of every class.
 
     A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
-    has too few for that gives none.
+    has too few for that gives none. Where the fraction is 0, the second part is None.
     """
     if fraction == 0:
         return images, None
+    if of == "classes":
+        kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)
+        return images.select_classes(kept), images.select_classes(held_out)
     check_fraction(name, fraction)
     counts = images.labels.bincount()
     held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST_IMAGES)
@@ -74,16 +83,6 @@ def hold_out_images(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = order[images.labels[order].argsort(stable=True)]
     place_in_class = torch.arange(len(images)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    held_out = torch.empty(len(images), dtype=torch.bool)
-    held_out[by_class] = place_in_class < held.repeat_interleave(counts)
-    return images.select((~held_out).nonzero().flatten()), images.select(held_out.nonzero().flatten())
-
-
-def hold_out(
-    images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
-) -> tuple[ImageSet, ImageSet | None]:
-    """Split an image set as `split_classes` does into the kept and the held-out part, None where `fraction` is 0."""
-    if fraction == 0:
-        return images, None
-    kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)
-    return images.select_classes(kept), images.select_classes(held_out)
+    chosen = torch.empty(len(images), dtype=torch.bool)
+    chosen[by_class] = place_in_class < held.repeat_interleave(counts)
+    return images.select((~chosen).nonzero().flatten()), images.select(chosen.nonzero().flatten())

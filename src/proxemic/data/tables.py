@@ -56,7 +56,12 @@ def read_table(table: Path) -> Iterator[Row]:
         path = table.parent / record["path"]
         is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
         sequence, category = (_text(record, column) for column in ("sequence", "category"))
-        box, split = _box(record, place), _split(record, place)
+        split = SPLITS.get(record.get("split", "").lower())
+        if split is None and "split" in record:
+            raise ValueError(
+                f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test."
+            )
+        box = _box(record, place)
         yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, box, place)
 
 
@@ -87,15 +92,6 @@ def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator
     with _open(table) as (names, read):
         for place, record in read(_known_columns(table, names, wanted, needed)):
             yield f"{table}, {place}", record
-
-
-def _split(record: dict[str, str], place: str) -> SplitName | None:
-    if "split" not in record:
-        return None
-    split = SPLITS.get(record["split"].lower())
-    if split is None:
-        raise ValueError(f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test.")
-    return split
 
 
 def _text(record: dict[str, str], column: str) -> str | None:
@@ -172,8 +168,7 @@ def _open_parquet(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
 
 
 def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
-    missing = [column for column in needed if column not in names]
-    if missing:
+    if missing := [column for column in needed if column not in names]:
         raise ValueError(
             f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "
             f"and {' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} needed."
@@ -183,7 +178,6 @@ def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], nee
     corners = [column for column in _CORNERS if column in names]
     if "x_1" in wanted and 0 < len(corners) < 4:
         raise ValueError(f"{table} has of a box only {', '.join(corners)}: give x_1, y_1, x_2 and y_2, or none.")
-    twice = [column for column in wanted if list(names).count(column) > 1]
-    if twice:
+    if twice := [column for column in wanted if list(names).count(column) > 1]:
         raise ValueError(f"{table} has more than one column {twice[0]}: keep one.")
     return tuple(column for column in wanted if column in names)

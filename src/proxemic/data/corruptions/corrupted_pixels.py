@@ -3,8 +3,8 @@
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels import ImageInput, Pixels
 from proxemic.data.transforms import Preprocessing
 from proxemic.extras import optional_dependency
 
@@ -184,6 +184,7 @@ class Corruption:
         return corrupt(image, levels[self.severity - 1], draw).clamp(0, 1)
 
 
+@dataclass(frozen=True, eq=False)
 class CorruptedPixels(Pixels):
     """Images as the network would see them, but corrupted: squares of `preprocessing.size`, made on access.
 
@@ -203,26 +204,25 @@ class CorruptedPixels(Pixels):
         ('RGB', (32, 32))
     """
 
-    def __init__(
-        self,
-        pixels: Pixels,
-        corruption: Corruption,
-        preprocessing: Preprocessing,
-        numbers: Sequence[int] | None = None,
-    ) -> None:
-        self.pixels, self.corruption, self.preprocessing = pixels, corruption, preprocessing
-        self.numbers = range(len(pixels)) if numbers is None else numbers
-        self._fit = preprocessing.fit()
+    pixels: Pixels
+    corruption: Corruption
+    preprocessing: Preprocessing
+    numbers: Sequence[int] | None = None
+
+    @cached_property
+    def _fit(self) -> Callable[[ImageInput], Image.Image]:
+        return self.preprocessing.fit()
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def __getitem__(self, index: int) -> Image.Image:
         image = functional.pil_to_tensor(self._fit(self.pixels[index])).to(torch.float32) / 255
-        corrupted = self.corruption(image, self.numbers[index])
+        corrupted = self.corruption(image, self._number(index))
         return functional.to_pil_image((255 * corrupted).round().to(torch.uint8))
 
     def select(self, indices: Sequence[int]) -> "CorruptedPixels":
-        """Keep the images at `indices`, in that order, each corrupted as before."""
-        numbers = [self.numbers[index] for index in indices]
-        return CorruptedPixels(self.pixels.select(indices), self.corruption, self.preprocessing, numbers)
+        return replace(self, pixels=self.pixels.select(indices), numbers=[self._number(index) for index in indices])
+
+    def _number(self, index: int) -> int:
+        return (range(len(self)) if self.numbers is None else self.numbers)[index]

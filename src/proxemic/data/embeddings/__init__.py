@@ -11,7 +11,7 @@ from proxemic.data.embeddings.files import (
     read_labels,
     write_embeddings,
 )
-from proxemic.data.embeddings.labels import RowLabels, number_labels
+from proxemic.data.rows import RowLabels, number_labels
 
 __all__ = [
     "LabelledEmbeddings",

@@ -11,13 +11,14 @@ from torch import Tensor
 from proxemic.data.embeddings.formats import (
     read_npy,
     read_parquet,
+    read_row_table,
     read_safetensors,
     write_parquet,
     write_safetensors,
 )
-from proxemic.data.embeddings.labels import RowLabels, number_labels, read_row_table
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels.base import FilePixels
+from proxemic.data.rows import RowLabels, number_labels
 from proxemic.files import write_atomically
 
 
@@ -126,7 +127,11 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
         array, rows = read_parquet(path)
         numbers = torch.from_numpy(array)
     else:
-        numbers = _from_numpy(path, read_npy(path))
+        array = read_npy(path)
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+            raise ValueError(f"{path} holds {array.dtype}, but embeddings are float16, float32 or float64.")
+        # A copy, in this machine's byte order: the file may change or go.
+        numbers = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     if numbers.ndim != 2 or not numbers.numel() or not numbers.is_floating_point():
         raise ValueError(
             f"{path} holds {str(numbers.dtype).removeprefix('torch.')} numbers of shape {list(numbers.shape)}, but "
@@ -188,13 +193,6 @@ def check_embedding_name(path: Path) -> str:
 def _check_file(path: Path, content: str) -> None:
     if not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of {content}.")
-
-
-def _from_numpy(path: Path, array: np.ndarray) -> Tensor:
-    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise ValueError(f"{path} holds {array.dtype}, but embeddings are float16, float32 or float64.")
-    # A copy, in this machine's byte order: the file may change or go.
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
 def _match(path: Path, count: int, rows: RowLabels, labels: Path, given: RowLabels) -> RowLabels:

@@ -1,6 +1,8 @@
 """How embeddings lie in .safetensors, .npy and Parquet files."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,8 @@ from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from proxemic.data.embeddings.labels import RowLabels, number_labels, read_row_table
-from proxemic.data.row_groups import RowGroups
-from proxemic.data.tables import NOTE_COLUMNS
+from proxemic.data.rows import RowGroups, RowLabels, number_labels, query_flags
+from proxemic.data.tables import NOTE_COLUMNS, read_notes
 from proxemic.files import readable
 
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
@@ -172,3 +173,18 @@ def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float
         raise ValueError(f"{path}, row {before + at + 1}: embedding lacks a number.")
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
         return numbers.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), width)
+
+
+def read_row_table(path: Path, needed: Sequence[str] = ()) -> RowLabels:
+    """Read the columns of a table that say something about rows of embeddings."""
+    columns = read_notes(path, needed)
+    flags = [*zip(columns.get("is_query", ()), columns.get("is_gallery", ()), strict=True)]
+    is_query, is_gallery = query_flags(flags, [f"{path}, row {number + 1}" for number in range(len(flags))])
+    return replace(
+        number_labels(columns["label"]) if "label" in columns else RowLabels(),
+        paths=tuple(columns["path"]) if "path" in columns else None,
+        is_query=is_query,
+        is_gallery=is_gallery,
+        sequences=RowGroups.from_names(columns.get("sequence", ())),
+        categories=RowGroups.from_names(columns.get("category", ())),
+    )

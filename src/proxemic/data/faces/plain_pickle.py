@@ -68,14 +68,6 @@ def unpickle(content: bytes) -> object:
     >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
     ([b'a', b'b'], [True])
     """
-    _check(content)
-    try:
-        return _Unpickler(content).load()
-    except (pickle.UnpicklingError, AttributeError, EOFError, IndexError, TypeError) as error:
-        raise ValueError(str(error) or type(error).__name__) from error
-
-
-def _check(content: bytes) -> None:
     with warnings.catch_warnings():
         # Of escapes in a string of protocol 0, which is refused.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -86,6 +78,10 @@ def _check(content: bytes) -> None:
             if opcode.name not in _INSTRUCTIONS or (opcode.name == "LONG_BINPUT" and (argument or 0) > number):
                 asked = "" if argument is None else f" {str(argument)[:60]!r}"
                 raise Refused(f"at byte {place} it has the pickle instruction {opcode.name}{asked}")
+    try:
+        return _Unpickler(content).load()
+    except (pickle.UnpicklingError, AttributeError, EOFError, IndexError, TypeError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 class _Unpickler(pickle.Unpickler):

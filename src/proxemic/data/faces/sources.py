@@ -41,7 +41,6 @@ class _Faces(ImageSource):
         return False
 
     def load(self) -> Splits:
-        """Read the faces, and hold identities out."""
         if self.root is None:
             raise ValueError("data.root is missing: give the folder of the faces (--data.root DIR).")
         root = Path(self.root)
@@ -127,7 +126,15 @@ class FaceFolders(_Faces):
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
         folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-        files = {name: sorted(entry.name for entry in os.scandir(root / name) if _is_image(entry)) for name in folders}
+        files = {
+            name: sorted(
+                entry.name
+                for entry in os.scandir(root / name)
+                # What begins with a dot is some system's own, as `._1.jpg` is of macOS.
+                if entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
+            )
+            for name in folders
+        }
         found = {name: own for name, own in files.items() if own}
         if not found:
             raise ValueError(
@@ -138,11 +145,6 @@ class FaceFolders(_Faces):
         empty = len(folders) - len(found)
         notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
         return ImageSet(FilePixels(paths), labels, tuple(map(readable, found))), notes
-
-
-def _is_image(entry: "os.DirEntry[str]") -> bool:
-    """By its name; what begins with a dot is some system's own, as `._1.jpg` is of macOS."""
-    return entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:

@@ -40,7 +40,6 @@ class Digits(ImageSource):
         check_fraction("validation_fraction", self.validation_fraction)
 
     def load(self) -> Splits:
-        """Read the digits and part them by image."""
         with optional_dependency("train"):
             from sklearn.datasets import load_digits
         images, labels = load_digits(return_X_y=True)

@@ -45,11 +45,9 @@ class Fold(ImageSource):
 
     @property
     def has_test(self) -> bool:
-        """Whether the source gives test classes."""
         return self.source.has_test
 
     def load(self) -> Splits:
-        """Load the source and split its training classes."""
         splits = self.source.load()
         if splits.validation is not None:
             raise ValueError(

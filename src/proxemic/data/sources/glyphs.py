@@ -74,7 +74,6 @@ class Glyphs(ImageSource):
                 raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
 
     def load(self) -> Splits:
-        """Render the characters, or read them from the cache, and split them."""
         codes, rasters, notes = _cached(self.cache_dir)
         # By hash: code points in order would put whole scripts into one half.
         order = sorted(range(len(codes)), key=lambda place: hashlib.sha256(b"%d" % codes[place]).digest())
@@ -101,7 +100,12 @@ def _take(codes: Codes, rasters: Rasters, half: Sequence[int], count: int | None
 
 def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
     fonts = _font_files()
-    path = Path(folder or platformdirs.user_cache_path("proxemic")) / f"glyphs-{_fingerprint(fonts)}.npz"
+    digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
+    digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
+    for font in fonts:
+        digest.update(font.read_bytes())
+    folder = Path(folder or platformdirs.user_cache_path("proxemic"))
+    path = folder / f"glyphs-{digest.hexdigest()[:16]}.npz"
     try:
         # Opened here, as NumPy leaves a file open that turns out to be damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -131,14 +135,6 @@ def _font_files() -> list[Path]:
             "which brings these fonts."
         )
     return files
-
-
-def _fingerprint(fonts: Sequence[Path]) -> str:
-    digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
-    digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
-    for font in fonts:
-        digest.update(font.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def render(fonts: Sequence[Path]) -> tuple[Codes, Rasters]:

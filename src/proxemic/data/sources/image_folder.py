@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -11,9 +11,9 @@ import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels.base import FilePixels
-from proxemic.data.row_groups import RowGroups, query_flags
+from proxemic.data.rows import RowGroups, number_names, query_flags
 from proxemic.data.sources.listing import ENDINGS, examine_images, first_few, list_images
-from proxemic.data.splits import check_fraction, hold_out, hold_out_images
+from proxemic.data.splits import check_fraction, hold_out
 from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
 
@@ -75,18 +75,16 @@ class OwnImages(ImageSource):
         return self.test_fraction > 0
 
     def load(self) -> Splits:
-        """List the images, leave out those that cannot be decoded, and split the others."""
         root, rows, reading = self._read()
         parts, notes = self._given_parts(root, rows)
         train = image_set(parts["train"], flagged=rows[0].split is None)
         test = image_set(parts["test"]) if parts["test"] else None
         validation = image_set(parts["validation"]) if parts["validation"] else None
-        split = hold_out if self.hold_out == "classes" else hold_out_images
         try:
             if test is None:
-                train, test = split(train, self.test_fraction, self.split_seed, name="test_fraction")
+                train, test = hold_out(train, self.test_fraction, self.split_seed, self.hold_out, name="test_fraction")
             if validation is None:
-                train, validation = split(train, self.validation_fraction, self.split_seed)
+                train, validation = hold_out(train, self.validation_fraction, self.split_seed, self.hold_out)
         except ValueError as error:
             classes = len({row.label for row in rows})
             raise ValueError(
@@ -200,16 +198,14 @@ def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
     """Make an image set of rows; with `flagged`, their flags say which are queries and which are in the gallery."""
-    pixels = FilePixels([row.path for row in rows], [row.box for row in rows])
-    images = replace(
-        ImageSet.from_names(pixels, [row.label for row in rows]),
+    flags = query_flags([(row.is_query, row.is_gallery) for row in rows], [str(row.path) for row in rows])
+    return ImageSet(
+        FilePixels([row.path for row in rows], [row.box for row in rows]),
+        *number_names([row.label for row in rows]),
+        *(flags if flagged else (None, None)),
         sequences=RowGroups.from_names([row.sequence for row in rows]),
         categories=RowGroups.from_names([row.category for row in rows]),
     )
-    if not flagged:
-        return images
-    flags = query_flags([(row.is_query, row.is_gallery) for row in rows], [str(row.path) for row in rows])
-    return replace(images, is_query=flags[0], is_gallery=flags[1])
 
 
 def _check_part(root: Path, name: str, images: ImageSet | None) -> None:

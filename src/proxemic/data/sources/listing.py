@@ -20,7 +20,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a folder or table, the other files met on the way, and the columns that are not used."""
+    """The images of a folder or table, its other files, and its columns that are not used."""
 
     rows: tuple[Row, ...]
     ignored: tuple[Path, ...] = ()

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from proxemic.data.embeddings.files import LabelledEmbeddings
-from proxemic.data.embeddings.labels import RowLabels, number_labels
 from proxemic.data.images import ImageSet
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.rows import RowGroups, RowLabels, number_labels
 from proxemic.data.sources.image_folder import anything_to_find, image_set, read_images
 from proxemic.data.tables import IMAGE_COLUMNS, Row
 
