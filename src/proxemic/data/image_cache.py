@@ -24,8 +24,7 @@ from proxemic.data.pixels.reading import UnreadableImageError, describe, open_im
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
-Cut = tuple[Path, Box | None]
-"""A file, and the part of it that is an image."""
+Cut = tuple[Path, Box | None]  # a file, and the part of it that is an image
 
 _VERSION = 1  # of what is done to an image before it is written
 _SAMPLE = 64  # images by which the size of all is estimated

@@ -31,8 +31,6 @@ class RowGroups:
         >>> groups = RowGroups.from_names(["b", None, "a", "b"])
         >>> groups.numbers.tolist(), groups.names
         ([1, -1, 0, 1], ('a', 'b'))
-        >>> groups.take(torch.tensor([2, 1])).texts()
-        ('a', None)
     """
 
     numbers: Int64[Tensor, " rows"]

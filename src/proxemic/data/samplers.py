@@ -157,12 +157,9 @@ class ClassBalancedBatches(Batches):
 class CategoryBalancedBatches(Batches):
     """A few categories (groups of classes), the same number of classes of each, and of images of each of these.
 
-    In a recipe: ``batches: {size: 32, sampler: {class_path: proxemic.data.CategoryBalancedBatches, init_args:
-    {categories_per_batch: 2, images_per_class: 4}}}`` makes batches of 2 categories, 4 classes of each, and 4 images of
-    each of these. Classes of one category are hard to tell apart, and small categories come as often as large ones.
-
-    Categories, the classes of each and the images of these are drawn as in `ClassBalancedBatches`. A category of fewer
-    classes repeats some within a batch. The images of no category form one more category.
+    Classes of one category are hard to tell apart, and small categories come as often as large ones. Categories, the
+    classes of each and the images of these are drawn as in `ClassBalancedBatches`. A category of fewer classes repeats
+    some within a batch. The images of no category form one more category.
 
     Args:
         labels: Class of each image.
@@ -247,10 +244,8 @@ class _Deck:
         self.rest: list[int] = []
 
     def deal(self, count: int) -> list[int]:
-        hand: list[int] = []
-        while count - len(hand) >= len(self.cards):
-            hand += self._shuffled()
-        count -= len(hand)
+        hands, count = divmod(count, len(self.cards))
+        hand = [card for _ in range(hands) for card in self._shuffled()]
         if count <= len(self.rest):
             dealt, self.rest = self.rest[:count], self.rest[count:]
         else:

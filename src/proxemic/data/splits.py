@@ -9,8 +9,7 @@ from torch import Tensor
 
 from proxemic.data.images import ImageSet
 
-_FEWEST_IMAGES = 2
-_FEWEST_CLASSES = 2  # one class alone neither trains a classifier nor makes a wrong neighbour possible
+_FEWEST = 2  # classes, as one alone neither trains a classifier nor makes a wrong neighbour possible; or images of each
 
 
 def check_fraction(name: str, fraction: float) -> None:
@@ -44,10 +43,10 @@ def split_classes(
     check_fraction(name, fraction)
     held = math.ceil(num_classes * fraction - 0.5)
     kept = num_classes - held
-    if kept < _FEWEST_CLASSES or (fraction > 0 and held < _FEWEST_CLASSES):
+    if kept < _FEWEST or (fraction > 0 and held < _FEWEST):
         raise ValueError(
             f"{name}={fraction} of {num_classes} classes keeps {kept} and holds out {held}, but each side needs at "
-            f"least {_FEWEST_CLASSES}: change {name} or add classes."
+            f"least {_FEWEST}: change {name} or add classes."
         )
     order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
     return order[held:].sort().values, order[:held].sort().values
@@ -73,8 +72,8 @@ def hold_out(
         return images.select_classes(kept), images.select_classes(held_out)
     check_fraction(name, fraction)
     counts = images.labels.bincount()
-    held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST_IMAGES)
-    held[counts - held < _FEWEST_IMAGES] = 0
+    held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST)
+    held[counts - held < _FEWEST] = 0
     if not held.any():
         raise ValueError(
             f"{name}={fraction} of the images of each class holds out none, as the largest class has {counts.max()} "

@@ -28,10 +28,8 @@ class FacePairs:
         folds: The fold of each pair, from 0.
 
     Example:
-        >>> import numpy as np
-        >>> from proxemic.data import ArrayPixels
-        >>> pairs = FacePairs(ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8)), torch.tensor([0, 0]),
-        ...                   torch.tensor([1, 2]), torch.tensor([True, False]), torch.tensor([0, 1]))
+        >>> first, second = torch.tensor([[0, 0], [1, 2]])
+        >>> pairs = FacePairs(FilePixels([Path("a.jpg")] * 3), first, second, torch.tensor([True, False]), first)
         >>> len(pairs), len(pairs.images())
         (2, 3)
     """
@@ -95,7 +93,18 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
         where = f"{path}, line {number}"
         if fold == folds:
             raise ValueError(f"{where}: the list goes on after the {len(pairs):,} pairs that its first line announces.")
-        first, second = _pair(line, pair < count, where, f"fold {fold + 1} has had {pair % count} of {count}")
+        match = _PAIR.fullmatch(line)
+        if not match:
+            raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
+        name, number_of_first, other, number_of_second = match.groups()
+        kinds = ("one person", "two people") if pair < count else ("two people", "one person")
+        if (pair < count) != (other is None):
+            progress = f"fold {fold + 1} has had {pair % count} of {count} pairs of {kinds[0]}"
+            raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress}.")
+        if other == name:
+            raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
+        images = ((name, number_of_first), (other or name, number_of_second))
+        first, second = (f"{person}/{person}_{int(which):04}" for person, which in images)
         pairs.append((places.setdefault(first, len(places)), places.setdefault(second, len(places))))
     if len(pairs) < 2 * count * folds:
         fold, pair = divmod(len(pairs), 2 * count)
@@ -113,18 +122,3 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     order = torch.arange(len(pairs))
     paths = [Path(name) if root is None else root / name for name in names]
     return FacePairs(FilePixels(paths), indices[:, 0], indices[:, 1], order % (2 * count) < count, order // (2 * count))
-
-
-def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
-    """The two images of a line, without suffix."""
-    match = _PAIR.fullmatch(line)
-    if not match:
-        raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
-    name, number, other, other_number = match.groups()
-    if same != (other is None):
-        kinds = ("one person", "two people") if same else ("two people", "one person")
-        raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress} pairs of {kinds[0]}.")
-    if other == name:
-        raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
-    other = other or name
-    return f"{name}/{name}_{int(number):04}", f"{other}/{other}_{int(other_number):04}"

@@ -111,7 +111,8 @@ def read_record_index(path: Path) -> RecordIndex:
     labels, labels_follow = np.full((len(keys), 2), np.nan, np.float32), np.zeros(len(keys), bool)
     for first in tqdm(range(0, len(keys), _TOGETHER), f"reading {path.name}", leave=False, disable=None):
         chunk = slice(first, first + _TOGETHER)
-        _read_headers(path, words, keys[chunk], starts[chunk], ends[chunk], labels[chunk], labels_follow[chunk])
+        part = RecordPixels(path, keys[chunk], starts[chunk], ends[chunk])
+        _read_headers(part, words, labels[chunk], labels_follow[chunk])
     order = np.argsort(keys, kind="stable")
     return RecordIndex(RecordPixels(path, keys, starts, ends).select(order), labels[order], labels_follow[order])
 
@@ -138,15 +139,10 @@ def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.n
 
 
 def _read_headers(
-    path: Path,
-    words: np.ndarray,
-    keys: Int64[np.ndarray, " chunk"],
-    starts: Int64[np.ndarray, " chunk"],
-    ends: Int64[np.ndarray, " chunk"],
-    labels: Float32[np.ndarray, "chunk 2"],
-    labels_follow: np.ndarray,
+    records: RecordPixels, words: np.ndarray, labels: Float32[np.ndarray, "chunk 2"], labels_follow: np.ndarray
 ) -> None:
     """Check the frames of records, and fill in their labels."""
+    starts, ends = records.starts, records.ends
     # The smallest record has eight words; labels are the two after it, which the last record may lack.
     places = np.minimum(starts[:, None] // 4 + np.arange(10), len(words) - 1)
     heads = np.asarray(words[places])
@@ -166,7 +162,7 @@ def _read_headers(
                 raise ValueError("it is shorter than its labels")
         except (ValueError, struct.error) as error:
             why = describe(error) if isinstance(error, ValueError) else "it is too short"
-            _refuse(path, f"record {keys[place]} at byte {starts[place]:,} is none: {why}")
+            _refuse(records.path, f"record {records.keys[place]} at byte {starts[place]:,} is none: {why}")
         labels_follow[place], labels[place] = count > 0, (*stored, np.nan)[:2]
 
 

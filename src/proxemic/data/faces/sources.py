@@ -97,7 +97,8 @@ class RecordFaces(_Faces):
                 f"whole number from 0 to {_LARGEST - 1}."
             )
         identities, labels = np.unique(given.astype(np.int64), return_inverse=True)
-        _check_property(root / "property", len(identities))
+        if (root / "property").exists():
+            _check_property(root / "property", len(identities))
         return ImageSet(pixels, torch.from_numpy(labels), tuple(map(str, identities.tolist()))), ()
 
 
@@ -116,12 +117,12 @@ class FaceFolders(_Faces):
     Example:
         >>> import tempfile
         >>> root = Path(tempfile.mkdtemp())
-        >>> for name in ("Ada/1.jpg", "Ada/2.jpg", "Bob/1.png"):
-        ...     (root / name).parent.mkdir(exist_ok=True)
-        ...     (root / name).touch()
+        >>> for name in ("Ada", "Bob"):
+        ...     (root / name).mkdir()
+        ...     (root / name / "1.jpg").touch()
         >>> splits = FaceFolders(root).load()
         >>> splits.train.class_names, splits.train.labels.tolist(), splits.test
-        (('Ada', 'Bob'), [0, 0, 1], None)
+        (('Ada', 'Bob'), [0, 1], None)
     """
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
@@ -175,8 +176,6 @@ def _end_of_images(rounded: int, bare: np.ndarray) -> int:
 
 
 def _check_property(path: Path, identities: int) -> None:
-    if not path.exists():
-        return
     try:
         expected = int(path.read_text(encoding="ascii").split(",")[0])
     except (OSError, ValueError) as error:

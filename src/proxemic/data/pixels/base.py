@@ -66,8 +66,6 @@ class FilePixels(Pixels):
         UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box leaves the image.
 
     Example:
-        >>> len(FilePixels([Path("cat.png"), Path("dog.jpg")]))
-        2
         >>> FilePixels([Path("cats.png")] * 2, [(0, 0, 50, 80), (30, 10, 90, 80)]).names
         ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
     """

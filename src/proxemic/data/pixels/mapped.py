@@ -23,15 +23,13 @@ _ROW = np.dtype(("<u4", (3,)))
 
 
 class PixelFile:
-    """A file that `write_pixels` has written, open for reading.
-
-    A pickle of it holds its name alone: a worker maps the same memory again, however it is started.
+    """A file that `write_pixels` has written, open for reading; its pickle holds the path alone, to be mapped again.
 
     Args:
         path: The file.
 
     Raises:
-        ValueError: If it is damaged, cut short or something else. The pixels themselves are not looked at.
+        ValueError: If it is damaged, truncated or of another kind. The pixels themselves are not checked.
         OSError: If it is missing or cannot be read.
 
     Example:
@@ -73,7 +71,7 @@ class PixelFile:
         return len(self._bytes)
 
     def read(self, place: int) -> Image.Image:
-        """Give the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
+        """Return the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
         height, width, channels = self._shapes[place].tolist()
         end = int(self._ends[place])
         flat = self._bytes[end - height * width * channels : end]

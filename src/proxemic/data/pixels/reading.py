@@ -79,8 +79,6 @@ def read_image(image: ImageInput) -> Image.Image:
     Example:
         >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
         (255, 255, 255)
-        >>> read_image(np.zeros((2, 4), dtype=np.uint16)).mode
-        'L'
     """
     if isinstance(image, Image.Image):
         # An opened file may know more of itself than its info says.

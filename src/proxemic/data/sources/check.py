@@ -17,13 +17,7 @@ _SHOWN = 10  # of each list
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Files with the same content, to the byte, and the same box where they have one.
-
-    Args:
-        paths: The files, two or more.
-        labels: Their different labels; more than one means that at least one is wrong.
-        splits: Their different splits; more than one leaks from training to the test.
-    """
+    """Files of the same content and box, their different labels, of which one is right, and their different splits."""
 
     paths: tuple[str, ...]
     labels: tuple[str, ...]
@@ -38,14 +32,14 @@ class DatasetReport:
         root: The folder or table.
         images: Number of images.
         classes: Number of classes.
-        splits: Images and classes of each split that is given.
-        images_per_class: Least, median and most.
+        splits: Number of images and of classes of each split that is given.
+        images_per_class: Minimum, median and maximum.
         single_image_classes: Classes with one image.
         shared_classes: Classes in more than one split.
         duplicates: Groups of files with the same content.
         formats: Number of images of each file format.
-        widths: Least and most, in pixels, of the boxes where there are some.
-        heights: Least and most, in pixels.
+        widths: Minimum and maximum in pixels, of the boxes where there are some.
+        heights: Likewise.
         unreadable: Files that cannot be decoded, with reasons.
         ignored: Files that are in no class folder, or not of a known format by name.
         unused: Columns of the table that are not used.
@@ -67,11 +61,11 @@ class DatasetReport:
     unused: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as plain data for JSON."""
+        """Return everything as plain data for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Give the report as lines of text."""
+        """Return the report as lines of text."""
         least, middle, most = self.images_per_class
         text = [f"{self.root}: {self.images:,} images of {self.classes:,} classes"]
         text += [
@@ -100,8 +94,8 @@ def check(root: Path) -> DatasetReport:
         >>> root = Path(tempfile.mkdtemp())
         >>> (root / "cat").mkdir()
         >>> Image.new("L", (8, 9)).save(root / "cat" / "1.png")
-        >>> print(*check(root).lines()[1:3], sep="; ")
-        images per class: 1 to 1, median 1; formats: PNG 1
+        >>> check(root).formats
+        {'PNG': 1}
     """
     listing = list_images(Path(root))
     examined, unreadable = examine_images(listing.rows)

@@ -55,8 +55,7 @@ class Glyphs(ImageSource):
         ValueError: If a number is out of range, or (on load) a half has fewer characters than asked for.
 
     Example:
-        >>> import tempfile
-        >>> splits = Glyphs(train_classes=16, test_classes=8, cache_dir=Path(tempfile.mkdtemp())).load()
+        >>> splits = Glyphs(train_classes=16, test_classes=8).load()
         >>> splits.train.num_classes, splits.validation.num_classes, len(splits.test)
         (8, 8, 96)
     """

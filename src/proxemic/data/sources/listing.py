@@ -104,7 +104,9 @@ def _list_folder(root: Path) -> Listing:
     if inside and len(named) == len(inside):
         parts = {folder: SPLITS[folder.name.lower()] for folder in inside}
     rows: list[Row] = []
-    others = [path for folder in dict.fromkeys([root, *parts]) for path in _loose_files(folder)]
+    others = [
+        path for folder in dict.fromkeys([root, *parts]) for path in sorted(folder.glob("[!.]*")) if path.is_file()
+    ]
     for part, split in parts.items():
         for folder in _folders(part):
             for path in _files_below(folder):
@@ -117,10 +119,6 @@ def _list_folder(root: Path) -> Listing:
 
 def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _loose_files(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def _files_below(root: Path) -> Iterator[Path]:

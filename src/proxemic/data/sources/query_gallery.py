@@ -17,12 +17,12 @@ from proxemic.data.tables import IMAGE_COLUMNS, Row
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
     """Read queries and a gallery of images as one set, with notes as in `Splits`.
 
-    Classes, sequences and categories go by the text of their names. A file that is in both places, with the same box if
-    it has one, is one image: it does not find itself.
+    Classes, sequences and categories are matched by name. A file that is in both places, with the same box if it has
+    one, is one image, which does not find itself.
 
     Args:
         query: A folder of class folders or a table, as `OwnImages` reads.
-        gallery: Likewise. What either says of splits, queries and galleries is not looked at.
+        gallery: Likewise. Columns of splits and flags, and folders of splits, are ignored.
         strict: Refuse unreadable images.
 
     Raises:
@@ -54,7 +54,7 @@ def _place(row: Row) -> str:
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
     """Join the embeddings of queries and of a gallery, as rows of one set.
 
-    Classes go by the text of their names. A row of the gallery whose path is that of a query is the query itself.
+    Classes are matched by name. A row of the gallery whose path is that of a query is the query itself.
 
     Raises:
         ValueError: If one of the two has no labels, they differ in dimension, or a path of both comes several times in
