@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 
 from proxemic.data import ArrayPixels, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
 from proxemic.data import image_cache as module
-from proxemic.data.pixels import CachedPixels, Pixels, UnreadableImageError
-from proxemic.data.pixels.mapped import PixelFile, write_pixels
+from proxemic.data.pixels import CachedPixels, PixelFile, Pixels, UnreadableImageError, write_pixels
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
 

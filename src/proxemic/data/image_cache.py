@@ -18,9 +18,8 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from proxemic.data.images import ImageSet, Splits
-from proxemic.data.pixels.base import FilePixels, crop
-from proxemic.data.pixels.mapped import CachedPixels, PixelFile, write_pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, open_image, prepare
+from proxemic.data.pixels.stores import CachedPixels, FilePixels, PixelFile, crop, write_pixels
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
 

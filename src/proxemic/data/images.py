@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels import Pixels
 from proxemic.data.rows import RowGroups, number_names, take_parts
 from proxemic.errors import UserError
 

@@ -12,7 +12,7 @@ from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import OmniglotFull, OmniglotSmall
 from proxemic.data.benchmarks.sop import StanfordOnlineProducts
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.sources.listing import examine_images
 from proxemic.data.tables import Row
 from proxemic.files import readable

@@ -143,8 +143,7 @@ class Corruption:
     Raises:
         ValueError: If an argument is out of its range; on a call, where the image cannot be corrupted so.
 
-    Source:
-        Realigned Softmax Warping, section IV-F, Table IV.
+    Source: Realigned Softmax Warping, section IV-F, Table IV.
 
     Example:
         >>> dropout = Corruption("dropout", severity=5)

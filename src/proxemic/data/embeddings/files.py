@@ -17,7 +17,7 @@ from proxemic.data.embeddings.formats import (
     write_safetensors,
 )
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowLabels, number_labels
 from proxemic.files import write_atomically
 

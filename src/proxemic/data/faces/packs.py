@@ -9,7 +9,7 @@ from PIL import Image
 
 from proxemic.data.faces.pairs import FacePairs
 from proxemic.data.faces.plain_pickle import Array, Kind, Refused, unpickle
-from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
 
 _FOLDS = 10
@@ -104,16 +104,12 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
         )
     encoded: list[bytes | bytearray] = []
     for place, image in enumerate(images):
-        match image:
-            case bytes() | bytearray():
-                encoded.append(image)
-            case Array(Kind.UINT8, content):
-                encoded.append(content)
-            case _:
-                raise ValueError(
-                    f"{path}: image {place}, counted from 0, is {_name(image)}, but it must be the bytes of an image "
-                    "file."
-                )
+        content = image.content if isinstance(image, Array) and image.kind is Kind.UINT8 else image
+        if not isinstance(content, bytes | bytearray):
+            raise ValueError(
+                f"{path}: image {place}, counted from 0, is {_name(image)}, but it must be the bytes of an image file."
+            )
+        encoded.append(content)
     for place, flag in enumerate(same):
         if not isinstance(flag, int) or flag not in (0, 1):
             raise ValueError(f"{path}: flag {place}, counted from 0, is {_name(flag)}, but it must be a bool.")

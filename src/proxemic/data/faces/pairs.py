@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels.base import FilePixels, Pixels
+from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.listing import first_few
 

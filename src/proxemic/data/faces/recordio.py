@@ -24,7 +24,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from proxemic.data.faces.packs import EncodedPixels
-from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe
 
 _MAGIC = 0xCED7230A

@@ -12,7 +12,7 @@ import torch
 
 from proxemic.data.faces.recordio import RecordIndex, read_record_index
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.image_folder import anything_to_find
 from proxemic.data.sources.listing import ENDINGS

@@ -34,7 +34,6 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ON_THE_SIDE = (5, 6, 7, 8)
-_PIXELS_AT_ONCE = 180_000_000  # one image of the largest size that Pillow opens
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
 _HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
 
@@ -224,4 +223,4 @@ class _Budget:
                 self.changed.notify_all()
 
 
-_BUDGET = _Budget(_PIXELS_AT_ONCE)
+_BUDGET = _Budget(180_000_000)  # one image of the largest size that Pillow opens

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import check_fraction
 from proxemic.extras import optional_dependency
 

@@ -15,7 +15,7 @@ from jaxtyping import Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont, features
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency

@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowGroups, number_names, query_flags
 from proxemic.data.sources.listing import ENDINGS, examine_images, first_few, list_images
 from proxemic.data.splits import check_fraction, hold_out
@@ -222,17 +220,16 @@ def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
 
 def anything_to_find(images: ImageSet) -> bool:
     """Whether any query has another image of its class, and of another sequence, in the gallery."""
-    everything = torch.ones(len(images), dtype=torch.bool)
-    query = everything if images.is_query is None else images.is_query
-    gallery = everything if images.is_gallery is None else images.is_gallery
+    names = (None,) * len(images) if images.sequences is None else images.sequences.texts()
     # What is in no sequence is one of its own.
-    alone = -1 - torch.arange(len(images))
-    numbers = alone if images.sequences is None else images.sequences.numbers
-    sequences = torch.where(numbers < 0, alone, numbers)
-    pairs = torch.stack([images.labels, sequences], 1).unique(dim=0, return_inverse=True)[1]
-    of_class = images.labels[gallery].bincount(minlength=images.num_classes)[images.labels]
-    of_sequence = pairs[gallery].bincount(minlength=int(pairs.max()) + 1)[pairs]
-    return bool((of_class > of_sequence)[query].any())
+    kinds = [
+        (label, place if name is None else name)
+        for place, (label, name) in enumerate(zip(images.labels.tolist(), names, strict=True))
+    ]
+    queries = kinds if images.is_query is None else compress(kinds, images.is_query.tolist())
+    gallery = set(kinds if images.is_gallery is None else compress(kinds, images.is_gallery.tolist()))
+    of_class = Counter(label for label, _ in gallery)
+    return any(of_class[kind[0]] > (kind in gallery) for kind in queries)
 
 
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from proxemic.data.pixels.base import check_box
 from proxemic.data.pixels.reading import UnreadableImageError, examine
+from proxemic.data.pixels.stores import check_box
 from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
