@@ -64,11 +64,7 @@ class RowGroups:
 def query_flags(
     flags: Sequence[tuple[bool | None, bool | None]], places: Sequence[str]
 ) -> tuple[Bool[Tensor, " rows"] | None, Bool[Tensor, " rows"] | None]:
-    """Separate the two flags of each row, is_query and is_gallery; None for both where no row has any.
-
-    Raises:
-        ValueError: If some rows have flags and others lack one; the message names the first of these by its place.
-    """
+    """Separate the two flags of each row, is_query and is_gallery, which all rows must have or none."""
     if all(flag == (None, None) for flag in flags):
         return None, None
     for place, flag in zip(places, flags, strict=True):
@@ -85,7 +81,7 @@ def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class RowLabels:
-    """What is known about the rows of embeddings; None where nothing is.
+    """What is known about the rows of embeddings; None for what is not.
 
     Args:
         labels: Class of each row, from 0.

@@ -279,10 +279,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self.batches.set_epoch(epoch)
 
     def skip(self, batches: int) -> None:
-        """Let iterations of this epoch start after `batches` batches, until another epoch is set.
-
-        It is not used up by an iteration: a loader with workers begins two and reads the second.
-        """
+        """Let every iteration of this epoch start after `batches` batches; a loader with workers begins two of them."""
         if not 0 <= batches <= len(self):
             raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")
         self._skip = batches

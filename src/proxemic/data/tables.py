@@ -42,11 +42,7 @@ class Row:
 
 
 def read_table(table: Path) -> Iterator[Row]:
-    """Read the images that a .csv or .parquet file names; every value is taken as text.
-
-    Raises:
-        ValueError: If it is no such table, lacks a column, or has a row with a value that is missing or not allowed.
-    """
+    """Read the images that a .csv or .parquet file names; a `ValueError` names the first row that is not valid."""
     for place, record in _read(table, IMAGE_COLUMNS, needed=("path", "label")):
         if not record["path"]:
             raise ValueError(f"{place}: path is empty.")

@@ -24,14 +24,14 @@ from proxemic.files import write_atomically
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
-    """Embeddings, and what is known of their rows.
+    """Embeddings, and what is known about their rows.
 
     Args:
-        embeddings: A row each; kept in files as float32.
-        rows: What is known of them.
+        embeddings: One per row; files keep them as float32.
+        rows: What is known about the rows.
 
     Raises:
-        ValueError: If there are no embeddings, or the two have another number of rows.
+        ValueError: If there are no embeddings, or the numbers of rows differ.
     """
 
     embeddings: Float[Tensor, "rows dim"]
@@ -74,9 +74,8 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
     >>> path = Path(mkdtemp()) / "birds.safetensors"
     >>> rows = RowLabels(torch.tensor([1, 0]), ("jay", "owl"))
     >>> write_embeddings(path, LabelledEmbeddings(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), rows))
-    >>> birds = read_embeddings(path)
-    >>> birds.embeddings.tolist(), birds.rows.labels.tolist(), birds.rows.class_names
-    ([[1.0, 0.0], [0.0, 1.0]], [1, 0], ('jay', 'owl'))
+    >>> read_embeddings(path).rows.class_names
+    ('jay', 'owl')
     """
     path = Path(path)
     suffix = check_embedding_name(path)
@@ -96,16 +95,16 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
 def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
     r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
 
-    Floats may have any width, and a ``.safetensors`` file one two-dimensional tensor of any name. Numbers that are
-    not finite are left to the metrics to refuse.
+    Floats may have any width, and the only two-dimensional tensor of a ``.safetensors`` file any name. Values that are
+    not finite are kept; the metrics reject them.
 
     Args:
         path: A .safetensors, .npy or .parquet file.
-        labels: What `read_labels` reads; goes before what the file itself says. Its rows are in the order of the
-            embeddings; but where both name their rows (``path``) and differ in the order alone, the names match them.
+        labels: A file for `read_labels`, which takes precedence over the labels in `path`. Its rows are in the order of
+            the embeddings; rows that both files name (``path``) are matched by their names instead.
 
     Raises:
-        ValueError: If a file is missing, not sound, a pickle or of another kind, or the two do not fit together.
+        ValueError: If a file is missing, damaged, a pickle or of another kind, or the two do not fit together.
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())

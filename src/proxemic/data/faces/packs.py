@@ -1,4 +1,7 @@
-"""The `.bin` packs of insightface: a pickle of encoded images in pairs, read without trusting it."""
+"""The sets of pairs that faces are verified on, above all the `.bin` packs of insightface.
+
+A pack is a pickle of encoded images in pairs, which is read without trusting it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +10,14 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from proxemic.data.faces.pairs import FacePairs
+from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
 from proxemic.data.faces.plain_pickle import Array, Kind, Refused, unpickle
 from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
 
 _FOLDS = 10
+_SUFFIXES = (".jpg", ".jpeg", ".png")  # of LFW's own images, and of what aligners write
+_PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
 
@@ -122,3 +127,62 @@ def _name(value: object) -> str:
     if isinstance(value, Array):
         return f"a NumPy array of {value.kind.name.lower()}"
     return str(value) if isinstance(value, int) else f"of type {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class VerificationSet:
+    """A published set of pairs, in ten folds."""
+
+    title: str
+    pairs: int
+
+
+VERIFICATION_SETS = {
+    "lfw": VerificationSet("LFW", 6000),
+    "cfp_fp": VerificationSet("CFP-FP", 7000),
+    "agedb_30": VerificationSet("AgeDB-30", 6000),
+    "calfw": VerificationSet("CALFW", 6000),
+    "cplfw": VerificationSet("CPLFW", 6000),
+}
+"""The sets by name, in the order of the papers' tables; a pack is the file `NAME.bin`."""
+
+
+def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tuple[str, ...]]:
+    """Read a published set of pairs from its pack or, for LFW, from its images and its list of pairs.
+
+    Args:
+        name: One of `VERIFICATION_SETS`.
+        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
+            .jpg, in .jpeg or in .png.
+
+    Raises:
+        ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
+
+    Example:
+        >>> read_verification_set("lfw", "faces_emore")
+        Traceback (most recent call last):
+            ...
+        ValueError: lfw is not in faces_emore: there is no lfw.bin, and no pairs.txt with a folder lfw of images; ...
+    """
+    if name not in VERIFICATION_SETS:
+        raise ValueError(f"{name!r} is no set of pairs that is known here: give {', '.join(VERIFICATION_SETS)}.")
+    folder = Path(folder)
+    pack, pairs_list, images = folder / f"{name}.bin", folder / "pairs.txt", folder / "lfw"
+    if pack.exists():
+        source, pairs = pack, read_face_pack(pack)
+    elif name == "lfw" and pairs_list.exists() and images.is_dir():
+        suffix = next((ending for ending in _SUFFIXES if any(images.glob(f"*/*_0001{ending}"))), _SUFFIXES[0])
+        source, pairs = pairs_list, read_lfw_pairs(pairs_list, images, suffix=suffix)
+    else:
+        other = ", and no pairs.txt with a folder lfw of images" if name == "lfw" else ""
+        raise ValueError(
+            f"{name} is not in {folder}: there is no {pack.name}{other}; the packs come with the training sets of "
+            f"{_PAGE}."
+        )
+    published = VERIFICATION_SETS[name]
+    if len(pairs) == published.pairs:
+        return pairs, ()
+    return pairs, (
+        f"{source} has {len(pairs):,} pairs, but {published.title} was published with {published.pairs:,}: its figures "
+        "are not comparable.",
+    )

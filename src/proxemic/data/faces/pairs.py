@@ -18,7 +18,7 @@ _PAIR = re.compile(r"([^\s/\\]+)\s+([0-9]{1,9})\s+(?:([^\s/\\]+)\s+)?([0-9]{1,9}
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Images of faces, and the pairs of them to verify.
+    """Images of faces, and the pairs of images to verify.
 
     Args:
         pixels: The images, each once.
@@ -44,7 +44,7 @@ class FacePairs:
         return len(self.same)
 
     def images(self) -> ImageSet:
-        """The images in one class without a name, as pairs do not say who is shown: what an embedder takes."""
+        """The images as a set to embed, in one class without a name, as pairs do not say who is shown."""
         return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 

@@ -59,11 +59,7 @@ class Array:
 
 
 def unpickle(content: bytes) -> object:
-    """Build the lists, tuples, bytes, strings, integers, bools and `Array`s that a pickle describes.
-
-    Raises:
-        Refused: If it asks for more.
-        ValueError: If it is damaged or no pickle.
+    """Build the plain data that a pickle describes; raise `Refused` if it asks for more, `ValueError` if it is damaged.
 
     >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
     ([b'a', b'b'], [True])

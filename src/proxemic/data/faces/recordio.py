@@ -39,11 +39,7 @@ _TOGETHER = 2**17  # records looked at between two steps of the progress bar
 class RecordPixels(Pixels):
     """Images in a RecordIO file, read and decoded on access; the file is not held open, so that any process can read.
 
-    Args:
-        path: The `.rec`.
-        keys: What the `.idx` calls each record.
-        starts: The byte at which each begins.
-        ends: The byte after its last.
+    The `.idx` gives each record a key; it takes the bytes from its start to just before its end.
     """
 
     path: Path
@@ -92,10 +88,7 @@ class RecordIndex:
 def read_record_index(path: Path) -> RecordIndex:
     """Read the `.idx` beside a RecordIO file, lines of key, tab, offset, and the header of every record, but no image.
 
-    The records must fill the file without a gap: an index or a file that is cut short, or one of another file, shows.
-
-    Raises:
-        ValueError: If a file is missing, or the two are damaged, cut short, or do not belong together.
+    The records must fill the file without a gap, by which truncated files and those of another set are recognised.
     """
     try:
         size = path.stat().st_size

@@ -74,12 +74,20 @@ class DatasetReport:
         text.append(f"images per class: {least} to {most}, median {middle:g}")
         text.append("formats: " + ", ".join(f"{name} {count:,}" for name, count in self.formats.items()))
         text.append("sizes: {} to {} wide, {} to {} high".format(*self.widths, *self.heights))
-        text += _format_list("unreadable images", [f"{path}: {why}" for path, why in self.unreadable.items()])
-        text += _format_list("classes with a single image", self.single_image_classes)
-        text += _format_list("classes in more than one split", self.shared_classes)
-        text += _format_list("groups of identical files", [_format_duplicates(group) for group in self.duplicates])
-        text += _format_list("columns that are not used", self.unused)
-        return text + _format_list("other files, ignored", self.ignored)
+        lists: dict[str, Sequence[str]] = {
+            "unreadable images": [f"{path}: {why}" for path, why in self.unreadable.items()],
+            "classes with a single image": self.single_image_classes,
+            "classes in more than one split": self.shared_classes,
+            "groups of identical files": [_format_duplicates(group) for group in self.duplicates],
+            "columns that are not used": self.unused,
+            "other files, ignored": self.ignored,
+        }
+        for title, items in lists.items():
+            if items:
+                text += [f"{title}: {len(items):,}", *(f"  {item}" for item in items[:_SHOWN])]
+            if len(items) > _SHOWN:
+                text.append(f"  and {len(items) - _SHOWN:,} more")
+        return text
 
 
 def check(root: Path) -> DatasetReport:
@@ -155,10 +163,3 @@ def _format_duplicates(group: Duplicates) -> str:
         if len(names) > 1
     ]
     return " = ".join(group.paths) + (f" ({'; '.join(across)})" if across else "")
-
-
-def _format_list(title: str, items: Sequence[str]) -> list[str]:
-    if not items:
-        return []
-    rest = [f"  and {len(items) - _SHOWN:,} more"] if len(items) > _SHOWN else []
-    return [f"{title}: {len(items):,}", *(f"  {item}" for item in items[:_SHOWN]), *rest]

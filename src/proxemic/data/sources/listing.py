@@ -56,11 +56,8 @@ def first_few(names: Sequence[str]) -> str:
 def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], dict[Path, str]]:
     """Decode every file once, in threads: better now than in the middle of training.
 
-    The first result has each image that can be read, with the format of its file and its width and height, those of
-    the box where there is one. The second says why the other files cannot be read.
-
-    Raises:
-        ValueError: If a box leaves its image.
+    Returns the readable images with the format of the file and the width and height, of the box where there is one, and
+    why each other file cannot be read. A box that leaves its image is a `ValueError`.
     """
 
     def outcome(path: Path) -> tuple[str, Size] | UnreadableImageError:
