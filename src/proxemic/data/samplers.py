@@ -125,9 +125,9 @@ class ClassBalancedBatches(Batches):
         batches_per_epoch: int | None = None,
     ) -> None:
         super().__init__(seed)
-        _at_least_one(classes_per_batch=classes_per_batch, images_per_class=images_per_class)
-        if batches_per_epoch is not None:
-            _at_least_one(batches_per_epoch=batches_per_epoch)
+        _at_least_one(
+            classes_per_batch=classes_per_batch, images_per_class=images_per_class, batches_per_epoch=batches_per_epoch
+        )
         images_of: dict[int, list[int]] = {}
         for index, label in enumerate(list(labels) if isinstance(labels, Sequence) else labels.tolist()):
             images_of.setdefault(label, []).append(index)
@@ -139,8 +139,7 @@ class ClassBalancedBatches(Batches):
         self.images_of = images_of
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
-        batch_size = classes_per_batch * images_per_class
-        self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // batch_size)
+        self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // (classes_per_batch * images_per_class))
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, self.epoch))
@@ -295,7 +294,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         return len(self.batches)
 
 
-def _at_least_one(**values: int) -> None:
+def _at_least_one(**values: int | None) -> None:
     for name, value in values.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{name} is {value}, but it must be at least 1.")

@@ -20,7 +20,6 @@ from proxemic.files import readable
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
 _TEXTS = ("class_names", "paths", *_GROUPS.values())
 _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
-_COLUMNS = ("embedding", *NOTE_COLUMNS)
 
 
 def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
@@ -140,8 +139,7 @@ def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels
             names = file.schema_arrow.names
             if "embedding" not in names:
                 raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
-            twice = next((name for name in _COLUMNS if names.count(name) > 1), None)
-            if twice:
+            if twice := next((name for name in ("embedding", *NOTE_COLUMNS) if names.count(name) > 1), None):
                 raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
             kind = file.schema_arrow.field("embedding").type
             lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]

@@ -67,8 +67,7 @@ class Glyphs(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train_classes", "test_classes"):
-            count = getattr(self, name)
+        for name, count in (("train_classes", self.train_classes), ("test_classes", self.test_classes)):
             if count is not None and count < 2:
                 raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
 

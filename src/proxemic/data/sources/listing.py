@@ -115,7 +115,7 @@ def _list_folder(root: Path) -> Listing:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in root.glob("[!.]*") if path.is_dir())
 
 
 def _files_below(root: Path) -> Iterator[Path]:
