@@ -22,8 +22,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from measure import medians
-from proxemic.data import Augmentation, EmbeddingDataset, FilePixels, ImageSet, Preprocessing
-from proxemic.data.image_cache import cache_images
+from proxemic.data import Augmentation, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
 
 BATCH = 64
 CELLS = (96, 24, 6, 1.5)  # pixels; each coarser pattern is stronger, as in photographs
@@ -55,7 +54,7 @@ def table(count: int, size: tuple[int, int], side: int, rounds: int, folder: Pat
     paths = write_photographs(folder, count, size)
     files = ImageSet.from_names(FilePixels(paths), ["noise"] * count)
     start = time.perf_counter()
-    cached, _ = cache_images(files, side, folder / "cache")
+    cached = CacheConfig(side, folder / "cache").apply(Splits(files, None, None)).train
     seconds = time.perf_counter() - start
     sizes = [sum(path.stat().st_size for path in some) for some in (paths, (folder / "cache").iterdir())]
     print(f"torch {torch.__version__}, {count:,} JPEG files of {size[0]} × {size[1]}, cache of shorter side {side}")

@@ -16,9 +16,7 @@ from torch.utils.data import DataLoader
 
 from proxemic.data import ArrayPixels, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
 from proxemic.data import image_cache as module
-from proxemic.data.image_cache import cache_images, cache_splits
-from proxemic.data.pixels import CachedPixels, Pixels, UnreadableImageError
-from proxemic.data.pixels.mapped import PixelFile, write_pixels
+from proxemic.data.pixels import CachedPixels, PixelFile, Pixels, UnreadableImageError, write_pixels
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
@@ -46,6 +44,11 @@ def write_files(folder: Path, count: int = 6) -> list[Path]:
 
 def image_set(paths: list[Path]) -> ImageSet:
     return ImageSet.from_names(FilePixels(paths), [str(number % 2) for number in range(len(paths))])
+
+
+def cache_images(images: ImageSet, shorter_side: int, folder: Path) -> tuple[ImageSet, tuple[str, ...]]:
+    splits = CacheConfig(shorter_side, folder).apply(Splits(images, None, None))
+    return splits.train, splits.notes
 
 
 def content(pixels: Pixels) -> list[bytes]:
@@ -93,7 +96,7 @@ def test_a_cache_is_found_again(tmp_path: Path, decoded: list[Path]) -> None:
     images = image_set(write_files(tmp_path / "images"))
     first, notes = cache_images(images, SIDE, tmp_path / "cache")
     assert len(decoded) == len(images)
-    second, same = cache_images(images, SIDE, tmp_path / "cache", workers=1)
+    second, same = cache_images(images, SIDE, tmp_path / "cache")
     assert len(decoded) == len(images)
     assert notes == same
     (path,) = (tmp_path / "cache").iterdir()
@@ -135,11 +138,11 @@ def test_other_sides_and_files_have_other_caches(tmp_path: Path, decoded: list[P
 def test_parts_share_one_file_however_they_are_split(tmp_path: Path, decoded: list[Path]) -> None:
     paths = write_files(tmp_path / "images", 8)
     train, validation, test = image_set(paths[:4]), image_set(paths[4:6]), image_set(paths[6:])
-    splits = cache_splits(Splits(train, validation, test, ("A fact.",)), SIDE, tmp_path / "cache")
+    splits = CacheConfig(SIDE, tmp_path / "cache").apply(Splits(train, validation, test, ("A fact.",)))
     assert splits.validation is not None
     assert splits.notes[0] == "A fact."
     assert splits.notes[1].startswith("8 images are read from the cache")
-    other = cache_splits(Splits(image_set(paths[::-1]), None, test), SIDE, tmp_path / "cache")
+    other = CacheConfig(SIDE, tmp_path / "cache").apply(Splits(image_set(paths[::-1]), None, test))
     assert len(decoded) == len(list((tmp_path / "images").iterdir())) == 8
     assert len(list((tmp_path / "cache").iterdir())) == 1
     parts = [(splits.train, paths[:4]), (splits.validation, paths[4:6]), (other.train, paths[::-1])]
@@ -159,9 +162,9 @@ def test_what_is_no_file_is_left_as_it_is(tmp_path: Path) -> None:
     memory = ImageSet.from_names(ArrayPixels(np.zeros((2, 50, 50), dtype=np.uint8)), ["a", "b"])
     assert cache_images(memory, SIDE, tmp_path) == (memory, ())
     files = image_set(write_files(tmp_path / "images"))
-    splits = cache_splits(Splits(files, memory, memory), SIDE, tmp_path / "cache")
+    splits = CacheConfig(SIDE, tmp_path / "cache").apply(Splits(files, memory, memory))
     assert splits.validation is splits.test_images is memory
-    again = cache_splits(splits, 16, tmp_path / "cache")
+    again = CacheConfig(16, tmp_path / "cache").apply(splits)
     assert again.train is splits.train
     assert again.notes == splits.notes
 
@@ -251,7 +254,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "_check_space", lambda *_: None)
     monkeypatch.setattr(module, "_shrink", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        cache_images(image_set(paths), SIDE, tmp_path / "cache", workers=1)
+        cache_images(image_set(paths), SIDE, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -299,7 +302,7 @@ def build(root: Path, paths: list[Path], seconds: float) -> None:
 
     # In this process, which ends:
     module._shrink, module._check_space = slow, lambda *_: None
-    cached, _ = cache_images(image_set(paths), SIDE, root / "cache", workers=2)
+    cached, _ = cache_images(image_set(paths), SIDE, root / "cache")
     assert content(cached.pixels) == [content_of(path) for path in paths]
 
 
@@ -364,17 +367,14 @@ def test_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     images = image_set(write_files(tmp_path / "images"))
     splits = Splits(images, None, images)
     assert CacheConfig().apply(splits) is splits
-    monkeypatch.setattr(module, "_default_folder", lambda: tmp_path / "user")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     assert min(CacheConfig(SIDE).apply(splits).test_images.pixels[0].size) == SIDE
     CacheConfig(SIDE, tmp_path / "mine").apply(splits)
-    assert [len(list((tmp_path / name).iterdir())) for name in ("user", "mine")] == [1, 1]
+    assert [len(list((tmp_path / name).iterdir())) for name in ("user/proxemic/images", "mine")] == [1, 1]
 
 
-def test_numbers_out_of_range(tmp_path: Path) -> None:
+def test_numbers_out_of_range() -> None:
     with pytest.raises(ValueError, match="shorter_side is 0, but it must be at least 1 pixel"):
         CacheConfig(0)
-    images = image_set(write_files(tmp_path))
     with pytest.raises(ValueError, match="shorter_side is -1"):
-        cache_images(images, -1, tmp_path)
-    with pytest.raises(ValueError, match="workers is 0, but it must be at least 1, or None"):
-        cache_images(images, SIDE, tmp_path, workers=0)
+        CacheConfig(-1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from proxemic.data import ArrayPixels, ImageSet
+from proxemic.data import ArrayPixels, ImageSet, RowGroups
 
 
 def pixels(count: int) -> ArrayPixels:
@@ -53,3 +53,10 @@ def test_parts_must_fit() -> None:
         ImageSet(pixels(3), torch.tensor([0, 1]), ("a", "b"))
     with pytest.raises(ValueError, match="is_query and is_gallery must be given together"):
         ImageSet(pixels(2), torch.tensor([0, 1]), ("a", "b"), is_query=torch.tensor([True, True]))
+    with pytest.raises(ValueError, match="sequences has 1 entries but labels has 2"):
+        ImageSet(pixels(2), torch.tensor([0, 1]), ("a", "b"), sequences=RowGroups.from_names(["x"]))
+
+
+def test_groups_have_names() -> None:
+    with pytest.raises(ValueError, match="the numbers of groups go from -1 to 1, but there are 1 names"):
+        RowGroups(torch.tensor([-1, 1]), ("a",))

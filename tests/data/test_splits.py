@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxemic.data import ArrayPixels, ImageSet
-from proxemic.data.splits import hold_out, hold_out_images, split_classes
+from proxemic.data.splits import hold_out, split_classes
 
 
 @given(st.integers(4, 500), st.floats(0.01, 0.99), st.integers(0, 2**40))
@@ -72,9 +72,9 @@ def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, s
     expected = [held if count - held >= 2 else 0 for count, held in zip(counts, expected, strict=True)]
     if not any(expected):
         with pytest.raises(ValueError, match=f"of the images of each class holds out none, .* has {max(counts)} "):
-            hold_out_images(images, fraction, seed)
+            hold_out(images, fraction, seed, "images")
         return
-    kept, held_out = hold_out_images(images, fraction, seed)
+    kept, held_out = hold_out(images, fraction, seed, "images")
     assert held_out is not None
     assert kept.class_names == images.class_names
     assert kept.labels.bincount().tolist() == [count - held for count, held in zip(counts, expected, strict=True)]
@@ -86,6 +86,6 @@ def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, s
 
 def test_no_images_are_held_out() -> None:
     images = ImageSet.from_names(ArrayPixels(np.zeros((4, 2, 2), dtype=np.uint8)), ["a", "a", "b", "b"])
-    assert hold_out_images(images, 0.0, seed=0) == (images, None)
+    assert hold_out(images, 0.0, 0, "images") == (images, None)
     with pytest.raises(ValueError, match=r"test_fraction is 1\.0, but it must be at least 0 and below 1"):
-        hold_out_images(images, 1.0, seed=0, name="test_fraction")
+        hold_out(images, 1.0, 0, "images", name="test_fraction")

@@ -11,8 +11,7 @@ import torch
 import yaml
 from PIL import Image
 
-from proxemic.data import FilePixels, ImageSet, OwnImages, Splits, read_image
-from proxemic.data.image_cache import cache_splits
+from proxemic.data import CacheConfig, FilePixels, ImageSet, OwnImages, Splits, read_image
 from proxemic.data.pixels import CachedPixels
 from proxemic.data.sources import check, load_query_gallery
 from proxemic.data.tables import IMAGE_COLUMNS
@@ -61,7 +60,7 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
     path = picture(tmp_path / "a.jpg", orientation=3)
     boxes = [(0, 0, 40, 10), None, (0, 0, 39, 10), (20, 5, 24, 9)]
     images = ImageSet.from_names(FilePixels([path] * 4, boxes), ["a", "b", "a", "b"])
-    splits = cache_splits(Splits(images, None, images.select([3, 1])), 8, tmp_path / "cache", workers=2)
+    splits = CacheConfig(8, tmp_path / "cache").apply(Splits(images, None, images.select([3, 1])))
     cached, test = splits.train.pixels, splits.test_images.pixels
     assert isinstance(cached, CachedPixels)
     assert [cached[index].size for index in range(4)] == [(32, 8), (10, 8), (31, 8), (4, 4)]
@@ -71,7 +70,7 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
     files = [{file.name for file in (tmp_path / "cache").iterdir()}]
     for other in ([(0, 0, 40, 11), *boxes[1:]], [None] * 4):
         changed = ImageSet.from_names(FilePixels([path] * 4, other), ["a", "b", "a", "b"])
-        cache_splits(Splits(changed, None, None), 8, tmp_path / "cache")
+        CacheConfig(8, tmp_path / "cache").apply(Splits(changed, None, None))
         files.append({file.name for file in (tmp_path / "cache").iterdir()})
     assert [len(each) for each in files] == [1, 2, 3]
 

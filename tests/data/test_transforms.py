@@ -3,6 +3,7 @@ import pickle
 from dataclasses import asdict, replace
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -222,12 +223,16 @@ def test_transforms_travel_to_spawned_workers() -> None:
         ({"resize": (256, 223)}, r"resize is \(256, 223\), but .* of at least size=224 pixels"),
         ({"resize": (256,)}, "height and width"),
         ({"channels": 1}, "mean has 3 values, but channels=1 needs 1"),
+        ({"channels": 2}, "channels is 2, but it must be 1 or 3"),
+        ({"channel_order": "gbr"}, "channel_order is 'gbr', but it must be rgb or bgr"),
+        ({"white": 100}, "white is 100, but it must be 1 or 255"),
         ({"std": (0.1, 0.0, 0.1)}, "std is"),
         ({"std": (0.1,)}, "std has 1 values"),
         ({"channels": 1, "mean": (0.5,), "std": (0.5,), "channel_order": "bgr"}, "channels=1 has no colours"),
     ],
 )
-def test_preprocessing_refuses(values: dict[str, Any], message: str) -> None:
+def test_preprocessing_refuses(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], message: str) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     with pytest.raises(ValueError, match=message):
         Preprocessing(**values)
 

@@ -15,7 +15,7 @@ with optional_dependency("train"):
     from proxemic.data.image_cache import CacheConfig
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.pixels import ArrayPixels, FilePixels, read_image
-    from proxemic.data.row_groups import RowGroups
+    from proxemic.data.rows import RowGroups
     from proxemic.data.samplers import (
         Batches,
         CategoryBalancedBatches,

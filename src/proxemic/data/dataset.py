@@ -16,8 +16,8 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     """Images as tensors with their labels, for training and for evaluation.
 
     A key is an index, or a pair `(index, seed)`. With a seed the transform draws from torch's generator seeded by it,
-    so an augmented image is a pure function of the pair, whatever the number of workers, and the generator is put
-    back afterwards. With an index alone a random transform draws from torch's generator as it stands.
+    so an augmented image is a pure function of the pair, whatever the number of workers; the generator's state is
+    restored afterwards. With an index alone a random transform draws from torch's generator as it stands.
 
     Args:
         images: The images.
@@ -46,11 +46,9 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
         """Fetch a batch; saving and restoring the generator's state once for all of it."""
-        if any(isinstance(key, tuple) for key in keys):
-            # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
-            with torch.random.fork_rng(devices=[]):
-                return [self._fetch(key) for key in keys]
-        return [self._fetch(key) for key in keys]
+        # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
+        with torch.random.fork_rng(devices=[], enabled=any(isinstance(key, tuple) for key in keys)):
+            return [self._fetch(key) for key in keys]
 
     def _fetch(self, key: Key) -> tuple[Tensor, int]:
         if isinstance(key, tuple):

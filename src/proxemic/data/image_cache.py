@@ -12,19 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 from PIL import Image
 from torchvision.transforms import v2
 from tqdm import tqdm
 
 from proxemic.data.images import ImageSet, Splits
-from proxemic.data.pixels.base import FilePixels, crop
-from proxemic.data.pixels.mapped import CachedPixels, PixelFile, write_pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, open_image, prepare
+from proxemic.data.pixels.stores import CachedPixels, FilePixels, PixelFile, crop, write_pixels
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
-Cut = tuple[Path, Box | None]
-"""A file, and the part of it that is an image."""
+Cut = tuple[Path, Box | None]  # a file, and the part of it that is an image
 
 _VERSION = 1  # of what is done to an image before it is written
 _SAMPLE = 64  # images by which the size of all is estimated
@@ -35,143 +34,90 @@ _DAY = 86_400  # seconds
 class CacheConfig:
     """Whether image files are read from a cache of decoded images, and where it lies.
 
+    The files are decoded once, into one file of raw pixels. An image whose shorter side is longer than `shorter_side`
+    is resized to it as `Preprocessing` does, with the aspect ratio kept; a smaller one is stored as it is. Evaluation
+    that resizes to `shorter_side` therefore sees the same tensors as from the files, to the bit, except where it
+    converts colour images to grey, which then happens after the resizing. Training with `random_resized_crop` crops
+    the shrunk images, which have less detail than the files, and a preprocessing that resizes to another size resizes
+    them a second time: train without a cache what is compared with published figures.
+
+    A colour image takes 3 · shorter_side² · (longer side / shorter side) bytes, about 0.26 MB at 256. Reading is fast
+    while the file fits into free memory. A cache is identified by the paths, sizes and modification times of the image
+    files, by their boxes and by `shorter_side`: after a change a new one is written, and the old one is not deleted.
+
     Args:
         shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1; None for no cache.
-            Give the `resize` of the preprocessing: evaluation is then the same to the bit. See `cache_images`.
+            Give the `resize` of the preprocessing: evaluation is then the same to the bit.
         folder: Folder of the caches; None for the user's cache folder.
 
     Raises:
         ValueError: If the shorter side is out of range.
 
     Example:
-        >>> CacheConfig().shorter_side is None
-        True
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> Image.new("RGB", (50, 80), "red").save(folder / "a.png")
+        >>> images = ImageSet.from_names(FilePixels([folder / "a.png"]), ["red"])
+        >>> CacheConfig(32, folder / "cache").apply(Splits(images, None, None)).train.pixels[0].size
+        (32, 51)
     """
 
     shorter_side: int | None = None
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.shorter_side is not None:
-            _check_side(self.shorter_side)
+        if self.shorter_side is not None and self.shorter_side < 1:
+            raise ValueError(f"shorter_side is {self.shorter_side}, but it must be at least 1 pixel.")
 
     def apply(self, splits: Splits) -> Splits:
-        """Give the splits with their image files cached, as `cache_splits`, or as they are where there is no cache."""
+        """Return the splits with the image files of all parts read from one cache, which is written if need be.
+
+        Images that are not in files are left as they are; notes name the cache, and say whether a damaged one was
+        replaced.
+
+        Raises:
+            UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
+            UserError: If the disk has too little space, or the folder cannot be written to.
+        """
         if self.shorter_side is None:
             return splits
-        return cache_splits(splits, self.shorter_side, _default_folder() if self.folder is None else self.folder)
+        parts = (splits.train, splits.validation, splits.test)
+        # Sorted, so that the parts share one cache however the classes are split.
+        cuts = sorted({cut for part in parts for cut in _uncached(part)}, key=lambda cut: (cut[0], cut[1] or ()))
+        if not cuts:
+            return splits
+        folder = Path(self.folder or platformdirs.user_cache_path("proxemic") / "images")
+        path = folder / f"images-{self.shorter_side}-{_fingerprint(cuts, self.shorter_side)}.pixels"
+        file, notes = _find(path, len(cuts))
+        if file is None:
+            # What killed processes left: files that nobody has written to for a day.
+            for left in folder.glob(".images-*.pixels.*.tmp"):
+                with suppress(OSError):
+                    if time.time() - left.stat().st_mtime > _DAY:
+                        left.unlink()
+            _check_space(cuts, self.shorter_side, folder)
+            with closing(_shrunk(cuts, self.shorter_side)) as images:
+                write_pixels(path, images)
+            file = PixelFile(path)
+        places = {cut: place for place, cut in enumerate(cuts)}
+
+        def swap(part: ImageSet | None) -> ImageSet | None:
+            if part is None or not (uncached := _uncached(part)):
+                return part
+            paths, boxes = zip(*uncached, strict=True)
+            return replace(part, pixels=CachedPixels(file, np.array([places[cut] for cut in uncached]), paths, boxes))
+
+        train, validation, test = map(swap, parts)
+        assert train is not None
+        note = (
+            f"{len(cuts):,} images are read from the cache {path} ({_megabytes(file.size)}), shrunk to a shorter side "
+            f"of {self.shorter_side} pixels."
+        )
+        return Splits(train, validation, test, (*splits.notes, *notes, note))
 
 
-def cache_images(
-    images: ImageSet,
-    shorter_side: int,
-    folder: Path,
-    *,
-    workers: int | None = None,
-    description: str = "caching images",
-) -> tuple[ImageSet, tuple[str, ...]]:
-    """Decode and shrink image files once, into one file of raw pixels, or find those that were written before.
-
-    An image whose shorter side is longer than `shorter_side` is resized to it as `Preprocessing` does, with the
-    aspect ratio kept; a smaller one is stored as it is. Evaluation that resizes to `shorter_side` therefore sees the
-    same tensors as from the files, to the bit, for grey images and for colour ones in colour; where the
-    preprocessing makes colour grey, it does so after the resizing instead of before, and rounds differently. Training
-    with `random_resized_crop` differs: it crops the shrunk images, which have less detail than the files, so what is
-    compared with published figures should be trained without a cache. So does a preprocessing that does not resize to
-    `shorter_side`: a larger one enlarges the shrunk images, and one of height and width resizes them once more.
-
-    An image takes 3 · shorter_side² · (longer side / shorter side) bytes in colour, some 0.26 MB at 256. Reading is
-    fast while the file fits into free memory, and bound by the disk otherwise.
-
-    Boxes are cut out before. The cache is found again by the paths, sizes and times of change of the files, by the
-    boxes and by `shorter_side`: after a change a new one is written, and the old one stays until somebody deletes it.
-
-    Args:
-        images: The images; those that are not in files are left as they are.
-        shorter_side: Pixels, at least 1.
-        folder: Where the cache is written to, or was before.
-        workers: Threads that decode; None for one per processor.
-        description: What the progress bar says; it shows on terminals only.
-
-    Returns:
-        The images, and notes as in `Splits`: where the cache lies, and whether a damaged one was replaced.
-
-    Raises:
-        ValueError: If a number is out of range.
-        UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
-        UserError: If the disk has too little space, or the folder cannot be written to.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> Image.new("RGB", (50, 80), "red").save(folder / "a.png")
-        >>> images = ImageSet.from_names(FilePixels([folder / "a.png"]), ["red"])
-        >>> cached, notes = cache_images(images, 32, folder / "cache")
-        >>> cached.pixels[0].size
-        (32, 51)
-    """
-    (cached,), notes = _cache([images], shorter_side, folder, workers, description)
-    assert cached is not None
-    return cached, notes
-
-
-def cache_splits(
-    splits: Splits,
-    shorter_side: int,
-    folder: Path,
-    *,
-    workers: int | None = None,
-    description: str = "caching images",
-) -> Splits:
-    """Cache the image files of all parts as `cache_images` does, in one file, whichever part an image is in.
-
-    The notes of the cache join those of the splits.
-    """
-    (train, validation, test), notes = _cache(
-        [splits.train, splits.validation, splits.test], shorter_side, folder, workers, description
-    )
-    assert train is not None
-    return replace(splits, train=train, validation=validation, test=test, notes=(*splits.notes, *notes))
-
-
-def _cache(
-    parts: Sequence[ImageSet | None], shorter_side: int, folder: Path, workers: int | None, description: str
-) -> tuple[list[ImageSet | None], tuple[str, ...]]:
-    _check_side(shorter_side)
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers is {workers}, but it must be at least 1, or None for one per processor.")
-    # Sorted, so that the parts share one cache however the classes are split.
-    cuts = sorted(
-        {cut for part in parts if part is not None for cut in _uncached(part)}, key=lambda cut: (cut[0], cut[1] or ())
-    )
-    if not cuts:
-        return list(parts), ()
-    path = Path(folder) / f"images-{shorter_side}-{_fingerprint(cuts, shorter_side)}.pixels"
-    file, notes = _find(path, len(cuts))
-    if file is None:
-        _remove_left_behind(path.parent)
-        _check_space(cuts, shorter_side, path.parent)
-        with closing(_shrunk(cuts, shorter_side, workers or os.cpu_count() or 1, description)) as images:
-            write_pixels(path, images)
-        file = PixelFile(path)
-    places = {cut: place for place, cut in enumerate(cuts)}
-
-    def swap(part: ImageSet | None) -> ImageSet | None:
-        if part is None or not (uncached := _uncached(part)):
-            return part
-        paths, boxes = zip(*uncached, strict=True)
-        return replace(part, pixels=CachedPixels(file, np.array([places[cut] for cut in uncached]), paths, boxes))
-
-    notes = (
-        *notes,
-        f"{len(cuts):,} images are read from the cache {path} ({_megabytes(file.size)}), shrunk to a shorter side of "
-        f"{shorter_side} pixels.",
-    )
-    return [swap(part) for part in parts], notes
-
-
-def _uncached(images: ImageSet) -> tuple[Cut, ...]:
-    pixels = images.pixels
+def _uncached(images: ImageSet | None) -> tuple[Cut, ...]:
+    pixels = None if images is None else images.pixels
     if not isinstance(pixels, FilePixels) or isinstance(pixels, CachedPixels):
         return ()
     return tuple(zip(pixels.paths, pixels.boxes, strict=True))
@@ -197,21 +143,18 @@ def _find(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
             raise ValueError(f"{path} has {len(file):,} images instead of {count:,}.")
     except FileNotFoundError:
         return None, ()
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return None, (f"A cache of images was written again: {error}",)
-    except OSError as error:
-        return None, (f"A cache of images was written again: {path} cannot be read, {describe(error)}.",)
     return file, ()
 
 
-def _shrunk(
-    cuts: Sequence[Cut], shorter_side: int, workers: int, description: str
-) -> Generator[Image.Image, None, None]:
+def _shrunk(cuts: Sequence[Cut], shorter_side: int) -> Generator[Image.Image, None, None]:
     """Decode in threads, as Pillow decodes and resizes without Python's lock, but give in order."""
+    workers = os.cpu_count() or 1
     waiting: deque[Future[Image.Image]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for path, box in tqdm(cuts, description, leave=False, disable=None):
+            for path, box in tqdm(cuts, "caching images", leave=False, disable=None):
                 waiting.append(pool.submit(_shrink, path, shorter_side, box))
                 if len(waiting) == 4 * workers:  # what waits to be written is held in memory
                     yield waiting.popleft().result()
@@ -242,25 +185,6 @@ def _check_space(cuts: Sequence[Cut], shorter_side: int, folder: Path) -> None:
                 f"{shorter_side} needs about {_megabytes(needed)}: free some space, give another folder or a lower "
                 "shorter side, or do without the cache."
             )
-
-
-def _remove_left_behind(folder: Path) -> None:
-    """Remove what killed processes left: a file that nobody has written to for a day."""
-    for path in folder.glob(".images-*.pixels.*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _DAY:
-                path.unlink()
-
-
-def _check_side(shorter_side: int) -> None:
-    if shorter_side < 1:
-        raise ValueError(f"shorter_side is {shorter_side}, but it must be at least 1 pixel.")
-
-
-def _default_folder() -> Path:
-    import platformdirs
-
-    return platformdirs.user_cache_path("proxemic") / "images"
 
 
 def _megabytes(count: int) -> str:

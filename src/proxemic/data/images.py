@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from proxemic.data.pixels.base import Pixels
-from proxemic.data.row_groups import RowGroups, number_names
+from proxemic.data.pixels import Pixels
+from proxemic.data.rows import RowGroups, number_names, take_parts
 from proxemic.errors import UserError
 
 
@@ -20,13 +20,13 @@ class ImageSet:
 
     Args:
         pixels: The images.
-        labels: Class of each image, 0 to C - 1, every class at least once.
-        class_names: Name of each class, C of them.
+        labels: Class of each image, from 0, every class at least once.
+        class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
         is_gallery: Images that are in the gallery, or None likewise.
-        groups: A second, label-independent property of each image (a glyph's typeface), if there is one.
-        sequences: The burst or video that each image is of, if known: those of one are no hits of each other.
-        categories: The group of classes that each image's class belongs to, if known.
+        groups: A second property of each image that does not depend on its class, such as a glyph's typeface.
+        sequences: The burst or video that each image is of: images of one sequence are no hits of each other.
+        categories: The group of classes that each image's class belongs to.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -36,10 +36,8 @@ class ImageSet:
         >>> from proxemic.data import ArrayPixels
         >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
         >>> images = ImageSet.from_names(pixels, ["b", "a", "b"])
-        >>> images.labels.tolist(), images.class_names
-        ([1, 0, 1], ('a', 'b'))
-        >>> images.select_classes([1]).labels.tolist()
-        [0, 0]
+        >>> images.labels.tolist(), images.class_names, images.select_classes([1]).labels.tolist()
+        ([1, 0, 1], ('a', 'b'), [0, 0])
     """
 
     pixels: Pixels
@@ -101,19 +99,9 @@ class ImageSet:
     def _take(
         self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
     ) -> "ImageSet":
-        def pick(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[indices]
-
-        return ImageSet(
-            self.pixels.select(indices.tolist()),
-            labels,
-            names,
-            pick(self.is_query),
-            pick(self.is_gallery),
-            pick(self.groups),
-            self.sequences and self.sequences.take(indices),
-            self.categories and self.categories.take(indices),
-        )
+        pixels = self.pixels.select(indices.tolist())
+        parts = take_parts(self, indices) | {"pixels": pixels, "labels": labels, "class_names": names}
+        return ImageSet(**parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +123,7 @@ class Splits:
 
     @property
     def test_images(self) -> ImageSet:
-        """The test images.
-
-        Raises:
-            UserError: If there are none.
-        """
+        """The test images; `UserError` if there are none."""
         if self.test is None:
             raise UserError(NO_TEST)
         return self.test

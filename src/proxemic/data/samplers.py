@@ -13,7 +13,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.rows import RowGroups
 
 
 def derive_seed(*parts: int) -> int:
@@ -49,8 +49,7 @@ class Batches(Sampler[list[int]], ABC):
 class MakesBatches(Protocol):
     """A factory of the batches of a run.
 
-    A recipe may name any class of `Batches` here: these are filled in where its constructor has parameters of these
-    names.
+    A recipe may name any class of `Batches`; its constructor is given those of these arguments that it has.
     """
 
     def __call__(
@@ -64,7 +63,7 @@ class RandomBatches(Batches):
     Args:
         num_images: Number of images, at least 1.
         batch_size: Images per batch, at least 1; fewer images than that make one smaller batch.
-        seed: Which random order.
+        seed: Seed of the random order.
         drop_last: Leave out the images that do not fill the last batch; each epoch leaves out others.
 
     Raises:
@@ -97,16 +96,16 @@ class RandomBatches(Batches):
 class ClassBalancedBatches(Batches):
     """The same number of images from each of a few classes.
 
-    Classes, and the images of a class, are dealt from a shuffled deck that is shuffled again when it runs out, so every
-    class appears about equally often and no image twice before the others of its class. Only a class with fewer than
+    Classes, and the images of each class, are drawn without replacement until all were drawn, and then anew: every
+    class appears about equally often, and no image twice before the others of its class. Only a class with fewer than
     `images_per_class` images repeats some within a batch.
 
     Args:
         labels: Class of each image, one whole number each; may be a NumPy array or a list.
         classes_per_batch: Classes in a batch, from 1 to the number of classes.
         images_per_class: Images of each of them, at least 1.
-        seed: Which random order.
-        batches_per_epoch: Length of an epoch; None for as many as the images fill, at least one.
+        seed: Seed of the random order.
+        batches_per_epoch: Batches in an epoch; None for as many as the images fill, at least one.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -126,9 +125,9 @@ class ClassBalancedBatches(Batches):
         batches_per_epoch: int | None = None,
     ) -> None:
         super().__init__(seed)
-        _at_least_one(classes_per_batch=classes_per_batch, images_per_class=images_per_class)
-        if batches_per_epoch is not None:
-            _at_least_one(batches_per_epoch=batches_per_epoch)
+        _at_least_one(
+            classes_per_batch=classes_per_batch, images_per_class=images_per_class, batches_per_epoch=batches_per_epoch
+        )
         images_of: dict[int, list[int]] = {}
         for index, label in enumerate(list(labels) if isinstance(labels, Sequence) else labels.tolist()):
             images_of.setdefault(label, []).append(index)
@@ -140,8 +139,7 @@ class ClassBalancedBatches(Batches):
         self.images_of = images_of
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
-        batch_size = classes_per_batch * images_per_class
-        self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // batch_size)
+        self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // (classes_per_batch * images_per_class))
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, self.epoch))
@@ -158,18 +156,15 @@ class ClassBalancedBatches(Batches):
 class CategoryBalancedBatches(Batches):
     """A few categories (groups of classes), the same number of classes of each, and of images of each of these.
 
-    In a recipe: ``batches: {size: 32, sampler: {class_path: proxemic.data.CategoryBalancedBatches, init_args:
-    {categories_per_batch: 2, images_per_class: 4}}}`` makes batches of 2 categories, 4 classes of each, and 4 images of
-    each of these. Classes of one category are hard to tell apart, and small categories come as often as large ones.
-
-    Categories, the classes of each and the images of these are dealt as in `ClassBalancedBatches`. A category of fewer
-    classes repeats some within a batch. Images of no category are one more.
+    Classes of one category are hard to tell apart, and small categories come as often as large ones. Categories, the
+    classes of each and the images of these are drawn as in `ClassBalancedBatches`. A category of fewer classes repeats
+    some within a batch. The images of no category form one more category.
 
     Args:
         labels: Class of each image.
         categories: Category of each image: a table's column `category`.
         batch_size: Images per batch: a multiple of `categories_per_batch` times `images_per_class`.
-        seed: Which random order.
+        seed: Seed of the random order.
         categories_per_batch: Categories in a batch, from 1 to their number.
         images_per_class: Images of each class, at least 1.
 
@@ -248,10 +243,8 @@ class _Deck:
         self.rest: list[int] = []
 
     def deal(self, count: int) -> list[int]:
-        hand: list[int] = []
-        while count - len(hand) >= len(self.cards):
-            hand += self._shuffled()
-        count -= len(hand)
+        hands, count = divmod(count, len(self.cards))
+        hand = [card for _ in range(hands) for card in self._shuffled()]
         if count <= len(self.rest):
             dealt, self.rest = self.rest[:count], self.rest[count:]
         else:
@@ -268,34 +261,11 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
     """Give every image of a batch the seed that its augmentation draws from.
 
     The seed is a function of `(seed, epoch, batch, place in the batch)`, so an image that comes twice is augmented
-    differently, and a run that resumes in the middle of an epoch sees what it would have seen.
-
-    Of several processes, each is given its own part of every batch, without overlap: the parts, in the order of the
-    processes, are the batch that one process alone would see, with the same seeds.
-
-    Args:
-        batches: The batches of indices, of all processes together.
-        seed: Which random augmentation.
-        rank: Which process this is, from 0.
-        world: How many there are.
-
-    Raises:
-        ValueError: If `rank` is not below `world`.
-
-    Example:
-        >>> both = [SeededBatches(RandomBatches(6, batch_size=3, seed=0), seed=0, rank=r, world=2) for r in range(2)]
-        >>> [len(part) for batch in zip(*both) for part in batch]
-        [1, 2, 1, 2]
-        >>> batches = SeededBatches(RandomBatches(6, batch_size=2, seed=0), seed=0)
-        >>> whole = list(batches)
-        >>> batches.skip(2)
-        >>> list(batches) == whole[2:], len(batches)
-        (True, 3)
+    differently, and a run that resumes in the middle of an epoch sees what it would have seen. The parts of the `world`
+    processes, in the order of their ranks, are the batch that one process alone would see, with the same seeds.
     """
 
     def __init__(self, batches: Batches, seed: int, rank: int = 0, world: int = 1) -> None:
-        if not 0 <= rank < world:
-            raise ValueError(f"rank is {rank}, but of {world} processes the ranks are 0 to {world - 1}.")
         self.batches = batches
         self.seed = seed
         self.rank, self.world = rank, world
@@ -308,13 +278,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         self.batches.set_epoch(epoch)
 
     def skip(self, batches: int) -> None:
-        """Let iterations of this epoch start after `batches` batches, until another epoch is set.
-
-        It is not used up by an iteration: a loader with workers begins two and reads the second.
-
-        Raises:
-            ValueError: If there are not that many.
-        """
+        """Let every iteration of this epoch start after `batches` batches; a loader with workers begins two of them."""
         if not 0 <= batches <= len(self):
             raise ValueError(f"batches is {batches}, but an epoch has {len(self)}: skip from 0 to {len(self)}.")
         self._skip = batches
@@ -330,7 +294,7 @@ class SeededBatches(Sampler[list[tuple[int, int]]]):
         return len(self.batches)
 
 
-def _at_least_one(**values: int) -> None:
+def _at_least_one(**values: int | None) -> None:
     for name, value in values.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{name} is {value}, but it must be at least 1.")

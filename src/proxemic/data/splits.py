@@ -1,6 +1,7 @@
 """Splits by class, or of the images of each class, decided by a seed."""
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Int64
@@ -8,8 +9,7 @@ from torch import Tensor
 
 from proxemic.data.images import ImageSet
 
-_FEWEST_IMAGES = 2
-_FEWEST_CLASSES = 2  # one class alone neither trains a classifier nor makes a wrong neighbour possible
+_FEWEST = 2  # classes, as one alone neither trains a classifier nor makes a wrong neighbour possible; or images of each
 
 
 def check_fraction(name: str, fraction: float) -> None:
@@ -23,12 +23,10 @@ def split_classes(
 ) -> tuple[Int64[Tensor, " kept"], Int64[Tensor, " held_out"]]:
     """Hold out a random fraction of the classes, the same for the same seed on every machine.
 
-    A half class left over stays with the kept ones.
-
     Args:
         num_classes: Number of classes to split.
-        fraction: Part to hold out, 0 (nothing) to below 1.
-        seed: Which random split.
+        fraction: Part to hold out, 0 (nothing) to below 1; halves are rounded down.
+        seed: Seed of the random split.
         name: What the user calls `fraction`, for the message.
 
     Returns:
@@ -45,32 +43,37 @@ def split_classes(
     check_fraction(name, fraction)
     held = math.ceil(num_classes * fraction - 0.5)
     kept = num_classes - held
-    if kept < _FEWEST_CLASSES or (fraction > 0 and held < _FEWEST_CLASSES):
+    if kept < _FEWEST or (fraction > 0 and held < _FEWEST):
         raise ValueError(
             f"{name}={fraction} of {num_classes} classes keeps {kept} and holds out {held}, but each side needs at "
-            f"least {_FEWEST_CLASSES}: change {name} or add classes."
+            f"least {_FEWEST}: change {name} or add classes."
         )
     order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
     return order[held:].sort().values, order[:held].sort().values
 
 
-def hold_out_images(
-    images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
+def hold_out(
+    images: ImageSet,
+    fraction: float,
+    seed: int,
+    of: Literal["classes", "images"] = "classes",
+    *,
+    name: str = "validation_fraction",
 ) -> tuple[ImageSet, ImageSet | None]:
-    """Split the images of every class into the kept and the held-out part, None where `fraction` is 0.
+    """Split off a fraction of the classes, as `split_classes` does, or of the images of every class.
 
     A class gives at least two images, as one alone would have no other to be found by, and keeps at least two; one that
-    has too few for that gives none. A half image left over stays. `name` is what the user calls `fraction`.
-
-    Raises:
-        ValueError: If no class has enough images to hold one out.
+    has too few for that gives none. Where the fraction is 0, the second part is None.
     """
     if fraction == 0:
         return images, None
+    if of == "classes":
+        kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)
+        return images.select_classes(kept), images.select_classes(held_out)
     check_fraction(name, fraction)
     counts = images.labels.bincount()
-    held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST_IMAGES)
-    held[counts - held < _FEWEST_IMAGES] = 0
+    held = (counts * fraction - 0.5).ceil().long().clamp(min=_FEWEST)
+    held[counts - held < _FEWEST] = 0
     if not held.any():
         raise ValueError(
             f"{name}={fraction} of the images of each class holds out none, as the largest class has {counts.max()} "
@@ -79,16 +82,6 @@ def hold_out_images(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = order[images.labels[order].argsort(stable=True)]
     place_in_class = torch.arange(len(images)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    held_out = torch.empty(len(images), dtype=torch.bool)
-    held_out[by_class] = place_in_class < held.repeat_interleave(counts)
-    return images.select((~held_out).nonzero().flatten()), images.select(held_out.nonzero().flatten())
-
-
-def hold_out(
-    images: ImageSet, fraction: float, seed: int, *, name: str = "validation_fraction"
-) -> tuple[ImageSet, ImageSet | None]:
-    """Split an image set as `split_classes` does into the kept and the held-out part, None where `fraction` is 0."""
-    if fraction == 0:
-        return images, None
-    kept, held_out = split_classes(images.num_classes, fraction, seed, name=name)
-    return images.select_classes(kept), images.select_classes(held_out)
+    chosen = torch.empty(len(images), dtype=torch.bool)
+    chosen[by_class] = place_in_class < held.repeat_interleave(counts)
+    return images.select((~chosen).nonzero().flatten()), images.select(chosen.nonzero().flatten())

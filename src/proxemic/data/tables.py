@@ -2,15 +2,16 @@
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
-from proxemic.extras import how_to_install
+from proxemic.extras import optional_dependency
 
 Box = tuple[int, int, int, int]
+Reader = Callable[[Sequence[str]], Iterator[tuple[str, dict[str, str]]]]  # of some columns: the place and text of rows
 SplitName = Literal["train", "validation", "test"]
 SPLITS: dict[str, SplitName] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
@@ -25,16 +26,8 @@ NOTE_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category
 class Row:
     """One image: its file, the text of its label, and what else the user says of it (None: nothing).
 
-    Args:
-        path: Its file.
-        label: Its class.
-        split: Where it belongs.
-        is_query: Whether it is a query.
-        is_gallery: Whether it is in the gallery.
-        sequence: The burst or video that it is of.
-        category: A group of classes that its own belongs to.
-        box: x_1, y_1, x_2 and y_2 of what is cut out of the upright image, in pixels from its upper left corner.
-        place: Where the row stands in the table, for messages.
+    The box is what is cut out of the upright image, x_1, y_1, x_2 and y_2 in pixels from its upper left corner; `place`
+    says in messages where the row stands in the table.
     """
 
     path: Path
@@ -49,11 +42,7 @@ class Row:
 
 
 def read_table(table: Path) -> Iterator[Row]:
-    """Read the images that a .csv or .parquet file names; every value is taken as text.
-
-    Raises:
-        ValueError: If it is no such table, lacks a column, or has a row with a value that is missing or not allowed.
-    """
+    """Read the images that a .csv or .parquet file names; a `ValueError` names the first row that is not valid."""
     for place, record in _read(table, IMAGE_COLUMNS, needed=("path", "label")):
         if not record["path"]:
             raise ValueError(f"{place}: path is empty.")
@@ -63,16 +52,17 @@ def read_table(table: Path) -> Iterator[Row]:
         path = table.parent / record["path"]
         is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
         sequence, category = (_text(record, column) for column in ("sequence", "category"))
-        box, split = _box(record, place), _split(record, place)
+        split = SPLITS.get(record.get("split", "").lower())
+        if split is None and "split" in record:
+            raise ValueError(
+                f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test."
+            )
+        box = _box(record, place)
         yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, box, place)
 
 
 def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Read what a .csv or .parquet file says of rows of embeddings: one list for each of `NOTE_COLUMNS` that it has.
-
-    Raises:
-        ValueError: As `read_table`, or if a column of `needed` is not there.
-    """
+    """Read what a .csv or .parquet file says of rows of embeddings: one list for each of `NOTE_COLUMNS` that it has."""
     columns: dict[str, list[Any]] = {}
     for place, record in _read(table, NOTE_COLUMNS, needed):
         for column, text in record.items():
@@ -85,20 +75,9 @@ def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:
 
 
 def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a .csv or .parquet file that are none of `used`, in their order.
-
-    Raises:
-        ValueError: If it is no such table.
-    """
-    return tuple(dict.fromkeys(name for name in _names(table) if name not in used))
-
-
-def _names(table: Path) -> Sequence[str]:
-    if table.suffix.lower() != ".csv":
-        with _open_parquet(table) as file:
-            return file.schema_arrow.names
-    with _open_csv(table) as file:
-        return csv.DictReader(file).fieldnames or ()
+    """The columns of a .csv or .parquet file that are none of `used`, in their order."""
+    with _open(table) as (names, _):
+        return tuple(dict.fromkeys(name for name in names if name not in used))
 
 
 def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -106,18 +85,9 @@ def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator
         raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
     if (size := table.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
-    records = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
-    for place, record in records(table, wanted, needed):
-        yield f"{table}, {place}", record
-
-
-def _split(record: dict[str, str], place: str) -> SplitName | None:
-    if "split" not in record:
-        return None
-    split = SPLITS.get(record["split"].lower())
-    if split is None:
-        raise ValueError(f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test.")
-    return split
+    with _open(table) as (names, read):
+        for place, record in read(_known_columns(table, names, wanted, needed)):
+            yield f"{table}, {place}", record
 
 
 def _text(record: dict[str, str], column: str) -> str | None:
@@ -149,57 +119,52 @@ def _flag(record: dict[str, str], column: str, place: str) -> bool | None:
     return _FLAGS[text.lower()]
 
 
-def _read_csv(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    with _open_csv(table) as file:
-        reader = csv.DictReader(file)
-        columns = _known_columns(table, reader.fieldnames or (), wanted, needed)
+def _open(table: Path) -> AbstractContextManager[tuple[Sequence[str], Reader]]:
+    return _open_csv(table) if table.suffix.lower() == ".csv" else _open_parquet(table)
+
+
+@contextmanager
+def _open_csv(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
+    def read(columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
         for record in reader:
             place = f"line {reader.line_num}"
             if None in record or None in record.values():
                 raise ValueError(f"{table}, {place}: the number of fields is not that of the header.")
             yield place, {column: record[column].strip() for column in columns}
 
-
-@contextmanager
-def _open_csv(table: Path) -> Iterator[TextIO]:
     try:
         # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
         with table.open(encoding="utf-8-sig", newline="") as file:
-            yield file
+            reader = csv.DictReader(file)
+            yield reader.fieldnames or (), read
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{table} is not a CSV table in UTF-8 ({error}).") from error
 
 
-def _read_parquet(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    with _open_parquet(table) as file:
+@contextmanager
+def _open_parquet(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
+    with optional_dependency("train"):
+        import pyarrow
+        import pyarrow.parquet
+
+    def read(columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
         if file.metadata.num_rows > _MOST_ROWS:  # which compressed are few bytes
             raise ValueError(f"{table} has {file.metadata.num_rows:,} rows, but may have {_MOST_ROWS:,}: split it.")
-        columns = _known_columns(table, file.schema_arrow.names, wanted, needed)
         batches = file.iter_batches(columns=list(columns)) if columns else ()
         records = (record for batch in batches for record in batch.to_pylist())
         for number, record in enumerate(records, start=1):
-            texts = {key: "" if value is None else str(value).strip() for key, value in record.items()}
-            yield f"row {number}", texts
+            yield f"row {number}", {key: "" if value is None else str(value).strip() for key, value in record.items()}
 
-
-@contextmanager
-def _open_parquet(table: Path) -> Iterator[Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ValueError(f"{table} needs pyarrow to be read: {how_to_install('train')}.") from error
     try:
         with pyarrow.parquet.ParquetFile(table) as file:
-            yield file
+            yield file.schema_arrow.names, read
     except (pyarrow.ArrowException, OSError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{table} is not a Parquet table ({why}).") from error
 
 
 def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
-    missing = [column for column in needed if column not in names]
-    if missing:
+    if missing := [column for column in needed if column not in names]:
         raise ValueError(
             f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "
             f"and {' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} needed."
@@ -209,7 +174,6 @@ def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], nee
     corners = [column for column in _CORNERS if column in names]
     if "x_1" in wanted and 0 < len(corners) < 4:
         raise ValueError(f"{table} has of a box only {', '.join(corners)}: give x_1, y_1, x_2 and y_2, or none.")
-    twice = [column for column in wanted if list(names).count(column) > 1]
-    if twice:
+    if twice := [column for column in wanted if list(names).count(column) > 1]:
         raise ValueError(f"{table} has more than one column {twice[0]}: keep one.")
     return tuple(column for column in wanted if column in names)

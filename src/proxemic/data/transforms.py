@@ -64,20 +64,17 @@ class Preprocessing:
                 f"resize is {self.resize!r}, but it must be auto, null, a shorter side, or height and width as "
                 f"[256, 256], of at least size={self.size} pixels."
             )
-        if self.channels not in (1, 3):
-            raise ValueError(f"channels is {self.channels}, but it must be 1 (grey) or 3 (colour).")
+        for name, allowed in (("channels", (1, 3)), ("channel_order", ("rgb", "bgr")), ("white", (1, 255))):
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name} is {value!r}, but it must be {allowed[0]} or {allowed[1]}.")
+        if self.channel_order == "bgr" and self.channels != 3:
+            raise ValueError(f"channel_order is bgr, but channels={self.channels} has no colours: set channels to 3.")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
                 raise ValueError(
                     f"{name} has {len(values)} values, but channels={self.channels} needs {self.channels}: "
-                    f"give one {name} a channel."
+                    f"give one {name} per channel."
                 )
-        if self.channel_order not in ("rgb", "bgr"):
-            raise ValueError(f"channel_order is {self.channel_order!r}, but it must be rgb or bgr.")
-        if self.channel_order == "bgr" and self.channels != 3:
-            raise ValueError(f"channel_order is bgr, but channels={self.channels} has no colours: set channels to 3.")
-        if self.white not in (1, 255):
-            raise ValueError(f"white is {self.white}, but it must be 1 or 255.")
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
 
@@ -94,15 +91,11 @@ class Preprocessing:
         return min(self.resized) if isinstance(self.resized, tuple) else self.resized
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
+        """Return the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
         return asdict(self) | {"resize": self.resized}
 
     def fit(self) -> Callable[[ImageInput], Image.Image]:
-        """Make the first half of `evaluation`, from an image to the square of pixels that the network sees.
-
-        The other half is the evaluation of `dataclasses.replace(preprocessing, resize=None)`: such squares stay as
-        they are.
-        """
+        """Make the first half of `evaluation`, from an image to the square of pixels that the network sees."""
         return v2.Compose([_ToChannels(self.channels), *_fit(self)])
 
     def evaluation(self) -> Transform:

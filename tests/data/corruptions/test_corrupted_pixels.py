@@ -18,7 +18,7 @@ from torch import Tensor
 
 from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
-from proxemic.data.corruptions.kinds import KINDS, _disk
+from proxemic.data.corruptions.corrupted_pixels import KINDS, _disk
 
 GREY = Preprocessing(size=24, resize=30, channels=1, mean=(0.4,), std=(0.3,))
 HUE = "hue-and-saturation"

@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pickle
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_paths_named_twice_are_matched_only_in_the_same_order(tmp_path: Path) ->
         ("name\nx\ny\nz\n", "has no column label: its columns are name, and label is needed"),
         ("label,n\nx,1\n,2\nz,3\n", "line 3: label is empty"),
         ("label,is_query\nx,1\ny,1\nz,1\n", "only one of the columns is_query and is_gallery"),
-        ("label,is_query,is_gallery\nx,1,1\ny,,1\nz,1,1\n", "is_query or is_gallery is empty in its row 2"),
+        ("label,is_query,is_gallery\nx,1,1\ny,,1\nz,1,1\n", "row 2: is_query or is_gallery is empty"),
         ("label,is_query,is_gallery\nx,1,1\ny,maybe,1\nz,1,1\n", "line 3: is_query is 'maybe'"),
         ("label\n", "has no rows"),
         ("", "has no column label"),
@@ -300,6 +301,11 @@ ONE = ("embedding", [[1.0]])
         ("e.safetensors", tensors(a=EYE, paths=as_json([1, 2])), "paths that is not the bytes of a JSON list"),
         ("e.safetensors", tensors(a=EYE, paths=EYE[0]), "paths that is not the bytes of a JSON list"),
         ("e.safetensors", tensors(a=EYE, class_names=as_json(["x"])), "labels and class_names must be given together"),
+        (
+            "e.safetensors",
+            tensors(a=EYE, sequences=torch.arange(2)),
+            r"e\.safetensors: sequences and sequence_names must be given together",
+        ),
         ("e.parquet", parquet([1.0, 2.0]), "double in its column embedding, but it must hold lists of floats"),
         ("e.parquet", parquet([[1, 2]]), "but it must hold lists of floats"),
         ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is 1 numbers, but those before it have 2"),
@@ -368,6 +374,18 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     for name in ("e.npy", "e.safetensors", "e.parquet"):
         with pytest.raises(UserError, match="could not be written"):
             write_embeddings(tmp_path / "file" / name, LabelledEmbeddings(NUMBERS))
+
+
+@pytest.mark.parametrize("name", ["e.npy", "e.safetensors", "e.parquet"])
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # as of a disk with so little left
+    try:
+        with pytest.raises(UserError, match=rf"{name} could not be written: .*free some space"):
+            write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

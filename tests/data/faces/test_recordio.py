@@ -19,18 +19,15 @@ from torch.utils.data import DataLoader
 from data.record_writer import MAGIC, encode, header, write_records
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.faces import recordio as module
-from proxemic.data.faces.recordio import RecordIndex, RecordPixels, read_record_index
+from proxemic.data.faces.recordio import RecordIndex, read_record_index
 from proxemic.data.pixels import UnreadableImageError
 
 
 def contents(index: RecordIndex) -> list[bytes]:
     """What the bytes between start and end of each record hold, header and all."""
-    raw = index.path.read_bytes()
-    return [module._content(raw[start:end]) for start, end in zip(index.starts, index.ends, strict=True)]
-
-
-def pixels_of(index: RecordIndex) -> RecordPixels:
-    return RecordPixels(index.path, index.keys, index.starts, index.ends)
+    raw = index.pixels.path.read_bytes()
+    ranges = zip(index.pixels.starts, index.pixels.ends, strict=True)
+    return [module._content(raw[start:end]) for start, end in ranges]
 
 
 labels = st.one_of(
@@ -47,7 +44,7 @@ def test_what_was_written_is_read(
     keys = random.sample(range(50), len(written))
     index = read_record_index(write_records(tmp_path_factory.getbasetemp() / "any.rec", written, keys))
     order = np.argsort(keys)
-    assert index.keys.tolist() == sorted(keys)
+    assert index.pixels.keys.tolist() == sorted(keys)
     assert contents(index) == [written[place] for place in order]
     for place, found, several in zip(order, index.labels.tolist(), index.labels_follow, strict=True):
         expected = records[place][0]
@@ -213,7 +210,7 @@ PREPROCESSING = Preprocessing(size=8, resize=None, channels=1, mean=(0.0,), std=
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork")])
 def test_images_reach_a_loader(tmp_path: Path, workers: int, start: str | None) -> None:
     path = write_records(tmp_path / "grey.rec", [header(0.0) + grey(level) for level in range(0, 200, 20)])
-    pixels = pixels_of(read_record_index(path)).select([7, 2, 4, 3])
+    pixels = read_record_index(path).pixels.select([7, 2, 4, 3])
     assert pickle.loads(pickle.dumps(pixels))[0].getpixel((0, 0)) == 140
     images = ImageSet.from_names(pixels, ["a"] * 4)
     loader = DataLoader(
@@ -230,7 +227,7 @@ def test_images_reach_a_loader(tmp_path: Path, workers: int, start: str | None) 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_record_that_is_no_image_is_named(tmp_path: Path, workers: int) -> None:
     path = write_records(tmp_path / "bad.rec", [header(0.0) + grey(1), header(0.0) + b"no image"], keys=[3, 8])
-    images = ImageSet.from_names(pixels_of(read_record_index(path)), ["a", "a"])
+    images = ImageSet.from_names(read_record_index(path).pixels, ["a", "a"])
     loader = DataLoader(EmbeddingDataset(images, PREPROCESSING.evaluation()), batch_size=2, num_workers=workers)
     with pytest.raises(UnreadableImageError, match=r"bad\.rec, record 8, cannot be read as an image: its content is"):
         list(loader)
@@ -252,7 +249,7 @@ class Slow(io.FileIO):
 def test_a_record_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16), dtype=np.uint8))
     path = write_records(tmp_path / "slow.rec", [header(0.0) + encode(noise)] * 2)
-    pixels = pixels_of(read_record_index(path))
+    pixels = read_record_index(path).pixels
     assert pixels.ends[0] > 300
 
     def slow(path: Path, mode: str, buffering: int = -1) -> io.RawIOBase | io.BufferedReader:
@@ -268,7 +265,7 @@ def test_a_record_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_file_that_changes_afterwards_is_noticed(tmp_path: Path) -> None:
     path = write_records(tmp_path / "gone.rec", [header(0.0) + grey(1)])
-    pixels = pixels_of(read_record_index(path))
+    pixels = read_record_index(path).pixels
     os.truncate(path, 60)
     with pytest.raises(UnreadableImageError, match=r"gone\.rec, record 0, cannot be read as an image: it has "):
         _ = pixels[0]

@@ -13,7 +13,17 @@ import torch
 from filelock import FileLock, Timeout
 from PIL import Image
 
-from proxemic.data import Augmentation, EmbeddingDataset, FilePixels, ImageSet, OwnImages, Preprocessing, read_image
+from proxemic.data import (
+    Augmentation,
+    CacheConfig,
+    EmbeddingDataset,
+    FilePixels,
+    ImageSet,
+    OwnImages,
+    Preprocessing,
+    Splits,
+    read_image,
+)
 from proxemic.data.pixels import UnreadableImageError, reading
 from proxemic.data.pixels.reading import _Budget, examine
 
@@ -201,9 +211,8 @@ def test_threads_share_the_pixels_that_are_decoded_at_once() -> None:
 
 def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the check before training, by the cache and by who reads one picture, in whatever thread."""
-    from proxemic.data.image_cache import cache_images
     from proxemic.data.pixels import reading
-    from proxemic.data.sources.listing import find_unreadable
+    from proxemic.data.sources.listing import examine_images
     from proxemic.data.tables import Row
 
     paths = [tmp_path / f"{number}.png" for number in range(6)]
@@ -218,9 +227,10 @@ def test_files_are_decoded_within_the_budget(tmp_path: Path, monkeypatch: pytest
 
     budget = Watched(300)
     monkeypatch.setattr(reading, "_BUDGET", budget)
-    assert find_unreadable([Row(path, "") for path in paths]) == {}
+    assert len(examine_images([Row(path, "") for path in paths])[0]) == 6
     assert taken == [200] * 6
-    cache_images(ImageSet.from_names(FilePixels(paths), ["a"] * 6), 8, tmp_path / "cache")
+    images = ImageSet.from_names(FilePixels(paths), ["a"] * 6)
+    CacheConfig(8, tmp_path / "cache").apply(Splits(images, None, None))
     assert len(taken) >= 12
     read_image(paths[0])
     assert budget.free == 300

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxemic.data import Fold, Glyphs
+from proxemic.data import FaceFolders, Fold, Glyphs
 from proxemic.data.images import ImageSource, Splits
 
 GLYPHS = Glyphs(train_classes=14, test_classes=4, validation_fraction=0.0)
@@ -57,3 +57,8 @@ def test_what_makes_no_fold_is_refused() -> None:
         Fold(Glyphs(train_classes=14, test_classes=4, validation_fraction=0.5)).load()
     with pytest.raises(ValueError, match="at most 7 folds"):
         Fold(GLYPHS, folds=8).load()
+
+
+def test_a_fold_has_a_test_if_its_source_has() -> None:
+    assert Fold(Glyphs()).has_test
+    assert not Fold(FaceFolders()).has_test

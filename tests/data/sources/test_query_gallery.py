@@ -4,8 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
-from proxemic.data.embeddings.labels import number_labels, read_labels
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, read_labels
 from proxemic.data.sources import join_query_gallery, load_query_gallery
 
 

@@ -10,7 +10,7 @@ import torch
 
 from proxemic.data.benchmarks.benchmark import Official
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.sources.listing import first_few
 
 

@@ -17,8 +17,8 @@ from proxemic.data.benchmarks.fashion_mnist import FashionMNIST
 from proxemic.data.benchmarks.in_shop import InShop
 from proxemic.data.benchmarks.omniglot import OmniglotFull, OmniglotSmall
 from proxemic.data.benchmarks.sop import StanfordOnlineProducts
-from proxemic.data.pixels.base import FilePixels
-from proxemic.data.sources.listing import find_unreadable
+from proxemic.data.pixels import FilePixels
+from proxemic.data.sources.listing import examine_images
 from proxemic.data.tables import Row
 from proxemic.files import readable
 
@@ -111,7 +111,7 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
     # The images of other stores were decoded as they were read.
     stores = [part.pixels for part in (official.train, official.test) if isinstance(part.pixels, FilePixels)]
     rows = [Row(path, "") for pixels in stores for path in pixels.paths] if decode else []
-    unreadable = {readable(path): reason for path, reason in find_unreadable(rows).items()}
+    unreadable = {readable(path): reason for path, reason in examine_images(rows)[1].items()}
     try:
         source.judge(official)
         problem = None

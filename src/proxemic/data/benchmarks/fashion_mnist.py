@@ -13,7 +13,7 @@ from torchvision.datasets.utils import check_integrity
 
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.images import ImageSet, Splits
-from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import check_fraction
 
 _NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

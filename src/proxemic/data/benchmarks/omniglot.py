@@ -14,7 +14,7 @@ from PIL import Image
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.downloads import download
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe
 from proxemic.data.splits import hold_out
 

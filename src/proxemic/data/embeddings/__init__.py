@@ -8,9 +8,10 @@ from proxemic.data.embeddings.files import (
     LabelledEmbeddings,
     check_embedding_name,
     read_embeddings,
+    read_labels,
     write_embeddings,
 )
-from proxemic.data.embeddings.labels import RowLabels, number_labels, read_labels
+from proxemic.data.rows import RowLabels, number_labels
 
 __all__ = [
     "LabelledEmbeddings",

@@ -8,24 +8,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.data.embeddings.formats import read_parquet, read_safetensors, write_parquet, write_safetensors
-from proxemic.data.embeddings.labels import RowLabels, read_labels
-from proxemic.data.embeddings.npy import read_npy
+from proxemic.data.embeddings.formats import (
+    read_npy,
+    read_parquet,
+    read_row_table,
+    read_safetensors,
+    write_parquet,
+    write_safetensors,
+)
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
+from proxemic.data.rows import RowLabels, number_labels
 from proxemic.files import write_atomically
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
-    """Embeddings, and what is known of their rows.
+    """Embeddings, and what is known about their rows.
 
     Args:
-        embeddings: A row each; kept in files as float32.
-        rows: What is known of them.
+        embeddings: One per row; files keep them as float32.
+        rows: What is known about the rows.
 
     Raises:
-        ValueError: If there are no embeddings, or the two have another number of rows.
+        ValueError: If there are no embeddings, or the numbers of rows differ.
     """
 
     embeddings: Float[Tensor, "rows dim"]
@@ -68,9 +74,8 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
     >>> path = Path(mkdtemp()) / "birds.safetensors"
     >>> rows = RowLabels(torch.tensor([1, 0]), ("jay", "owl"))
     >>> write_embeddings(path, LabelledEmbeddings(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), rows))
-    >>> birds = read_embeddings(path)
-    >>> birds.embeddings.tolist(), birds.rows.labels.tolist(), birds.rows.class_names
-    ([[1.0, 0.0], [0.0, 1.0]], [1, 0], ('jay', 'owl'))
+    >>> read_embeddings(path).rows.class_names
+    ('jay', 'owl')
     """
     path = Path(path)
     suffix = check_embedding_name(path)
@@ -90,16 +95,16 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
 def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
     r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
 
-    Floats may have any width, and a ``.safetensors`` file one two-dimensional tensor of any name. Numbers that are
-    not finite are left to the metrics to refuse.
+    Floats may have any width, and the only two-dimensional tensor of a ``.safetensors`` file any name. Values that are
+    not finite are kept; the metrics reject them.
 
     Args:
         path: A .safetensors, .npy or .parquet file.
-        labels: What `read_labels` reads; goes before what the file itself says. Its rows are in the order of the
-            embeddings; but where both name their rows (``path``) and differ in the order alone, the names match them.
+        labels: A file for `read_labels`, which takes precedence over the labels in `path`. Its rows are in the order of
+            the embeddings; rows that both files name (``path``) are matched by their names instead.
 
     Raises:
-        ValueError: If a file is missing, not sound, a pickle or of another kind, or the two do not fit together.
+        ValueError: If a file is missing, damaged, a pickle or of another kind, or the two do not fit together.
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())
@@ -111,8 +116,7 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     """
     path, labels = Path(path), None if labels is None else Path(labels)
     suffix = check_embedding_name(path)
-    if not path.is_file():
-        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of embeddings.")
+    _check_file(path, "embeddings")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty: write it anew.")
     rows = RowLabels()
@@ -122,7 +126,11 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
         array, rows = read_parquet(path)
         numbers = torch.from_numpy(array)
     else:
-        numbers = _from_numpy(path, read_npy(path))
+        array = read_npy(path)
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+            raise ValueError(f"{path} holds {array.dtype}, but embeddings are float16, float32 or float64.")
+        # A copy, in this machine's byte order: the file may change or go.
+        numbers = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     if numbers.ndim != 2 or not numbers.numel() or not numbers.is_floating_point():
         raise ValueError(
             f"{path} holds {str(numbers.dtype).removeprefix('torch.')} numbers of shape {list(numbers.shape)}, but "
@@ -133,6 +141,41 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     if labels is not None:
         rows = _match(path, len(numbers), rows, labels, read_labels(labels))
     return LabelledEmbeddings(numbers.float(), rows)
+
+
+def read_labels(path: str | Path) -> RowLabels:
+    """Read the labels of rows of embeddings, in their order.
+
+    Args:
+        path: A .csv or .parquet table with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
+            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
+
+    Raises:
+        ValueError: If the file is missing, not sound, or lacks a label.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "labels.npy"
+    >>> np.save(path, np.array([2**40, 7, 7]))
+    >>> read_labels(path).labels.tolist(), read_labels(path).class_names
+    ([0, 1, 1], ('1099511627776', '7'))
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".npy"):
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, but labels are read from .csv, .parquet and .npy.")
+    _check_file(path, "labels")
+    if suffix != ".npy":
+        rows = read_row_table(path, needed=("label",))
+    else:
+        array = read_npy(path)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise ValueError(
+                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
+            )
+        rows = number_labels([str(label) for label in array.tolist()])
+    if not rows.count:
+        raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
+    return rows
 
 
 def check_embedding_name(path: Path) -> str:
@@ -146,11 +189,9 @@ def check_embedding_name(path: Path) -> str:
     return suffix
 
 
-def _from_numpy(path: Path, array: np.ndarray) -> Tensor:
-    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise ValueError(f"{path} holds {array.dtype}, but embeddings are float16, float32 or float64.")
-    # A copy, in this machine's byte order: the file may change or go.
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+def _check_file(path: Path, content: str) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of {content}.")
 
 
 def _match(path: Path, count: int, rows: RowLabels, labels: Path, given: RowLabels) -> RowLabels:

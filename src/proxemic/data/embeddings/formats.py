@@ -1,6 +1,8 @@
-"""How embeddings lie in .safetensors and Parquet files."""
+"""How embeddings lie in .safetensors, .npy and Parquet files."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +13,31 @@ from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from proxemic.data.embeddings.labels import RowLabels, number_labels, read_row_table
-from proxemic.data.row_groups import RowGroups
-from proxemic.data.tables import NOTE_COLUMNS
+from proxemic.data.rows import RowGroups, RowLabels, number_labels, query_flags
+from proxemic.data.tables import NOTE_COLUMNS, read_notes
 from proxemic.files import readable
 
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
 _TEXTS = ("class_names", "paths", *_GROUPS.values())
 _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
-_COLUMNS = ("embedding", *NOTE_COLUMNS)
 
 
 def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
     """Write tensors; texts are bytes of JSON among them, as the header may not grow beyond 100 MB."""
-    tensors = {"embeddings": embeddings.contiguous()}
-    parts: dict[str, Any] = vars(rows) | {
-        name: part
-        for numbers, names in _GROUPS.items()
-        if (groups := getattr(rows, numbers)) is not None
-        for name, part in ((numbers, groups.numbers), (names, groups.names))
+    parts: dict[str, Any] = dict(vars(rows))
+    for numbers, names in _GROUPS.items():
+        if parts[numbers] is not None:
+            parts[names], parts[numbers] = parts[numbers].names, parts[numbers].numbers
+    tensors = {
+        # Copies: safetensors refuses tensors that share memory, as flags from one table do.
+        name: part.cpu().clone().contiguous()
+        if isinstance(part, Tensor)
+        else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
+        for name, part in parts.items()
+        if part is not None
     }
-    for name in _TENSORS:
-        part = parts.get(name)
-        if part is not None:
-            # Copies: safetensors refuses tensors that share memory, as flags from one table do.
-            tensors[name] = (
-                part.cpu().clone().contiguous()
-                if isinstance(part, Tensor)
-                else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
-            )
     try:
-        safetensors.torch.save_file(tensors, path)
+        safetensors.torch.save_file({"embeddings": embeddings.contiguous(), **tensors}, path)
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
@@ -64,7 +60,15 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         raise ValueError(f"{path} is no sound .safetensors file ({why}): write it anew.") from error
     for name in _TEXTS:
         if name in parts:
-            parts[name] = _to_texts(path, name, parts[name])
+            try:
+                texts = json.loads(parts[name].numpy().tobytes())
+                assert isinstance(texts, list)
+                assert all(isinstance(text, str) for text in texts)
+            except (ValueError, RecursionError, AssertionError, TypeError) as error:
+                raise ValueError(
+                    f"{path} has a tensor {name} that is not the bytes of a JSON list of texts."
+                ) from error
+            parts[name] = tuple(texts)
     labels = parts.get("labels")
     if labels is not None:
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
@@ -87,14 +91,21 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _to_texts(path: Path, name: str, content: Tensor) -> tuple[str, ...]:
+def read_npy(path: Path) -> np.ndarray:
+    """Map the array of a .npy file into memory, of any shape and any type but objects, which are never unpickled."""
     try:
-        texts = json.loads(content.numpy().tobytes())
-        assert isinstance(texts, list)
-        assert all(isinstance(text, str) for text in texts)
-    except (ValueError, RecursionError, AssertionError, TypeError) as error:
-        raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.") from error
-    return tuple(texts)
+        # Mapped, a header that promises more than the file holds is refused before any memory is asked for.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    # What a broken header raises is up to numpy and its parser of literals: ValueError, TypeError, TokenError, ...
+    except Exception as error:
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if "object" in why or "pickle" in why:
+            why = "it seems to hold objects, that is a pickle, and opening one may run code"
+        raise ValueError(f"{path} is no .npy file of numbers ({why}): save it anew with numpy.save.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(f"{path} is an archive of arrays (.npz): save one of them with numpy.save.")
+    return array
 
 
 def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:
@@ -128,8 +139,7 @@ def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels
             names = file.schema_arrow.names
             if "embedding" not in names:
                 raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
-            twice = next((name for name in _COLUMNS if names.count(name) > 1), None)
-            if twice:
+            if twice := next((name for name in ("embedding", *NOTE_COLUMNS) if names.count(name) > 1), None):
                 raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
             kind = file.schema_arrow.field("embedding").type
             lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]
@@ -161,3 +171,18 @@ def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float
         raise ValueError(f"{path}, row {before + at + 1}: embedding lacks a number.")
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
         return numbers.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), width)
+
+
+def read_row_table(path: Path, needed: Sequence[str] = ()) -> RowLabels:
+    """Read the columns of a table that say something about rows of embeddings."""
+    columns = read_notes(path, needed)
+    flags = [*zip(columns.get("is_query", ()), columns.get("is_gallery", ()), strict=True)]
+    is_query, is_gallery = query_flags(flags, [f"{path}, row {number + 1}" for number in range(len(flags))])
+    return replace(
+        number_labels(columns["label"]) if "label" in columns else RowLabels(),
+        paths=tuple(columns["path"]) if "path" in columns else None,
+        is_query=is_query,
+        is_gallery=is_gallery,
+        sequences=RowGroups.from_names(columns.get("sequence", ())),
+        categories=RowGroups.from_names(columns.get("category", ())),
+    )

@@ -5,10 +5,9 @@ identity. `read_verification_set`, `read_face_pack` and `read_lfw_pairs` give th
 trusting the pickles that some of them are handed out as.
 """
 
-from proxemic.data.faces.packs import read_face_pack
+from proxemic.data.faces.packs import VERIFICATION_SETS, VerificationSet, read_face_pack, read_verification_set
 from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
 from proxemic.data.faces.sources import FaceFolders, RecordFaces
-from proxemic.data.faces.verification_sets import VERIFICATION_SETS, VerificationSet, read_verification_set
 
 __all__ = [
     "VERIFICATION_SETS",

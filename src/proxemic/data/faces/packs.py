@@ -1,38 +1,32 @@
-"""The `.bin` packs of insightface: a pickle of encoded images in pairs, read without trusting it."""
+"""The sets of pairs that faces are verified on, above all the `.bin` packs of insightface.
+
+A pack is a pickle of encoded images in pairs, which is read without trusting it.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from PIL import Image
 
-from proxemic.data.faces.pairs import FacePairs
+from proxemic.data.faces.pairs import FacePairs, read_lfw_pairs
 from proxemic.data.faces.plain_pickle import Array, Kind, Refused, unpickle
-from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
 
 _FOLDS = 10
+_SUFFIXES = (".jpg", ".jpeg", ".png")  # of LFW's own images, and of what aligners write
+_PAGE = "https://github.com/deepinsight/insightface/wiki/Dataset-Zoo"
 _MAX_BYTES = 4 * 2**30  # published packs have up to 0.2 GB
 
 
+@dataclass(frozen=True, eq=False)
 class EncodedPixels(Pixels):
-    """Images held in memory as the content of PNG or JPEG files, and decoded on access.
+    """Images held in memory as the content of PNG or JPEG files, and decoded on access; errors call them by `names`."""
 
-    Args:
-        encoded: One file's content an image.
-        names: What to call each in an error.
-
-    Raises:
-        UnreadableImageError: If, on access, an image cannot be decoded.
-
-    Example:
-        >>> len(EncodedPixels([b"not an image"], ["lfw.bin, image 0"]))
-        1
-    """
-
-    def __init__(self, encoded: Sequence[bytes], names: Sequence[str]) -> None:
-        self.encoded = tuple(encoded)
-        self.names = tuple(names)
+    encoded: tuple[bytes, ...]
+    names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -44,16 +38,17 @@ class EncodedPixels(Pixels):
             raise UnreadableImageError(self.names[index], error.reason) from error
 
     def select(self, indices: Sequence[int]) -> "EncodedPixels":
-        """Keep the images at `indices`, in that order."""
-        return EncodedPixels([self.encoded[index] for index in indices], [self.names[index] for index in indices])
+        return EncodedPixels(
+            tuple(self.encoded[index] for index in indices), tuple(self.names[index] for index in indices)
+        )
 
 
 def read_face_pack(path: str | Path) -> FacePairs:
     """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running what it holds.
 
-    A pack is a pickle of `(images, same)`: two encoded images and one bool per pair; its folds are ten blocks of
-    consecutive pairs. An image may also be a NumPy array of its bytes, the flags one of bools, and a flag one of its
-    bools. Anything but these, lists, tuples, bytes, integers and bools is refused.
+    A pack is a pickle of `(images, same)`, with two encoded images and one bool per pair; its folds are ten blocks of
+    consecutive pairs. An image may also be a NumPy array of its bytes, and the flags one of bools. Anything but these,
+    lists, tuples, bytes, integers and bools is refused.
 
     Args:
         path: The pack, of pickle protocol 2 to 5, written by Python 2 or 3.
@@ -65,9 +60,8 @@ def read_face_pack(path: str | Path) -> FacePairs:
         >>> import pickle, tempfile
         >>> path = Path(tempfile.mkdtemp(), "two.bin")
         >>> _ = path.write_bytes(pickle.dumps(([b"a", b"b", b"c", b"d"], [True, False])))
-        >>> pairs = read_face_pack(path)
-        >>> len(pairs), pairs.same.tolist(), pairs.second.tolist()
-        (2, [True, False], [1, 3])
+        >>> read_face_pack(path).same.tolist()
+        [True, False]
     """
     path = Path(path)
     try:
@@ -95,10 +89,10 @@ def read_face_pack(path: str | Path) -> FacePairs:
         numbers.setdefault(image, number)
     places = {image: place for place, image in enumerate(numbers)}
     indices = torch.tensor([places[image] for image in images])
-    pixels = EncodedPixels(tuple(numbers), [f"{path} (image {number}, counted from 0)" for number in numbers.values()])
+    names = tuple(f"{path} (image {number}, counted from 0)" for number in numbers.values())
     blocks = torch.arange(len(same)).tensor_split(_FOLDS)
     folds = torch.cat([torch.full_like(block, fold) for fold, block in enumerate(blocks)])
-    return FacePairs(pixels, indices[0::2], indices[1::2], torch.tensor(same), folds)
+    return FacePairs(EncodedPixels(tuple(numbers), names), indices[0::2], indices[1::2], torch.tensor(same), folds)
 
 
 def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
@@ -115,16 +109,12 @@ def _checked(data: object, path: Path) -> tuple[list[bytes], list[bool]]:
         )
     encoded: list[bytes | bytearray] = []
     for place, image in enumerate(images):
-        match image:
-            case bytes() | bytearray():
-                encoded.append(image)
-            case Array(Kind.UINT8, content):
-                encoded.append(content)
-            case _:
-                raise ValueError(
-                    f"{path}: image {place}, counted from 0, is {_name(image)}, but it must be the bytes of an image "
-                    "file."
-                )
+        content = image.content if isinstance(image, Array) and image.kind is Kind.UINT8 else image
+        if not isinstance(content, bytes | bytearray):
+            raise ValueError(
+                f"{path}: image {place}, counted from 0, is {_name(image)}, but it must be the bytes of an image file."
+            )
+        encoded.append(content)
     for place, flag in enumerate(same):
         if not isinstance(flag, int) or flag not in (0, 1):
             raise ValueError(f"{path}: flag {place}, counted from 0, is {_name(flag)}, but it must be a bool.")
@@ -137,3 +127,62 @@ def _name(value: object) -> str:
     if isinstance(value, Array):
         return f"a NumPy array of {value.kind.name.lower()}"
     return str(value) if isinstance(value, int) else f"of type {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class VerificationSet:
+    """A published set of pairs, in ten folds."""
+
+    title: str
+    pairs: int
+
+
+VERIFICATION_SETS = {
+    "lfw": VerificationSet("LFW", 6000),
+    "cfp_fp": VerificationSet("CFP-FP", 7000),
+    "agedb_30": VerificationSet("AgeDB-30", 6000),
+    "calfw": VerificationSet("CALFW", 6000),
+    "cplfw": VerificationSet("CPLFW", 6000),
+}
+"""The sets by name, in the order of the papers' tables; a pack is the file `NAME.bin`."""
+
+
+def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tuple[str, ...]]:
+    """Read a published set of pairs from its pack or, for LFW, from its images and its list of pairs.
+
+    Args:
+        name: One of `VERIFICATION_SETS`.
+        folder: Holds `NAME.bin`, or for LFW `pairs.txt` and the images of a person in `lfw/PERSON`, all of which end in
+            .jpg, in .jpeg or in .png.
+
+    Raises:
+        ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
+
+    Example:
+        >>> read_verification_set("lfw", "faces_emore")
+        Traceback (most recent call last):
+            ...
+        ValueError: lfw is not in faces_emore: there is no lfw.bin, and no pairs.txt with a folder lfw of images; ...
+    """
+    if name not in VERIFICATION_SETS:
+        raise ValueError(f"{name!r} is no set of pairs that is known here: give {', '.join(VERIFICATION_SETS)}.")
+    folder = Path(folder)
+    pack, pairs_list, images = folder / f"{name}.bin", folder / "pairs.txt", folder / "lfw"
+    if pack.exists():
+        source, pairs = pack, read_face_pack(pack)
+    elif name == "lfw" and pairs_list.exists() and images.is_dir():
+        suffix = next((ending for ending in _SUFFIXES if any(images.glob(f"*/*_0001{ending}"))), _SUFFIXES[0])
+        source, pairs = pairs_list, read_lfw_pairs(pairs_list, images, suffix=suffix)
+    else:
+        other = ", and no pairs.txt with a folder lfw of images" if name == "lfw" else ""
+        raise ValueError(
+            f"{name} is not in {folder}: there is no {pack.name}{other}; the packs come with the training sets of "
+            f"{_PAGE}."
+        )
+    published = VERIFICATION_SETS[name]
+    if len(pairs) == published.pairs:
+        return pairs, ()
+    return pairs, (
+        f"{source} has {len(pairs):,} pairs, but {published.title} was published with {published.pairs:,}: its figures "
+        "are not comparable.",
+    )

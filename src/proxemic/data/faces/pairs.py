@@ -1,7 +1,6 @@
 """Pairs of faces to verify, and the pair lists of Labeled Faces in the Wild."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,31 +9,27 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.images import ImageSet
-from proxemic.data.pixels.base import FilePixels, Pixels
+from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.listing import first_few
 
-_NAME, _NUMBER = r"([^\s/\\]+)", r"([0-9]{1,9})"
-_SAME = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NUMBER}")
-_DIFFERENT = re.compile(rf"{_NAME}\s+{_NUMBER}\s+{_NAME}\s+{_NUMBER}")
+_PAIR = re.compile(r"([^\s/\\]+)\s+([0-9]{1,9})\s+(?:([^\s/\\]+)\s+)?([0-9]{1,9})")
 
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Images of faces, and the pairs of them to verify.
+    """Images of faces, and the pairs of images to verify.
 
     Args:
         pixels: The images, each once.
-        first: Index of one image of each pair.
-        second: Index of the other.
+        first: Index of the first image of each pair.
+        second: Index of the second image of each pair.
         same: Whether the two show one person.
         folds: The fold of each pair, from 0.
 
     Example:
-        >>> import numpy as np
-        >>> from proxemic.data import ArrayPixels
-        >>> pairs = FacePairs(ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8)), torch.tensor([0, 0]),
-        ...                   torch.tensor([1, 2]), torch.tensor([True, False]), torch.tensor([0, 1]))
+        >>> first, second = torch.tensor([[0, 0], [1, 2]])
+        >>> pairs = FacePairs(FilePixels([Path("a.jpg")] * 3), first, second, torch.tensor([True, False]), first)
         >>> len(pairs), len(pairs.images())
         (2, 3)
     """
@@ -49,7 +44,7 @@ class FacePairs:
         return len(self.same)
 
     def images(self) -> ImageSet:
-        """The images in one class without a name, as pairs do not say who is shown: what an embedder takes."""
+        """The images as a set to embed, in one class without a name, as pairs do not say who is shown."""
         return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 
@@ -57,13 +52,12 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     r"""Read `pairs.txt`, `pairsDevTrain.txt` or `pairsDevTest.txt` of Labeled Faces in the Wild.
 
     The first line is `folds count`, or `count` alone for one fold. Each fold has `count` lines `name n1 n2` (one
-    person), then `count` lines `name1 n1 name2 n2` (two people); image n of a person is `name/name_000n.jpg`. A
-    image that several pairs share is listed once.
+    person), then `count` lines `name1 n1 name2 n2` (two people); image n of a person is `name/name_000n.jpg`.
 
     Args:
         path: The list.
         root: Folder of the images; None leaves their paths relative, and unchecked.
-        suffix: Of the images' names.
+        suffix: The ending of the images' names.
 
     Raises:
         ValueError: If the list is missing, malformed, or not as long as its first line says; or images are missing.
@@ -75,13 +69,17 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
         >>> path = Path(tempfile.mkdtemp(), "pairs.txt")
         >>> _ = path.write_text("1\nAda\t1\t2\nAda\t2\tBob\t1\n")
         >>> pairs = read_lfw_pairs(path)
-        >>> [path.name for path in pairs.pixels.paths]
-        ['Ada_0001.jpg', 'Ada_0002.jpg', 'Bob_0001.jpg']
-        >>> pairs.first.tolist(), pairs.second.tolist(), pairs.same.tolist()
-        ([0, 1], [1, 2], [True, False])
+        >>> pairs.pixels.names, pairs.first.tolist(), pairs.second.tolist()
+        (('Ada/Ada_0001.jpg', 'Ada/Ada_0002.jpg', 'Bob/Bob_0001.jpg'), [0, 1], [1, 2])
     """
     path, root = Path(path), None if root is None else Path(root)
-    lines = _lines(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no list of pairs: it is not text in UTF-8 ({error}).") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
     number, header = next(lines, (1, ""))
     if not re.fullmatch(r"([1-9][0-9]{0,8}\s+)?[1-9][0-9]{0,8}", header):
         raise ValueError(f"{path}, line {number}: {header!r} is neither `folds count` nor `count`, as LFW lists begin.")
@@ -95,7 +93,18 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
         where = f"{path}, line {number}"
         if fold == folds:
             raise ValueError(f"{where}: the list goes on after the {len(pairs):,} pairs that its first line announces.")
-        first, second = _pair(line, pair < count, where, f"fold {fold + 1} has had {pair % count} of {count}")
+        match = _PAIR.fullmatch(line)
+        if not match:
+            raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
+        name, number_of_first, other, number_of_second = match.groups()
+        kinds = ("one person", "two people") if pair < count else ("two people", "one person")
+        if (pair < count) != (other is None):
+            progress = f"fold {fold + 1} has had {pair % count} of {count} pairs of {kinds[0]}"
+            raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress}.")
+        if other == name:
+            raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
+        images = ((name, number_of_first), (other or name, number_of_second))
+        first, second = (f"{person}/{person}_{int(which):04}" for person, which in images)
         pairs.append((places.setdefault(first, len(places)), places.setdefault(second, len(places))))
     if len(pairs) < 2 * count * folds:
         fold, pair = divmod(len(pairs), 2 * count)
@@ -113,30 +122,3 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     order = torch.arange(len(pairs))
     paths = [Path(name) if root is None else root / name for name in names]
     return FacePairs(FilePixels(paths), indices[:, 0], indices[:, 1], order % (2 * count) < count, order // (2 * count))
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no list of pairs: it is not text in UTF-8 ({error}).") from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
-    return ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
-
-
-def _pair(line: str, same: bool, where: str, progress: str) -> tuple[str, str]:
-    """The two images of a line, without suffix."""
-    wanted, other = (_SAME, _DIFFERENT) if same else (_DIFFERENT, _SAME)
-    match = wanted.fullmatch(line)
-    if not match:
-        if not other.fullmatch(line):
-            raise ValueError(f"{where}: {line!r} is neither `name n1 n2` nor `name1 n1 name2 n2`.")
-        kinds = ("one person", "two people") if same else ("two people", "one person")
-        raise ValueError(f"{where}: {line!r} is a pair of {kinds[1]}, but {progress} pairs of {kinds[0]}.")
-    names = (match[1], match[2], match[1], match[3]) if same else match.groups()
-    if not same and names[0] == names[2]:
-        raise ValueError(f"{where}: {line!r} stands among the pairs of two people, but names one person twice.")
-    first, second = (f"{name}/{name}_{int(number):04}" for name, number in (names[:2], names[2:]))
-    return first, second

@@ -11,6 +11,7 @@ import io
 import pickle
 import pickletools
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -44,12 +45,7 @@ class Kind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Array:
-    """A one-dimensional NumPy array; it is empty until the pickle fills it, which may refer to it before.
-
-    Args:
-        kind: The type of its items.
-        content: One byte per item.
-    """
+    """A one-dimensional NumPy array with one byte per item, empty until the pickle that refers to it fills it."""
 
     kind: Kind = Kind.UINT8
     content: bytes | bytearray = b""
@@ -63,28 +59,11 @@ class Array:
 
 
 def unpickle(content: bytes) -> object:
-    """Build the plain data that a pickle describes.
+    """Build the plain data that a pickle describes; raise `Refused` if it asks for more, `ValueError` if it is damaged.
 
-    Returns:
-        Lists, tuples, None, bytes, bytearrays, strings, integers and bools, and `Array` for those of NumPy.
-
-    Raises:
-        Refused: If it asks for more.
-        ValueError: If it is damaged or no pickle.
-
-    Example:
-        >>> import pickle
-        >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
-        ([b'a', b'b'], [True])
+    >>> unpickle(pickle.dumps(([b"a", b"b"], [True])))
+    ([b'a', b'b'], [True])
     """
-    _check(content)
-    try:
-        return _Unpickler(content).load()
-    except (pickle.UnpicklingError, AttributeError, EOFError, IndexError, TypeError) as error:
-        raise ValueError(str(error) or type(error).__name__) from error
-
-
-def _check(content: bytes) -> None:
     with warnings.catch_warnings():
         # Of escapes in a string of protocol 0, which is refused.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -95,6 +74,10 @@ def _check(content: bytes) -> None:
             if opcode.name not in _INSTRUCTIONS or (opcode.name == "LONG_BINPUT" and (argument or 0) > number):
                 asked = "" if argument is None else f" {str(argument)[:60]!r}"
                 raise Refused(f"at byte {place} it has the pickle instruction {opcode.name}{asked}")
+    try:
+        return _Unpickler(content).load()
+    except (pickle.UnpicklingError, AttributeError, EOFError, IndexError, TypeError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 class _Unpickler(pickle.Unpickler):
@@ -103,61 +86,45 @@ class _Unpickler(pickle.Unpickler):
         self._left = len(content)  # bytes that may be encoded: one text may be encoded again and again
 
     def find_class(self, module: str, name: str) -> Any:
-        match module.replace("numpy._core", "numpy.core"), name:  # as NumPy 2 spells it
-            case "_codecs", "encode":
-                return self._encode
-            case "numpy", "ndarray":
-                return _NDARRAY
-            case "numpy", "dtype":
-                return _dtype
-            case "numpy.core.multiarray", "_reconstruct":
-                return _reconstruct
-            case "numpy.core.numeric", "_frombuffer":  # by protocol 5
-                return _from_buffer
-            case "numpy.core.multiarray", "scalar":
-                return _scalar
-        raise Refused(f"it names {module[:60]!r} {name[:60]!r}")
+        called = f"{module.replace('numpy._core', 'numpy.core')}.{name}"  # as NumPy 2 spells it
+        if called == "_codecs.encode":
+            return self._encode
+        if called not in _NUMPY:
+            raise Refused(f"it names {module[:60]!r} {name[:60]!r}")
+        return _NUMPY[called]
 
     def _encode(self, text: object, encoding: object) -> bytes:
-        match text, encoding:
-            case str(text), "latin1":
-                self._left -= len(text)
-                if self._left < 0:
-                    raise Refused("it encodes more text than it holds")
-                return text.encode("latin1")
-        raise _refused_call("_codecs.encode")
+        if not isinstance(text, str) or encoding != "latin1":
+            raise Refused("it calls _codecs.encode with what no bytes, uint8 or bool needs")
+        self._left -= len(text)
+        if self._left < 0:
+            raise Refused("it encodes more text than it holds")
+        return text.encode("latin1")
+
+
+def _function(name: str) -> Callable[..., Kind | Array | bool]:
+    def call(*arguments: object) -> Kind | Array | bool:
+        match name, *arguments:
+            case "dtype", "u1" | b"u1", 0, 1:
+                return Kind.UINT8
+            case "dtype", "b1" | b"b1", 0, 1:
+                return Kind.BOOL
+            case "_reconstruct", kind, (0,), b"b" if kind is _NDARRAY:
+                return Array()
+            case "_frombuffer", bytes() | bytearray() as content, Kind() as kind, (size,), "C" if size == len(content):
+                return Array(kind, content)
+            case "scalar", Kind.BOOL, b"\0" | b"\1" as content:
+                return content == b"\1"
+        raise Refused(f"it calls numpy.{name} with what no bytes, uint8 or bool needs")
+
+    return call
 
 
 _NDARRAY = object()
-
-
-def _dtype(kind: object, align: object, copy: object) -> Kind:
-    match kind, align, copy:
-        case ("u1" | b"u1", 0, 1):
-            return Kind.UINT8
-        case ("b1" | b"b1", 0, 1):
-            return Kind.BOOL
-    raise _refused_call("numpy.dtype")
-
-
-def _reconstruct(kind: object, shape: object, code: object) -> Array:
-    if kind is not _NDARRAY or shape != (0,) or code != b"b":
-        raise _refused_call("numpy._reconstruct")
-    return Array()
-
-
-def _from_buffer(content: object, kind: object, shape: object, order: object) -> Array:
-    match content, kind, shape, order:
-        case bytes() | bytearray(), Kind(), (size,), "C" if size == len(content):
-            return Array(kind, content)
-    raise _refused_call("numpy._frombuffer")
-
-
-def _scalar(kind: object, content: object) -> bool:
-    if kind is not Kind.BOOL or content not in (b"\0", b"\1"):
-        raise _refused_call("numpy.scalar")
-    return content == b"\1"
-
-
-def _refused_call(name: str) -> Refused:
-    return Refused(f"it calls {name} with what no bytes, uint8 or bool needs")
+_NUMPY = {
+    "numpy.ndarray": _NDARRAY,
+    "numpy.dtype": _function("dtype"),
+    "numpy.core.multiarray._reconstruct": _function("_reconstruct"),
+    "numpy.core.numeric._frombuffer": _function("_frombuffer"),  # by protocol 5
+    "numpy.core.multiarray.scalar": _function("scalar"),
+}

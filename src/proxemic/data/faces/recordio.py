@@ -24,7 +24,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from proxemic.data.faces.packs import EncodedPixels
-from proxemic.data.pixels.base import Pixels
+from proxemic.data.pixels import Pixels
 from proxemic.data.pixels.reading import UnreadableImageError, describe
 
 _MAGIC = 0xCED7230A
@@ -36,63 +36,16 @@ _TOGETHER = 2**17  # records looked at between two steps of the progress bar
 
 
 @dataclass(frozen=True, eq=False)
-class RecordIndex:
-    """Where the records of a file are, in the order of their keys, and their labels.
-
-    Args:
-        path: The `.rec`.
-        keys: What the `.idx` calls each, ascending.
-        starts: The byte at which each begins.
-        ends: The byte after its last.
-        labels: Its first two labels, NaN for what it lacks.
-        labels_follow: Whether its labels follow the header, as those of records that hold no image do.
-    """
-
-    path: Path
-    keys: Int64[np.ndarray, " records"]
-    starts: Int64[np.ndarray, " records"]
-    ends: Int64[np.ndarray, " records"]
-    labels: Float32[np.ndarray, "records 2"]
-    labels_follow: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @property
-    def bare(self) -> np.ndarray:
-        """Which records are too short for an image: they hold two labels, as those of whole identities do."""
-        return self.ends - self.starts == _FRAME.size + _HEADER.size + 8
-
-
 class RecordPixels(Pixels):
     """Images in a RecordIO file, read and decoded on access; the file is not held open, so that any process can read.
 
-    Args:
-        path: The `.rec`.
-        keys: What to call each record in an error.
-        starts: The byte at which each begins.
-        ends: The byte after its last.
-
-    Raises:
-        UnreadableImageError: If, on access, a record is not there any more or its image cannot be decoded.
-
-    Example:
-        >>> number = np.array([0])
-        >>> len(RecordPixels(Path("train.rec"), number, number, number + 4096))
-        1
+    The `.idx` gives each record a key; it takes the bytes from its start to just before its end.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        keys: Int64[np.ndarray, " images"],
-        starts: Int64[np.ndarray, " images"],
-        ends: Int64[np.ndarray, " images"],
-    ) -> None:
-        self.path = path
-        self.keys = keys
-        self.starts = starts
-        self.ends = ends
+    path: Path
+    keys: Int64[np.ndarray, " images"]
+    starts: Int64[np.ndarray, " images"]
+    ends: Int64[np.ndarray, " images"]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -108,33 +61,34 @@ class RecordPixels(Pixels):
             count = _HEADER.unpack_from(content)[0]
         except (OSError, ValueError, struct.error) as error:
             raise UnreadableImageError(name, describe(error)) from error
-        return EncodedPixels([content[_HEADER.size + 4 * count :]], [name])[0]
+        return EncodedPixels((content[_HEADER.size + 4 * count :],), (name,))[0]
 
-    def select(self, indices: Sequence[int]) -> "RecordPixels":
-        """Keep the images at `indices`, in that order."""
+    def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "RecordPixels":
         chosen = np.asarray(indices, dtype=np.int64)
         return RecordPixels(self.path, self.keys[chosen], self.starts[chosen], self.ends[chosen])
 
 
+@dataclass(frozen=True, eq=False)
+class RecordIndex:
+    """The records of a file in the order of their keys, with their first two labels, NaN for one that is missing.
+
+    `labels_follow` says whether the labels follow the header, as those of records that hold no image do.
+    """
+
+    pixels: RecordPixels
+    labels: Float32[np.ndarray, "records 2"]
+    labels_follow: np.ndarray
+
+    @property
+    def bare(self) -> np.ndarray:
+        """Which records are too short for an image: they hold two labels, as those of whole identities do."""
+        return self.pixels.ends - self.pixels.starts == _FRAME.size + _HEADER.size + 8
+
+
 def read_record_index(path: Path) -> RecordIndex:
-    r"""Read the index of a RecordIO file, and the header of every record, none of the images.
+    """Read the `.idx` beside a RecordIO file, lines of key, tab, offset, and the header of every record, but no image.
 
-    The records must fill the file without a gap: an index or a file that is cut short, or one of another file, shows.
-
-    Args:
-        path: The `.rec`; the `.idx` lies beside it, with a line `key<tab>offset` a record, or with spaces between.
-
-    Raises:
-        ValueError: If a file is missing, or the two are damaged, cut short, or do not belong together.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "one.rec")
-        >>> _ = path.with_suffix(".idx").write_text("0\t0\n")
-        >>> _ = path.write_bytes(_FRAME.pack(_MAGIC, 28) + _HEADER.pack(0, 7.0, 0, 0) + b"pic.")
-        >>> index = read_record_index(path)
-        >>> index.keys.tolist(), index.labels[:, 0].tolist(), index.ends.tolist()
-        ([0], [7.0], [36])
+    The records must fill the file without a gap, by which truncated files and those of another set are recognised.
     """
     try:
         size = path.stat().st_size
@@ -150,9 +104,10 @@ def read_record_index(path: Path) -> RecordIndex:
     labels, labels_follow = np.full((len(keys), 2), np.nan, np.float32), np.zeros(len(keys), bool)
     for first in tqdm(range(0, len(keys), _TOGETHER), f"reading {path.name}", leave=False, disable=None):
         chunk = slice(first, first + _TOGETHER)
-        _read_headers(path, words, keys[chunk], starts[chunk], ends[chunk], labels[chunk], labels_follow[chunk])
+        part = RecordPixels(path, keys[chunk], starts[chunk], ends[chunk])
+        _read_headers(part, words, labels[chunk], labels_follow[chunk])
     order = np.argsort(keys, kind="stable")
-    return RecordIndex(path, keys[order], starts[order], ends[order], labels[order], labels_follow[order])
+    return RecordIndex(RecordPixels(path, keys, starts, ends).select(order), labels[order], labels_follow[order])
 
 
 def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.ndarray, " records"]]:
@@ -177,15 +132,10 @@ def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.n
 
 
 def _read_headers(
-    path: Path,
-    words: np.ndarray,
-    keys: Int64[np.ndarray, " chunk"],
-    starts: Int64[np.ndarray, " chunk"],
-    ends: Int64[np.ndarray, " chunk"],
-    labels: Float32[np.ndarray, "chunk 2"],
-    labels_follow: np.ndarray,
+    records: RecordPixels, words: np.ndarray, labels: Float32[np.ndarray, "chunk 2"], labels_follow: np.ndarray
 ) -> None:
     """Check the frames of records, and fill in their labels."""
+    starts, ends = records.starts, records.ends
     # The smallest record has eight words; labels are the two after it, which the last record may lack.
     places = np.minimum(starts[:, None] // 4 + np.arange(10), len(words) - 1)
     heads = np.asarray(words[places])
@@ -205,7 +155,7 @@ def _read_headers(
                 raise ValueError("it is shorter than its labels")
         except (ValueError, struct.error) as error:
             why = describe(error) if isinstance(error, ValueError) else "it is too short"
-            _refuse(path, f"record {keys[place]} at byte {starts[place]:,} is none: {why}")
+            _refuse(records.path, f"record {records.keys[place]} at byte {starts[place]:,} is none: {why}")
         labels_follow[place], labels[place] = count > 0, (*stored, np.nan)[:2]
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from proxemic.data.faces.recordio import RecordIndex, RecordPixels, read_record_index
+from proxemic.data.faces.recordio import RecordIndex, read_record_index
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.image_folder import anything_to_find
 from proxemic.data.sources.listing import ENDINGS
@@ -39,17 +40,13 @@ class _Faces(ImageSource):
         """Never: faces are judged by pairs of other people."""
         return False
 
-    def folder(self) -> Path:
-        """The root, which must be there."""
+    def load(self) -> Splits:
         if self.root is None:
             raise ValueError("data.root is missing: give the folder of the faces (--data.root DIR).")
         root = Path(self.root)
         if not root.is_dir():
             raise ValueError(f"{root} is no folder: give the folder of the faces (--data.root DIR).")
-        return root
-
-    def split(self, root: Path, images: ImageSet, notes: tuple[str, ...] = ()) -> Splits:
-        """Hold identities out."""
+        images, notes = self._read(root)
         if images.num_classes < 2:
             raise ValueError(f"{root} has a single identity, but at least two are needed.")
         train, validation = hold_out(images, self.validation_fraction, self.split_seed)
@@ -60,20 +57,23 @@ class _Faces(ImageSource):
             )
         return Splits(train, validation, None, notes)
 
+    @abstractmethod
+    def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]: ...
+
 
 @dataclass(frozen=True)
 class RecordFaces(_Faces):
     """The training sets of insightface: `train.rec` with `train.idx`, such as MS1MV2 in the folder `faces_emore`.
 
-    Where record 0 has labels a and b, the images are the records 1 to a - 1, and what follows says which of them belong
-    to an identity; where it has one label, every record is an image. The first label of an image is its identity. A
-    file `property` (`identities,height,width`) is compared with what is found. Nothing is decoded on loading, but the
-    header of every record is read.
+    Where record 0 has labels a and b, the images are the records 1 to a - 1, and the records after them list the
+    images of each identity; where it has one label, every record is an image. The first label of an image is its
+    identity. A file `property` (`identities,height,width`) is compared with what is found. On loading, the header of
+    every record is read, but no image is decoded.
 
     Args:
         root: The folder.
         validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: Which identities are held out.
+        split_seed: Seed of the random split.
 
     Raises:
         ValueError: If the fraction is out of range, or (on load) a file is missing, damaged, or not of this layout.
@@ -85,23 +85,21 @@ class RecordFaces(_Faces):
         False
     """
 
-    def load(self) -> Splits:
-        """Read the index and the labels."""
-        root = self.folder()
+    def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
         index = read_record_index(root / "train.rec")
         chosen = _image_records(index)
-        given = index.labels[chosen, 0]
+        pixels, given = index.pixels.select(chosen), index.labels[chosen, 0]
         wrong = ~((given >= 0) & (given < _LARGEST) & (given == np.floor(given)))
         if wrong.any():
             place = int(wrong.argmax())
             raise ValueError(
-                f"{index.path}: record {index.keys[chosen][place]} has the label {given[place]}, but an identity is a "
+                f"{pixels.path}: record {pixels.keys[place]} has the label {given[place]}, but an identity is a "
                 f"whole number from 0 to {_LARGEST - 1}."
             )
         identities, labels = np.unique(given.astype(np.int64), return_inverse=True)
-        _check_property(root / "property", len(identities))
-        pixels = RecordPixels(index.path, index.keys[chosen], index.starts[chosen], index.ends[chosen])
-        return self.split(root, ImageSet(pixels, torch.from_numpy(labels), tuple(map(str, identities.tolist()))))
+        if (root / "property").exists():
+            _check_property(root / "property", len(identities))
+        return ImageSet(pixels, torch.from_numpy(labels), tuple(map(str, identities.tolist()))), ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class FaceFolders(_Faces):
     Args:
         root: The folder of the identities' folders.
         validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
-        split_seed: Which identities are held out.
+        split_seed: Seed of the random split.
 
     Raises:
         ValueError: If the fraction is out of range, or (on load) there are no images or a single identity.
@@ -119,66 +117,58 @@ class FaceFolders(_Faces):
     Example:
         >>> import tempfile
         >>> root = Path(tempfile.mkdtemp())
-        >>> for name in ("Ada/1.jpg", "Ada/2.jpg", "Bob/1.png"):
-        ...     (root / name).parent.mkdir(exist_ok=True)
-        ...     (root / name).touch()
+        >>> for name in ("Ada", "Bob"):
+        ...     (root / name).mkdir()
+        ...     (root / name / "1.jpg").touch()
         >>> splits = FaceFolders(root).load()
         >>> splits.train.class_names, splits.train.labels.tolist(), splits.test
-        (('Ada', 'Bob'), [0, 0, 1], None)
+        (('Ada', 'Bob'), [0, 1], None)
     """
 
-    def load(self) -> Splits:
-        """List the images."""
-        root = self.folder()
-        with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        paths: list[Path] = []
-        counts: dict[str, int] = {}
-        for name in names:
-            with os.scandir(root / name) as entries:
-                files = sorted(entry.name for entry in entries if _is_image(entry))
-            paths += [root / name / file for file in files]
-            counts[name] = len(files)
-        people = tuple(readable(name) for name in names if counts[name])
-        if not people:
-            raise ValueError(
-                f"{root} has no images in folders of its own, one an identity: they end in {', '.join(ENDINGS)}."
+    def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
+        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+        files = {
+            name: sorted(
+                entry.name
+                for entry in os.scandir(root / name)
+                # What begins with a dot is some system's own, as `._1.jpg` is of macOS.
+                if entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
             )
-        labels = torch.arange(len(people)).repeat_interleave(
-            torch.tensor([count for count in counts.values() if count])
-        )
-        empty = len(names) - len(people)
+            for name in folders
+        }
+        found = {name: own for name, own in files.items() if own}
+        if not found:
+            raise ValueError(
+                f"{root} has no images in folders of its own, one per identity: they end in {', '.join(ENDINGS)}."
+            )
+        labels = torch.arange(len(found)).repeat_interleave(torch.tensor([len(own) for own in found.values()]))
+        paths = [root / name / file for name, own in found.items() for file in own]
+        empty = len(folders) - len(found)
         notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
-        return self.split(root, ImageSet(FilePixels(paths), labels, people), notes)
-
-
-def _is_image(entry: "os.DirEntry[str]") -> bool:
-    """By its name; what begins with a dot is some system's own, as `._1.jpg` is of macOS."""
-    return entry.name.lower().endswith(ENDINGS) and not entry.name.startswith(".") and not entry.is_dir()
+        return ImageSet(FilePixels(paths), labels, tuple(map(readable, found))), notes
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:
     """Which records hold images."""
-    if index.keys[0] != 0 or not index.labels_follow[0]:
-        return np.arange(len(index))
+    keys = index.pixels.keys
+    if keys[0] != 0 or not index.labels_follow[0]:
+        return np.arange(len(keys))
     end = float(index.labels[0, 0])
     if _LARGEST <= end < math.inf:
         end = _end_of_images(int(end), index.bare)
     # The keys ascend from 0 without one twice: the images are all there if the last of them is where it belongs.
-    if not (2 <= end <= len(index) and end == int(end) and index.keys[int(end) - 1] == end - 1):
+    if not (2 <= end <= len(keys) and end == int(end) and keys[int(end) - 1] == end - 1):
         raise ValueError(
-            f"{index.path}: record 0 says that the images are the records 1 to {end - 1:.0f}, but not all of them are "
-            f"in the index, which has {len(index):,}: get both files again."
+            f"{index.pixels.path}: record 0 says that the images are the records 1 to {end - 1:.0f}, but not all of "
+            f"them are in the index, which has {len(keys):,}: get both files again."
         )
     return np.arange(1, int(end))
 
 
 def _end_of_images(rounded: int, bare: np.ndarray) -> int:
-    """The first record after the images: the header has its number as a float32, which may be rounded.
+    """The first record after the images, of which the header has the number rounded to a float32.
 
-    Args:
-        rounded: The number there, off by up to a part in 2**24.
-        bare: Which records hold no image; those of identities follow the images.
+    It is off by up to a part in 2**24. The records of identities, which are `bare` of images, follow the images.
     """
     slack = rounded // _LARGEST
     near = bare[rounded - slack : rounded + slack]
@@ -186,8 +176,6 @@ def _end_of_images(rounded: int, bare: np.ndarray) -> int:
 
 
 def _check_property(path: Path, identities: int) -> None:
-    if not path.exists():
-        return
     try:
         expected = int(path.read_text(encoding="ascii").split(",")[0])
     except (OSError, ValueError) as error:

@@ -4,9 +4,8 @@
 was decoded before. `read_image` prepares one image exactly as training and evaluation see it.
 """
 
-from proxemic.data.pixels.base import ArrayPixels, FilePixels, Pixels
-from proxemic.data.pixels.mapped import CachedPixels, PixelFile, write_pixels
 from proxemic.data.pixels.reading import ImageInput, UnreadableImageError, read_image
+from proxemic.data.pixels.stores import ArrayPixels, CachedPixels, FilePixels, PixelFile, Pixels, write_pixels
 
 __all__ = [
     "ArrayPixels",

@@ -6,7 +6,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,6 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ON_THE_SIDE = (5, 6, 7, 8)
-_PIXELS_AT_ONCE = 180_000_000  # one image of the largest size that Pillow opens
 _HUGE = 90_000_000  # pixels; no camera makes them, and Pillow warns of them
 _HUGE_LOCK = Path(tempfile.gettempdir()) / f"proxemic-{getattr(os, 'getuid', int)()}-huge-images.lock"
 
@@ -79,8 +78,6 @@ def read_image(image: ImageInput) -> Image.Image:
     Example:
         >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
         (255, 255, 255)
-        >>> read_image(np.zeros((2, 4), dtype=np.uint16)).mode
-        'L'
     """
     if isinstance(image, Image.Image):
         # An opened file may know more of itself than its info says.
@@ -103,14 +100,10 @@ def read_image(image: ImageInput) -> Image.Image:
 
 @contextmanager
 def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
-    """Open a file, or the content of one, whose pixels are not yet decoded.
+    """Open a file, or the content of one, whose pixels are not yet decoded; what fails is an `UnreadableImageError`.
 
-    While the context is entered, the image counts among those that the threads of the process hold at once: the next
-    one waits where they have too many pixels together, however many threads there are. Images of more than 90 million
-    pixels are decoded one after the other, however many processes there are.
-
-    Raises:
-        UnreadableImageError: If the file is missing, is no regular file, or what is done in the context fails.
+    The threads of a process hold a limited number of pixels at once: an image that exceeds it waits for the others.
+    Images of more than 90 million pixels are decoded one after the other, however many processes there are.
     """
     name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else Path(file)
     try:
@@ -118,7 +111,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
             _open(file) as opened,
             Image.open(opened) as image,
             _BUDGET.take(image.width * image.height),
-            _alone(image.width * image.height),
+            _one_huge_at_a_time(image.width * image.height),
             closing(image),  # it gives its pixels back before the next image takes as many
         ):
             yield image
@@ -128,7 +121,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
 
 
 def prepare(image: Image.Image) -> Image.Image:
-    """Make an opened image what `read_image` gives; errors are those of the decoder."""
+    """Make an opened image what `read_image` returns; errors are those of the decoder."""
     image.load()  # the tag may follow the pixels
     turn = _TURNS.get(_orientation(image))
     prepared = _flatten(image if turn is None else image.transpose(turn))
@@ -137,14 +130,7 @@ def prepare(image: Image.Image) -> Image.Image:
 
 
 def examine(path: Path) -> tuple[str, tuple[int, int]]:
-    """Decode all of a file, as a truncated JPEG has a sound header, and keep nothing of it.
-
-    Returns:
-        Its format, and its width and height when it is upright.
-
-    Raises:
-        UnreadableImageError: As `read_image`.
-    """
+    """Decode all of a file, as a truncated JPEG has a sound header; return its format, upright width and height."""
     with open_image(path) as image:
         kind, (width, height) = image.format or "unknown", image.size
         if kind == "JPEG":
@@ -211,14 +197,9 @@ def _flatten(image: Image.Image) -> Image.Image:
     return image.convert(mode)
 
 
-@contextmanager
-def _alone(pixels: int) -> Iterator[None]:
-    """Let one process of the user at a time decode a huge image; a killed process releases the lock."""
-    if pixels <= _HUGE:
-        yield
-        return
-    with FileLock(_HUGE_LOCK, is_singleton=False):
-        yield
+def _one_huge_at_a_time(pixels: int) -> AbstractContextManager[object]:
+    # Of all processes of the user; one that is killed releases the lock.
+    return FileLock(_HUGE_LOCK, is_singleton=False) if pixels > _HUGE else nullcontext()
 
 
 class _Budget:
@@ -242,4 +223,4 @@ class _Budget:
                 self.changed.notify_all()
 
 
-_BUDGET = _Budget(_PIXELS_AT_ONCE)
+_BUDGET = _Budget(180_000_000)  # one image of the largest size that Pillow opens

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import check_fraction
 from proxemic.extras import optional_dependency
 
@@ -15,12 +15,12 @@ from proxemic.extras import optional_dependency
 class Digits(ImageSource):
     """1,797 handwritten digits of 8 by 8 pixels, bright on black, which scikit-learn brings along.
 
-    The test has the classes of the training, but other images: for plots of embeddings in two or three dimensions,
-    no judgement of retrieval.
+    The test has the classes of the training, but other images, so that its figures say nothing about retrieval of
+    unseen classes: use it for plots of embeddings in two or three dimensions.
 
     Args:
         validation_fraction: Part of the training images held out for validation, 0 (none) to below 1.
-        split_seed: Which images validate and which test.
+        split_seed: Seed of the random split.
 
     Raises:
         ValueError: If a number is out of range.
@@ -40,7 +40,6 @@ class Digits(ImageSource):
         check_fraction("validation_fraction", self.validation_fraction)
 
     def load(self) -> Splits:
-        """Read the digits and part them by image."""
         with optional_dependency("train"):
             from sklearn.datasets import load_digits
         images, labels = load_digits(return_X_y=True)

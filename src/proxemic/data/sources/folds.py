@@ -1,6 +1,6 @@
 """Class-disjoint cross-validation inside the training part of any source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -9,16 +9,16 @@ from proxemic.data.images import ImageSource, Splits
 
 @dataclass(frozen=True)
 class Fold(ImageSource):
-    """One fold: the classes that train are dealt into ``folds`` parts, one of which validates.
+    """One fold of a cross-validation: the training classes are split into ``folds`` parts, one of which validates.
 
-    Each class validates in exactly one of the folds 0 to ``folds - 1``, and trains in all others. The test classes are
-    the source's own, in every fold.
+    Each class validates in exactly one of the folds, and trains in all others. The test classes are those of the source
+    in every fold.
 
     Args:
         source: Where images come from; it holds no classes out for validation itself (validation_fraction 0).
-        folds: Parts, 2 or more.
+        folds: Number of parts, 2 or more.
         fold: Which of them validates, 0 to ``folds - 1``.
-        split_seed: How classes are dealt.
+        split_seed: Seed of the random split.
 
     Raises:
         ValueError: If a number is out of range, or (on load) the source has validation classes or too few classes.
@@ -27,8 +27,7 @@ class Fold(ImageSource):
 
     Example:
         >>> from proxemic.data import Glyphs
-        >>> glyphs = Glyphs(train_classes=10, test_classes=4, validation_fraction=0.0)
-        >>> splits = Fold(glyphs, folds=3, fold=1).load()
+        >>> splits = Fold(Glyphs(10, 4, validation_fraction=0.0), folds=3, fold=1).load()
         >>> splits.train.num_classes, splits.validation.num_classes, splits.test.num_classes
         (7, 3, 4)
     """
@@ -46,11 +45,9 @@ class Fold(ImageSource):
 
     @property
     def has_test(self) -> bool:
-        """Whether the source gives test classes."""
         return self.source.has_test
 
     def load(self) -> Splits:
-        """Load the source and deal its training classes."""
         splits = self.source.load()
         if splits.validation is not None:
             raise ValueError(
@@ -66,6 +63,5 @@ class Fold(ImageSource):
         order = torch.randperm(classes, generator=torch.Generator().manual_seed(self.split_seed))
         validates = torch.arange(classes) % self.folds == self.fold
         train, validation = order[~validates].sort().values, order[validates].sort().values
-        return Splits(
-            splits.train.select_classes(train), splits.train.select_classes(validation), splits.test, splits.notes
-        )
+        select = splits.train.select_classes
+        return replace(splits, train=select(train), validation=select(validation))

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import torch
 from jaxtyping import Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont, features
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import ArrayPixels
+from proxemic.data.pixels import ArrayPixels
 from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
-from proxemic.extras import how_to_install
+from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically
 
 FACES = tuple(
@@ -36,28 +37,25 @@ Rasters = UInt8[np.ndarray, "characters faces height width"]
 
 @dataclass(frozen=True)
 class Glyphs(ImageSource):
-    """Characters as classes, the 12 DejaVu typefaces as their images: bright on black, 32 by 32 pixels.
+    """Characters as classes, each in the 12 DejaVu typefaces: bright on black, 32 by 32 pixels.
 
-    A character is centred by its text box, so that an accent stays above and a subscript below the middle.
-
-    The classes are the letters, numbers and symbols that all 12 faces have. Characters that are drawn alike (Latin A,
-    Greek Α, Cyrillic А) cannot be told apart by any reader, so of those that share a raster, be it in a single face,
-    only the one with the lowest code point is kept: no image belongs to two classes, and a perfect score is possible.
-    Half of the characters, always the same, are for training and the other half for the test.
+    The classes are the letters, numbers and symbols that all 12 faces have, centred by their text boxes. Of characters
+    that share an image in any face (Latin A, Greek Α, Cyrillic А), only the one with the lowest code point is kept, so
+    that no image belongs to two classes and a perfect score is possible. Half of the characters, always the same, are
+    for training and the other half for the test.
 
     Args:
         train_classes: Characters to take from the training half; None for all.
         test_classes: Characters to take from the test half; None for all.
         validation_fraction: Part of the training characters held out for validation, 0 (none) to below 1.
-        split_seed: Which training characters validate.
+        split_seed: Seed of the random choice of those that validate.
         cache_dir: Folder for the rendered characters; None for the user's cache folder.
 
     Raises:
         ValueError: If a number is out of range, or (on load) a half has fewer characters than asked for.
 
     Example:
-        >>> import tempfile
-        >>> splits = Glyphs(train_classes=16, test_classes=8, cache_dir=Path(tempfile.mkdtemp())).load()
+        >>> splits = Glyphs(train_classes=16, test_classes=8).load()
         >>> splits.train.num_classes, splits.validation.num_classes, len(splits.test)
         (8, 8, 96)
     """
@@ -69,13 +67,11 @@ class Glyphs(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train_classes", "test_classes"):
-            count = getattr(self, name)
+        for name, count in (("train_classes", self.train_classes), ("test_classes", self.test_classes)):
             if count is not None and count < 2:
                 raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
 
     def load(self) -> Splits:
-        """Render the characters, or read them from the cache, and split them."""
         codes, rasters, notes = _cached(self.cache_dir)
         # By hash: code points in order would put whole scripts into one half.
         order = sorted(range(len(codes)), key=lambda place: hashlib.sha256(b"%d" % codes[place]).digest())
@@ -102,8 +98,12 @@ def _take(codes: Codes, rasters: Rasters, half: Sequence[int], count: int | None
 
 def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
     fonts = _font_files()
-    folder = _default_cache() if folder is None else Path(folder)
-    path = folder / f"glyphs-{_fingerprint(fonts)}.npz"
+    digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
+    digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
+    for font in fonts:
+        digest.update(font.read_bytes())
+    folder = Path(folder or platformdirs.user_cache_path("proxemic"))
+    path = folder / f"glyphs-{digest.hexdigest()[:16]}.npz"
     try:
         # Opened here, as NumPy leaves a file open that turns out to be damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -121,17 +121,9 @@ def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
     return codes, rasters, ()
 
 
-def _default_cache() -> Path:
-    import platformdirs
-
-    return platformdirs.user_cache_path("proxemic")
-
-
 def _font_files() -> list[Path]:
-    try:
+    with optional_dependency("train"):
         import matplotlib
-    except ImportError as error:
-        raise ValueError(f"Glyphs needs matplotlib's fonts: {how_to_install('train')}.") from error
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     files = [folder / f"{face}.ttf" for face in FACES]
     missing = [file.name for file in files if not file.is_file()]
@@ -143,23 +135,8 @@ def _font_files() -> list[Path]:
     return files
 
 
-def _fingerprint(fonts: Sequence[Path]) -> str:
-    digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
-    digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
-    for font in fonts:
-        digest.update(font.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def render(fonts: Sequence[Path]) -> tuple[Codes, Rasters]:
-    """Draw the characters that all fonts have and that no other character looks like.
-
-    Args:
-        fonts: TrueType files.
-
-    Returns:
-        Code points in ascending order, and an image of each in each font.
-    """
+    """Draw, in each font, the characters that all fonts have and that look like no other, in order of code points."""
     from matplotlib.ft2font import FT2Font
 
     shared = set.intersection(*(set(FT2Font(str(font)).get_charmap()) for font in fonts))

@@ -2,18 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
+from itertools import combinations, compress
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from proxemic.data.images import ImageSet, ImageSource, Splits
-from proxemic.data.pixels.base import FilePixels
-from proxemic.data.row_groups import RowGroups
-from proxemic.data.sources.listing import Listing, find_unreadable, first_few, list_images
-from proxemic.data.splits import check_fraction, hold_out, hold_out_images
+from proxemic.data.pixels import FilePixels
+from proxemic.data.rows import RowGroups, number_names, query_flags
+from proxemic.data.sources.listing import ENDINGS, examine_images, first_few, list_images
+from proxemic.data.splits import check_fraction, hold_out
 from proxemic.data.tables import IMAGE_COLUMNS, Row, SplitName
 from proxemic.files import readable
 
@@ -23,27 +21,22 @@ class OwnImages(ImageSource):
     """PNG, JPEG, WebP and BMP images in one folder per class, or named in a CSV or Parquet table.
 
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
-    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and perhaps those of
-    Open Metric Learning's tables: `split` (train, validation or val, test), `is_query` and `is_gallery`; `sequence`
-    (the burst or video that an image is of: those of one are no hits of each other, nor in the way); `category` (a
-    group of classes); and `x_1`, `y_1`, `x_2`, `y_2`, a box in pixels of the upright image, which is cut out before
-    everything else (the whole image where it is empty; an image may have several rows). Labels of any type are
-    compared as text and numbered in the sorted order of that text. Other columns are named in the notes.
+    class folders. A table has the columns `path` (relative to the table's folder) and `label`, and optionally those of
+    Open Metric Learning: `split`, `is_query`, `is_gallery`, `sequence`, `category`, and the box `x_1`, `y_1`, `x_2`,
+    `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text and numbered in its sorted order.
 
     Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
-    given split may not have a class on two sides. With `hold_out` set to images, it may, and of each class some images
+    given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each class
     are held out: the model is judged on new images of the classes that it was trained on (a closed set). Where only
-    train and validation are given, the latter is the test, and validation is held out from the former. Where every
-    image is given to train, or for a final model on all classes, set `test_fraction` to 0.
+    train and validation are given, the latter is the test, and validation is held out from the former.
 
     Args:
         root: The folder or the table.
         test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
-            0 (no test) to below 1.
-        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 (none) to
-            below 1.
+            0 to below 1; 0 for a final model on all classes, or where every image is given to train.
+        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 to below 1.
         hold_out: Classes for an open set, images for a closed one.
-        split_seed: Which are held out.
+        split_seed: Seed of the random split.
         strict: Refuse unreadable images; otherwise they are left out and counted in the notes.
 
     Raises:
@@ -53,10 +46,9 @@ class OwnImages(ImageSource):
         >>> import tempfile
         >>> from PIL import Image
         >>> root = Path(tempfile.mkdtemp())
-        >>> for name in ("cat", "dog", "hen", "owl"):
-        ...     (root / name).mkdir()
-        ...     for number in range(2):
-        ...         Image.new("L", (8, 8)).save(root / name / f"{number}.png")
+        >>> for number in range(8):
+        ...     (root / f"class {number // 2}").mkdir(exist_ok=True)
+        ...     Image.new("L", (8, 8)).save(root / f"class {number // 2}" / f"{number}.png")
         >>> splits = OwnImages(root, validation_fraction=0.0).load()
         >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
         (4, 2, None, 4)
@@ -81,18 +73,16 @@ class OwnImages(ImageSource):
         return self.test_fraction > 0
 
     def load(self) -> Splits:
-        """List the images, leave out those that cannot be decoded, and split the others."""
         root, rows, reading = self._read()
         parts, notes = self._given_parts(root, rows)
         train = image_set(parts["train"], flagged=rows[0].split is None)
         test = image_set(parts["test"]) if parts["test"] else None
         validation = image_set(parts["validation"]) if parts["validation"] else None
-        split = hold_out if self.hold_out == "classes" else hold_out_images
         try:
             if test is None:
-                train, test = split(train, self.test_fraction, self.split_seed, name="test_fraction")
+                train, test = hold_out(train, self.test_fraction, self.split_seed, self.hold_out, name="test_fraction")
             if validation is None:
-                train, validation = split(train, self.validation_fraction, self.split_seed)
+                train, validation = hold_out(train, self.validation_fraction, self.split_seed, self.hold_out)
         except ValueError as error:
             classes = len({row.label for row in rows})
             raise ValueError(
@@ -145,12 +135,9 @@ class OwnImages(ImageSource):
         return self.root is not None and list_images(Path(self.root)).rows[0].split is not None
 
     def load_split(self, split: SplitName) -> tuple[ImageSet, tuple[str, ...]]:
-        """Read the images that the folder or table gives to a split, and need not give to any other; with notes.
+        """Read the images that the folder or table assigns to a split, with notes; other splits may be empty.
 
-        Where it gives none to test, its validation split is the test, as in `load`.
-
-        Raises:
-            ValueError: If it gives no splits, or this one has no images that can be judged.
+        Where no image is assigned to test, the validation split is the test, as in `load`.
         """
         root, rows, notes = self._read()
         given = {row.split for row in rows}
@@ -171,55 +158,52 @@ class OwnImages(ImageSource):
             raise ValueError("data.root is missing: give a folder of class folders or a table (--data.root PATH).")
         root = Path(self.root)
         rows, notes = read_images(root, self.strict)
-        _check_usable(root, rows)
-        return root, rows, (*notes, *_lone_images(rows))
+        counts = Counter(row.label for row in rows)
+        if len(counts) == 1:
+            raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
+        if max(counts.values()) == 1:
+            raise ValueError(
+                f"{root} has {len(counts)} classes with one image each, but images of one class are what is compared: "
+                "give classes at least two images."
+            )
+        if lone := sorted(label for label, count in counts.items() if count == 1):
+            notes.append(
+                f"{len(lone)} classes have a single image, which a test cannot find a match for: {first_few(lone)}."
+            )
+        return root, rows, tuple(notes)
 
 
-def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], tuple[str, ...]]:
-    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`.
-
-    Raises:
-        ValueError: If none can be, or `strict` and one cannot.
-    """
+def read_images(root: Path, strict: bool, used: Sequence[str] = IMAGE_COLUMNS) -> tuple[list[Row], list[str]]:
+    """List the images of a folder or table that can be decoded, with notes on other files and columns not `used`."""
     listing = list_images(root, used)
-    failures = find_unreadable(listing.rows)
+    examined, failures = examine_images(listing.rows)
+    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
+    unreadable = f"{len(failures)} unreadable {'image' if len(failures) == 1 else 'images'}, {examples}"
     if strict and failures:
-        raise ValueError(
-            f"{_unreadable_note(failures)}: mend or remove them, or set strict to false (leave out --strict)."
+        raise ValueError(f"{unreadable}: mend or remove them, or set strict to false (leave out --strict).")
+    if not examined:
+        raise ValueError(f"{root} has no readable image: {unreadable}.")
+    notes = [f"Left out: {unreadable}."] if failures else []
+    if listing.ignored:
+        notes.append(
+            f"{len(listing.ignored)} files ignored, as they are in no class folder or end in none of "
+            f"{', '.join(ENDINGS)}: {first_few([readable(path) for path in listing.ignored])}."
         )
-    rows = [row for row in listing.rows if row.path not in failures]
-    if not rows:
-        raise ValueError(f"{root} has no readable image: {_unreadable_note(failures)}.")
-    return rows, tuple(_notes(root, listing, failures))
+    if listing.unused:
+        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
+    return [row for row, *_ in examined], notes
 
 
 def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
     """Make an image set of rows; with `flagged`, their flags say which are queries and which are in the gallery."""
-    pixels = FilePixels([row.path for row in rows], [row.box for row in rows])
-    images = replace(
-        ImageSet.from_names(pixels, [row.label for row in rows]),
+    flags = query_flags([(row.is_query, row.is_gallery) for row in rows], [str(row.path) for row in rows])
+    return ImageSet(
+        FilePixels([row.path for row in rows], [row.box for row in rows]),
+        *number_names([row.label for row in rows]),
+        *(flags if flagged else (None, None)),
         sequences=RowGroups.from_names([row.sequence for row in rows]),
         categories=RowGroups.from_names([row.category for row in rows]),
     )
-    flags = [(row.is_query, row.is_gallery) for row in rows]
-    if not flagged or all(flag == (None, None) for flag in flags):
-        return images
-    for row, flag in zip(rows, flags, strict=True):
-        if None in flag:
-            raise ValueError(f"{row.path}: is_query or is_gallery is empty, but other images of its split have both.")
-    is_query, is_gallery = torch.tensor(flags, dtype=torch.bool).unbind(1)
-    return replace(images, is_query=is_query, is_gallery=is_gallery)
-
-
-def _check_usable(root: Path, rows: Sequence[Row]) -> None:
-    counts = Counter(row.label for row in rows)
-    if len(counts) == 1:
-        raise ValueError(f"{root} has a single class, {next(iter(counts))!r}, but at least two are needed.")
-    if max(counts.values()) == 1:
-        raise ValueError(
-            f"{root} has {len(counts)} classes with one image each, but images of one class are what is compared: "
-            "give classes at least two images."
-        )
 
 
 def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
@@ -236,39 +220,16 @@ def _check_part(root: Path, name: str, images: ImageSet | None) -> None:
 
 def anything_to_find(images: ImageSet) -> bool:
     """Whether any query has another image of its class, and of another sequence, in the gallery."""
-    everything = torch.ones(len(images), dtype=torch.bool)
-    query = everything if images.is_query is None else images.is_query
-    gallery = everything if images.is_gallery is None else images.is_gallery
+    names = (None,) * len(images) if images.sequences is None else images.sequences.texts()
     # What is in no sequence is one of its own.
-    alone = -1 - torch.arange(len(images))
-    numbers = alone if images.sequences is None else images.sequences.numbers
-    sequences = torch.where(numbers < 0, alone, numbers)
-    pairs = torch.stack([images.labels, sequences], 1).unique(dim=0, return_inverse=True)[1]
-    of_class = images.labels[gallery].bincount(minlength=images.num_classes)[images.labels]
-    of_sequence = pairs[gallery].bincount(minlength=int(pairs.max()) + 1)[pairs]
-    return bool((of_class > of_sequence)[query].any())
-
-
-def _notes(root: Path, listing: Listing, failures: dict[Path, str]) -> list[str]:
-    notes = []
-    if failures:
-        notes.append(f"Left out: {_unreadable_note(failures)}.")
-    if listing.ignored:
-        names = [readable(path) for path in listing.ignored]
-        notes.append(
-            f"{len(names)} files ignored, as they are in no class folder or end in none of .png, .jpg, .jpeg, .webp, "
-            f".bmp: {first_few(names)}."
-        )
-    if listing.unused:
-        notes.append(f"{root} has columns that are not used: {', '.join(listing.unused)}.")
-    return notes
-
-
-def _lone_images(rows: Sequence[Row]) -> tuple[str, ...]:
-    single = sorted(label for label, count in Counter(row.label for row in rows).items() if count == 1)
-    if not single:
-        return ()
-    return (f"{len(single)} classes have a single image, which a test cannot find a match for: {first_few(single)}.",)
+    kinds = [
+        (label, place if name is None else name)
+        for place, (label, name) in enumerate(zip(images.labels.tolist(), names, strict=True))
+    ]
+    queries = kinds if images.is_query is None else compress(kinds, images.is_query.tolist())
+    gallery = set(kinds if images.is_gallery is None else compress(kinds, images.is_gallery.tolist()))
+    of_class = Counter(label for label, _ in gallery)
+    return any(of_class[kind[0]] > (kind in gallery) for kind in queries)
 
 
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
@@ -279,15 +240,8 @@ def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
         for name in {*part.sequences.texts()} - {None}
     )
     torn = sorted(str(name) for name, count in sides.items() if count > 1)
-    if not torn:
-        return ()
-    return (
+    note = (
         f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
-        "which makes the test too easy: give a column split that keeps each on one side.",
+        "which makes the test too easy: give a column split that keeps each on one side."
     )
-
-
-def _unreadable_note(failures: dict[Path, str]) -> str:
-    images = "image" if len(failures) == 1 else "images"
-    examples = first_few([f"{readable(path)} ({why})" for path, why in failures.items()])
-    return f"{len(failures)} unreadable {images}, {examples}"
+    return (note,) if torn else ()

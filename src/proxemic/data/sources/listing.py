@@ -1,27 +1,26 @@
 """Which images a folder or a table names, with which labels, before any is opened."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from tqdm import tqdm
 
-from proxemic.data.pixels.base import check_box
 from proxemic.data.pixels.reading import UnreadableImageError, examine
+from proxemic.data.pixels.stores import check_box
 from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_table, unused_columns
 from proxemic.files import readable
 
-Result = TypeVar("Result")
+Size = tuple[int, int]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a folder or table, the other files met on the way, and the columns that are not used."""
+    """The images of a folder or table, its other files, and its columns that are not used."""
 
     rows: tuple[Row, ...]
     ignored: tuple[Path, ...] = ()
@@ -31,12 +30,7 @@ class Listing:
 def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     """List a folder of class folders, such folders in `train`, `validation` (or `val`) and `test`, or a table.
 
-    Args:
-        root: The folder or the table.
-        used: Columns of a table that the caller uses; the others are listed as unused.
-
-    Raises:
-        ValueError: If there is no such folder or table, its table is malformed, or it names no image.
+    Columns of a table that are not `used` are listed as unused.
     """
     if root.is_dir():
         listing = _list_folder(root)
@@ -54,58 +48,44 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
     return listing
 
 
-def first_few(names: Sequence[str], most: int = 3) -> str:
-    """Name the first few, as examples in a message."""
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def first_few(names: Sequence[str]) -> str:
+    """Name the first three, as examples in a message."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def find_unreadable(rows: Sequence[Row]) -> dict[Path, str]:
-    """Find the files that cannot be decoded, with reasons: better now than in the middle of training.
+def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], dict[Path, str]]:
+    """Decode every file once, in threads: better now than in the middle of training.
 
-    Raises:
-        ValueError: If a box leaves its image.
-    """
-    examined, failures = examine_files(rows, examine)
-    for row, (_, size) in examined:
-        check_row_box(row, size)
-    return failures
-
-
-def check_row_box(row: Row, size: tuple[int, int]) -> None:
-    """Raise `ValueError`, which names the row of the table, where its box leaves its image of this size."""
-    if row.box is not None:
-        try:
-            check_box(row.box, size)
-        except ValueError as error:
-            raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
-
-
-def examine_files(
-    rows: Sequence[Row], examine_file: Callable[[Path], Result]
-) -> tuple[list[tuple[Row, Result]], dict[Path, str]]:
-    """Call a function with every file once, in threads, with a progress bar on terminals.
-
-    Returns:
-        The result for each image that can be read, and why the others cannot.
+    Returns the readable images with the format of the file and the width and height, of the box where there is one, and
+    why each other file cannot be read. A box that leaves its image is a `ValueError`.
     """
 
-    def try_to_examine(path: Path) -> Result | UnreadableImageError:
+    def outcome(path: Path) -> tuple[str, Size] | UnreadableImageError:
         try:
-            return examine_file(path)
+            return examine(path)
         except UnreadableImageError as error:
             return error
 
     paths = list(dict.fromkeys(row.path for row in rows))  # several boxes may be of one file
-    results: dict[Path, Result] = {}
-    failures: dict[Path, str] = {}
     with ThreadPoolExecutor() as pool:
-        outcomes = zip(paths, pool.map(try_to_examine, paths), strict=True)
-        for path, outcome in tqdm(outcomes, "checking images", len(paths), leave=False, disable=None):
-            if isinstance(outcome, UnreadableImageError):
-                failures[path] = outcome.reason
-            else:
-                results[path] = outcome
-    return [(row, results[row.path]) for row in rows if row.path in results], failures
+        outcomes = tqdm(pool.map(outcome, paths), "checking images", len(paths), leave=False, disable=None)
+        examined = dict(zip(paths, outcomes, strict=True))
+    readable_images: list[tuple[Row, str, Size]] = []
+    failures: dict[Path, str] = {}
+    for row in rows:
+        found = examined[row.path]
+        if isinstance(found, UnreadableImageError):
+            failures[row.path] = found.reason
+            continue
+        kind, size = found
+        if row.box is not None:
+            try:
+                check_box(row.box, size)
+            except ValueError as error:
+                raise ValueError(f"{row.place}: {error}, of {readable(row.path)}.") from error
+            size = row.box[2] - row.box[0], row.box[3] - row.box[1]
+        readable_images.append((row, kind, size))
+    return readable_images, failures
 
 
 def _list_folder(root: Path) -> Listing:
@@ -117,32 +97,25 @@ def _list_folder(root: Path) -> Listing:
             f"{root} has folders for splits ({', '.join(named)}) and others ({other}): move the others away, or put "
             "all class folders into one folder."
         )
+    parts: dict[Path, SplitName | None] = {root: None}
+    if inside and len(named) == len(inside):
+        parts = {folder: SPLITS[folder.name.lower()] for folder in inside}
     rows: list[Row] = []
-    others = _loose_files(root)
-    if inside and all(folder.name.lower() in SPLITS for folder in inside):
-        for folder in inside:
-            others += _loose_files(folder)
-            _add_classes(_folders(folder), SPLITS[folder.name.lower()], rows, others)
-    else:
-        _add_classes(inside, None, rows, others)
+    others = [
+        path for folder in dict.fromkeys([root, *parts]) for path in sorted(folder.glob("[!.]*")) if path.is_file()
+    ]
+    for part, split in parts.items():
+        for folder in _folders(part):
+            for path in _files_below(folder):
+                if path.suffix.lower() in ENDINGS:
+                    rows.append(Row(path, readable(folder.name), split))
+                else:
+                    others.append(path)
     return Listing(tuple(rows), tuple(others))
 
 
-def _add_classes(folders: Sequence[Path], split: SplitName | None, rows: list[Row], others: list[Path]) -> None:
-    for folder in folders:
-        for path in _files_below(folder):
-            if path.suffix.lower() in ENDINGS:
-                rows.append(Row(path, readable(folder.name), split))
-            else:
-                others.append(path)
-
-
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _loose_files(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in root.glob("[!.]*") if path.is_dir())
 
 
 def _files_below(root: Path) -> Iterator[Path]:

@@ -6,13 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from proxemic.data.embeddings.files import LabelledEmbeddings
-from proxemic.data.embeddings.labels import RowLabels, number_labels
 from proxemic.data.images import ImageSet
-from proxemic.data.row_groups import RowGroups
+from proxemic.data.rows import RowGroups, RowLabels, number_labels
 from proxemic.data.sources.image_folder import anything_to_find, image_set, read_images
 from proxemic.data.tables import IMAGE_COLUMNS, Row
 
@@ -20,12 +17,12 @@ from proxemic.data.tables import IMAGE_COLUMNS, Row
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
     """Read queries and a gallery of images as one set, with notes as in `Splits`.
 
-    Classes, sequences and categories go by the text of their names. A file that is in both places, with the same box if
-    it has one, is one image: it does not find itself.
+    Classes, sequences and categories are matched by name. A file that is in both places, with the same box if it has
+    one, is one image, which does not find itself.
 
     Args:
         query: A folder of class folders or a table, as `OwnImages` reads.
-        gallery: Likewise. What either says of splits, queries and galleries is not looked at.
+        gallery: Likewise. Columns of splits and flags, and folders of splits, are ignored.
         strict: Refuse unreadable images.
 
     Raises:
@@ -57,7 +54,7 @@ def _place(row: Row) -> str:
 def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
     """Join the embeddings of queries and of a gallery, as rows of one set.
 
-    Classes go by the text of their names. A row of the gallery whose path is that of a query is the query itself.
+    Classes are matched by name. A row of the gallery whose path is that of a query is the query itself.
 
     Raises:
         ValueError: If one of the two has no labels, they differ in dimension, or a path of both comes several times in
@@ -72,38 +69,33 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     dims = [content.embeddings.shape[1] for content in (query, gallery)]
     if dims[0] != dims[1]:
         raise ValueError(f"the queries have {dims[0]} dimensions but the gallery {dims[1]}: embed both with one model.")
-    paths = query.rows.paths, gallery.rows.paths
     asked, searched = _names("the queries", query.rows), _names("the gallery", gallery.rows)
-    if None not in paths:
-        _check_shared(paths[0] or (), asked, paths[1] or (), searched)
-    known = {} if None in paths else {path: place for place, path in enumerate(paths[0] or ())}
-    itself = [known.get(path, -1) for path in paths[1] or ()] if known else [-1] * len(gallery.embeddings)
-    new = torch.tensor([place < 0 for place in itself])
-    count, total = len(query.embeddings), len(query.embeddings) + int(new.sum())
-    is_query = torch.arange(total) < count
+    paths, count = None, len(asked)
+    itself = [-1] * len(searched)  # which query each row of the gallery is
+    if query.rows.paths is not None and gallery.rows.paths is not None:
+        _check_shared(query.rows.paths, asked, gallery.rows.paths, searched)
+        place_of = {path: place for place, path in enumerate(query.rows.paths)}
+        itself = [place_of.get(path, -1) for path in gallery.rows.paths]
+        paths = (*query.rows.paths, *(path for path in gallery.rows.paths if path not in place_of))
+    new = torch.tensor([row for row, place in enumerate(itself) if place < 0], dtype=torch.int64)
+    added = gallery.rows.take(new)
+    is_query = torch.arange(count + len(new)) < count
     is_gallery = ~is_query
     is_gallery[[place for place in itself if place >= 0]] = True
-    groups = {
-        name: _join(getattr(query.rows, name), getattr(gallery.rows, name), count, new)
-        for name in ("sequences", "categories")
-    }
     rows = replace(
-        number_labels(asked + [name for name, place in zip(searched, itself, strict=True) if place < 0]),
-        **groups,
-        paths=None if None in paths else (*(paths[0] or ()), *(path for path in paths[1] or () if path not in known)),
+        number_labels(asked + [searched[row] for row in new.tolist()]),
+        sequences=_join(query.rows.sequences, count, added.sequences, len(new)),
+        categories=_join(query.rows.categories, count, added.categories, len(new)),
+        paths=paths,
         is_query=is_query,
         is_gallery=is_gallery,
     )
     return LabelledEmbeddings(torch.cat([query.embeddings, gallery.embeddings[new]]), rows)
 
 
-def _join(
-    query: RowGroups | None, gallery: RowGroups | None, count: int, new: Bool[Tensor, " gallery"]
-) -> RowGroups | None:
-    """The groups of all queries, and then of the new rows of the gallery."""
+def _join(query: RowGroups | None, count: int, added: RowGroups | None, count_added: int) -> RowGroups | None:
     asked = (None,) * count if query is None else query.texts()
-    searched = (None,) * int(new.sum()) if gallery is None else gallery.take(new.nonzero().squeeze(1)).texts()
-    return RowGroups.from_names([*asked, *searched])
+    return RowGroups.from_names([*asked, *((None,) * count_added if added is None else added.texts())])
 
 
 def _check_shared(
@@ -113,9 +105,7 @@ def _check_shared(
     asked = dict(zip(query_paths, query_names, strict=True))
     searched = dict(zip(gallery_paths, gallery_names, strict=True))
     counts = {"among the queries": Counter(query_paths), "in the gallery": Counter(gallery_paths)}
-    for path in asked:
-        if path not in searched:
-            continue
+    for path in (path for path in asked if path in searched):
         for where, count in counts.items():
             if count[path] > 1:
                 raise ValueError(

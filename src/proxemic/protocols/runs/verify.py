@@ -116,7 +116,7 @@ def verify(
         format_of(out)
     check_target(target, ("a run directory", "a model.safetensors"))
 
-    from proxemic.data.faces.verification_sets import read_verification_set
+    from proxemic.data.faces import read_verification_set
     from proxemic.metrics import pair_distances, verification_metrics
     from proxemic.recipes.reader import own_backbone
     from proxemic.training.embed import load_embedder, pick_device
@@ -209,7 +209,7 @@ def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    from proxemic.data.faces.verification_sets import VERIFICATION_SETS
+    from proxemic.data.faces import VERIFICATION_SETS
 
     name, pairs, accuracy, std, threshold, auc, tar = row.values()
     return [

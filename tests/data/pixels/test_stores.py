@@ -116,6 +116,17 @@ def test_error_survives_pickling_and_a_worker(tmp_path: Path) -> None:
         from_worker.reraise()
 
 
+def test_boxes_must_fit(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="boxes has 1 entries but paths 2: give one per image"):
+        FilePixels([Path("a"), Path("b")], [None])
+    Image.new("L", (8, 6)).save(tmp_path / "a.png")
+    pixels = FilePixels([tmp_path / "a.png"] * 2, [(0, 0, 8, 6), (0, 0, 8, 7)])
+    assert pixels[0].size == (8, 6)
+    message = r"a\.png cannot be read as an image: its box \(0, 0, 8, 7\) leaves the upright image, 8 x 6 pixels"
+    with pytest.raises(UnreadableImageError, match=message):
+        pixels[1]
+
+
 def test_select_reorders() -> None:
     array = np.arange(3, dtype=np.uint8).reshape(3, 1, 1)
     chosen = ArrayPixels(array).select([2, 0])

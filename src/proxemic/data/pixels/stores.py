@@ -1,0 +1,237 @@
+"""Pixel stores: where the images of an image set lie until they are needed, in memory, in files or in a cache."""
+
+import os
+import struct
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from PIL import Image
+
+from proxemic.data.pixels.reading import UnreadableImageError, read_image
+from proxemic.data.tables import Box
+from proxemic.files import readable, write_atomically
+
+# Header, raw pixels of all images, and a table of height, width and channels, by which each image is found. The
+# table comes last, as sizes are known only once an image is decoded, and in the same file, as two cannot be renamed
+# at once.
+_HEADER = struct.Struct("<16sQQI")  # name of the format, images, bytes of pixels, checksum of the table
+_FORMAT = b"proxemic pixels1"
+_ROW = np.dtype(("<u4", (3,)))
+
+
+class Pixels(ABC):
+    """A sequence of images, each a PIL image of mode L or RGB."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Image.Image: ...
+
+    @abstractmethod
+    def select(self, indices: Sequence[int]) -> "Pixels":
+        """Keep the images at `indices`, in that order."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayPixels(Pixels):
+    """Grey images of one size, held in memory.
+
+    Args:
+        array: One image per row, 0 (black) to 255 (white).
+
+    Example:
+        >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
+        >>> len(pixels), pixels[0].mode, pixels[0].size
+        (3, 'L', (8, 8))
+    """
+
+    array: UInt8[np.ndarray, "images height width"]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return Image.fromarray(self.array[index])
+
+    def select(self, indices: Sequence[int]) -> "ArrayPixels":
+        return ArrayPixels(self.array[np.asarray(indices, dtype=np.int64)])
+
+
+class FilePixels(Pixels):
+    """Image files, opened on access and prepared by `read_image`.
+
+    Args:
+        paths: One file per image.
+        boxes: x_1, y_1, x_2 and y_2 of the part of the file that each image is, in pixels of the upright image
+            that `read_image` gives, or None for all of it; None where every image is a whole file.
+
+    Raises:
+        ValueError: If there is not one box per path.
+        UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box leaves the image.
+
+    Example:
+        >>> FilePixels([Path("cats.png")] * 2, [(0, 0, 50, 80), (30, 10, 90, 80)]).names
+        ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
+    """
+
+    def __init__(self, paths: Sequence[Path], boxes: Sequence[Box | None] | None = None) -> None:
+        self.paths = tuple(paths)
+        self.boxes: tuple[Box | None, ...] = (None,) * len(self.paths) if boxes is None else tuple(boxes)
+        if len(self.boxes) != len(self.paths):
+            raise ValueError(f"boxes has {len(self.boxes)} entries but paths {len(self.paths)}: give one per image.")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        image = read_image(self.paths[index])
+        try:
+            return crop(image, self.boxes[index])
+        except ValueError as error:
+            raise UnreadableImageError(self.paths[index], str(error)) from error
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The path of each image, with its box where it has one."""
+        return tuple(
+            readable(path) + ("" if box is None else f" {box}")
+            for path, box in zip(self.paths, self.boxes, strict=True)
+        )
+
+    def select(self, indices: Sequence[int]) -> "FilePixels":
+        return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
+
+
+def crop(image: Image.Image, box: Box | None) -> Image.Image:
+    """Cut a box out of an upright image; raise `ValueError` where it leaves the image."""
+    if box is None:
+        return image
+    check_box(box, image.size)
+    return image.crop(box)
+
+
+def check_box(box: Box, size: tuple[int, int]) -> None:
+    """Raise `ValueError` where a box leaves an image of this width and height."""
+    if box[2] > size[0] or box[3] > size[1]:
+        raise ValueError(f"its box {box} leaves the upright image, {size[0]} x {size[1]} pixels")
+
+
+class PixelFile:
+    """A file that `write_pixels` has written, open for reading; its pickle holds the path alone, to be mapped again.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If it is damaged, truncated or of another kind. The pixels themselves are not checked.
+        OSError: If it is missing or cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
+        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
+        >>> len(PixelFile(path)), PixelFile(path).read(1).size
+        (2, (5, 7))
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size or not header.startswith(_FORMAT):
+                raise ValueError(f"{path} is no file of decoded images.")
+            _, count, length, checksum = _HEADER.unpack(header)
+            expected, size = _HEADER.size + length + count * _ROW.itemsize, os.fstat(file.fileno()).st_size
+            if size != expected:
+                raise ValueError(f"{path} has {size:,} bytes, but by its header it must have {expected:,}.")
+            file.seek(_HEADER.size + length)
+            table = file.read()
+        self._shapes = np.frombuffer(table, dtype=_ROW).astype(np.int64)
+        if zlib.crc32(table) != checksum or self._shapes.prod(axis=1).sum() != length:
+            raise ValueError(f"{path} has a damaged table of sizes.")
+        self._ends = self._shapes.prod(axis=1).cumsum() + _HEADER.size
+        # A view of the base class, whose slices are made faster.
+        self._bytes = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def __reduce__(self) -> tuple[type["PixelFile"], tuple[Path]]:
+        return PixelFile, (self.path,)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return len(self._bytes)
+
+    def read(self, place: int) -> Image.Image:
+        """Return the image at `place`: a grey one in the mapped memory itself, a coloured one copied once."""
+        height, width, channels = self._shapes[place].tolist()
+        end = int(self._ends[place])
+        flat = self._bytes[end - height * width * channels : end]
+        return Image.fromarray(flat.reshape((height, width) if channels == 1 else (height, width, channels)))
+
+
+def write_pixels(path: Path, images: Iterable[Image.Image]) -> None:
+    """Write images of mode L or RGB, one at a time, to a file that is whole or not there.
+
+    Raises:
+        UserError: If it cannot be written, above all because the disk is full.
+    """
+    shapes: list[tuple[int, int, int]] = []
+    with write_atomically(path) as temporary, temporary.open("wb") as file:
+        file.write(bytes(_HEADER.size))
+        for image in images:
+            shapes.append((image.height, image.width, len(image.getbands())))
+            file.write(image.tobytes())
+        length = file.tell() - _HEADER.size
+        table = np.array(shapes, dtype="<u4").tobytes()
+        file.write(table)
+        file.seek(0)
+        file.write(_HEADER.pack(_FORMAT, len(shapes), length, zlib.crc32(table)))
+
+
+class CachedPixels(FilePixels):
+    """Image files whose images are read, decoded and shrunk as they are, from a cache that `CacheConfig` keeps.
+
+    Args:
+        file: The cache.
+        places: Where in it each image is.
+        paths: The image file that each image came from; it is not opened.
+        boxes: The part of it that the image is, as in `FilePixels`; it was cut out before.
+
+    Raises:
+        ValueError: If the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        file: PixelFile,
+        places: Int64[np.ndarray, " images"],
+        paths: Sequence[Path],
+        boxes: Sequence[Box | None] | None = None,
+    ) -> None:
+        super().__init__(paths, boxes)
+        self.file = file
+        self.places = places
+        if len(self.places) != len(self.paths):
+            raise ValueError(f"places has {len(self.places)} entries but paths {len(self.paths)}: give one per image.")
+        if len(self.places) and not 0 <= self.places.min() <= self.places.max() < len(file):
+            raise ValueError(
+                f"places go from {self.places.min()} to {self.places.max()}, but {file.path} has {len(file)} images, "
+                "from 0."
+            )
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return self.file.read(int(self.places[index]))
+
+    def select(self, indices: Sequence[int]) -> "CachedPixels":
+        chosen = np.asarray(indices, dtype=np.int64)
+        whole = super().select(chosen.tolist())
+        return CachedPixels(self.file, self.places[chosen], whole.paths, whole.boxes)
