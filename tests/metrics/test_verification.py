@@ -302,8 +302,14 @@ TWO = torch.tensor([True, False])
         (lambda: roc_auc(torch.ones(2), ~TWO & TWO), "same is true for 0 of 2 pairs but both kinds are needed"),
         (lambda: roc_auc(torch.ones(2), ~TWO | TWO), "same is true for 2 of 2 pairs but both kinds are needed"),
         (lambda: roc_auc(torch.ones(0), TWO[:0]), "same is true for 0 of 0 pairs"),
-        (lambda: best_threshold(torch.tensor([1.0, torch.nan]), TWO), "distances has 1 NaN or infinite values among 2"),
-        (lambda: equal_error_rate(torch.tensor([torch.inf, -torch.inf]), TWO), "distances has 2 NaN or infinite"),
+        (
+            lambda: best_threshold(torch.tensor([1.0, torch.nan]), TWO),
+            "distances has NaN or infinite values in 1 of 2 pairs",
+        ),
+        (
+            lambda: equal_error_rate(torch.tensor([torch.inf, -torch.inf]), TWO),
+            "distances has NaN or infinite values in 2 of 2 pairs",
+        ),
         (lambda: tar_at_far(torch.ones(2), TWO, (0.1, 1.5)), r"far holds 1.5 but each must be a rate in \[0, 1\]"),
         (lambda: tar_at_far(torch.ones(2), TWO, (math.nan,)), "far holds nan"),
         (lambda: verification_accuracy(torch.ones(2), TWO), "folds is 10 but must be an integer from 2 to 2"),
@@ -316,10 +322,13 @@ TWO = torch.tensor([True, False])
         ),
         (
             lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.zeros(2)),
-            r"folds is torch.float32 \(2,\) but must be integers \[2\]",
+            "folds has torch.float32 but must be int64",
         ),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=TWO), "folds is torch.bool"),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)), r"folds is torch.int64 \(3,\)"),
+        (lambda: verification_accuracy(torch.ones(2), TWO, folds=TWO), "folds has torch.bool but must be int64"),
+        (
+            lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)),
+            r"folds has shape \(3,\) but must be \[2\], one per pair",
+        ),
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.tensor([4, 4])), "all pairs into one fold"),
     ],
 )

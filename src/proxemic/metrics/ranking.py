@@ -25,7 +25,7 @@ The five rankings of Table 3 in the Multi-Proxy Anchor paper, which divides MAP@
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -40,7 +40,7 @@ Divisor = Literal["min", "k", "hits", "R"]
 
 @take_arrays("relevance", "num_relevant")
 def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Whether any of the first k neighbours is relevant (the metric-learning meaning of recall).
+    r"""Whether any of the first k neighbours is relevant (recall as defined in metric learning).
 
     $$\text{Recall@}k = \max_{i \le k} rel_i$$
 
@@ -107,7 +107,7 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
 @take_arrays("relevance", "num_relevant")
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int, *, divisor: Divisor = "min") -> Values:
-    r"""Mean average precision over the first k places; with k the number of places and the divisor R, that of the list.
+    r"""Mean average precision over the first k places; over the whole list with k its length and the divisor `R`.
 
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
@@ -115,9 +115,9 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
         relevance: As in `recall_at_k`, like the next two.
         num_relevant: R of each query.
         k: How many places.
-        divisor: What the sum is divided by: `min`, min(k, R), of which a perfect list has 1; `k`, as in the
+        divisor: What the sum is divided by: `min`, min(k, R), with which a perfect list has 1; `k`, as in the
             Multi-Proxy Anchor paper; `hits`, the relevant items among the first k, as in Open Metric Learning and
-            torchmetrics, where finding one at the first place and missing the others is worth 1; `R`, as in
+            torchmetrics, with which a list with a single hit, at the first place, has 1 too; `R`, as in
             pytorch-metric-learning.
 
     Raises:
@@ -132,21 +132,19 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
     tensor([0.8333, 0.5000], dtype=torch.float64)
     """
     hits = _checked(relevance, num_relevant, k)[:, :k]
-    if divisor == "min":
-        divisors = num_relevant.clamp(max=k)
-    elif divisor == "k":
-        divisors = torch.full_like(num_relevant, k)
-    elif divisor == "hits":
-        divisors = hits.sum(1).clamp(min=1.0)
-    elif divisor == "R":
-        divisors = num_relevant
-    else:
-        raise ValueError(f"divisor is {divisor!r} but must be one of {', '.join(map(repr, get_args(Divisor)))}")
-    return _defined(_sum_of_precisions(hits, num_relevant) / divisors, num_relevant)
+    divisors = {
+        "min": num_relevant.clamp(max=k),
+        "k": torch.full_like(num_relevant, k),
+        "hits": hits.sum(1).clamp(min=1.0),
+        "R": num_relevant,
+    }
+    if divisor not in divisors:
+        raise ValueError(f"divisor is {divisor!r} but must be one of {', '.join(map(repr, divisors))}")
+    return _defined(_sum_of_precisions(hits, num_relevant) / divisors[divisor], num_relevant)
 
 
 def map_at_k_name(divisor: Divisor) -> str:
-    """What comes before the @ in the results of `retrieval_metrics`.
+    """What precedes the @ in the names of `retrieval_metrics`.
 
     >>> [map_at_k_name(divisor) for divisor in ("min", "k", "hits", "R")]
     ['map', 'map_over_k', 'map_over_hits', 'map_over_r']
@@ -205,11 +203,7 @@ def _checked(
 
 
 def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: Int[Tensor, "queries"]) -> Values:
-    """Average precision over the whole list, from the ranks of all R relevant items.
-
-    Args:
-        ranks: From 1, in ascending order; infinite beyond the R-th.
-        num_relevant: R of each query, at least 1.
+    """Average precision over the whole list, from the ranks of all R relevant items, infinite beyond the R-th.
 
     >>> average_precision(torch.tensor([[1.0, 4.0], [5.0, torch.inf]]).double(), torch.tensor([2, 1]))
     tensor([0.7500, 0.2000], dtype=torch.float64)
@@ -225,10 +219,9 @@ def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: In
 
 
 def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:
-    """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in whatever order it is taken."""
-    steps = (
-        torch.ones_like(most, dtype=torch.int64).bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
-    )
+    """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in any order."""
+    ones = torch.ones_like(most, dtype=torch.int64)
+    steps = ones.bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
     return (terms * steps).round() / steps
 
 
