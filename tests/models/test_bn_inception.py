@@ -216,7 +216,7 @@ def test_published_weights_come_from_the_cache(tmp_path: Path, file: Path, monke
     named = named_by_checksum(file, tmp_path)
     (tmp_path / "checkpoints").mkdir()
     named.rename(tmp_path / "checkpoints" / named.name)
-    monkeypatch.setattr("proxemic.models.bn_inception_weights.URL", f"http://example.invalid/{named.name}")
+    monkeypatch.setattr("proxemic.models.bn_inception.URL", f"http://example.invalid/{named.name}")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     backbone = build_model(ModelConfig("bn_inception", pretrained=True)).backbone
     assert torch.equal(backbone.get_parameter("conv1_7x7_s2.weight"), published()["conv1_7x7_s2.weight"])
@@ -226,7 +226,7 @@ def test_published_weights_are_fetched_once_and_checked(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = named_by_checksum(file, tmp_path)
-    monkeypatch.setattr("proxemic.models.bn_inception_weights.URL", named.as_uri())
+    monkeypatch.setattr("proxemic.models.bn_inception.URL", named.as_uri())
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     bn_inception_backbone(pretrained=True)
     assert [each.name for each in (tmp_path / "hub" / "checkpoints").iterdir()] == [named.name]

@@ -12,7 +12,7 @@ covers the truth in a third of all cases with 2 classes, in three quarters with 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
 from typing import Literal
 
 import torch
@@ -108,15 +108,8 @@ def bootstrap_statistic(
     resamples is the value. What the statistic holds fixed, as the clusters of NMI, adds nothing to the interval: of
     simulated intervals of NMI and AMI at level 0.95, nine in ten covered the truth.
 
-    Args:
-        statistic: From the weights of the classes, each the whole number of times that a class counts, to its values.
-        num_classes: Number of classes, at least 1.
-        level: As in `bootstrap_intervals`, like the next two.
-        resamples: How often classes are drawn.
-        seed: Seed of the draws.
-
-    Raises:
-        ValueError: If an argument is out of its range.
+    The statistic is a function of the weights of `num_classes` classes, the whole number of times that each counts.
+    Other arguments and errors: as `bootstrap_intervals`.
 
     >>> from proxemic.metrics.contingency import contingency, weighted_nmi
     >>> table = contingency(torch.arange(60) // 2, torch.arange(60) // 3)
@@ -150,17 +143,8 @@ def paired_differences(
     observed one. It is valid for few classes too, where it cannot be small: with 5 classes it is at least 0.0625. It is
     not corrected for multiple metrics.
 
-    Args:
-        first: Values of each query, by metric, of the first model.
-        second: Those of the second model; the same metrics, with NaN for the same queries.
-        classes: One integer per query.
-        average: As in `bootstrap_intervals`, like the next two.
-        level: Confidence level.
-        resamples: How often classes are drawn, and models are exchanged.
-        seed: Seed of the draws.
-
-    Raises:
-        ValueError: As `bootstrap_intervals`, or if the models have values for different metrics or queries.
+    Arguments and errors: as `bootstrap_intervals`, with the values of two models, `first` and `second`, which must have
+    the same metrics, and NaN for the same queries.
 
     >>> better, worse = torch.tensor([1.0, 0.8, 0.9, 0.6]), torch.tensor([0.5, 0.3, 0.4, 0.6])
     >>> paired_differences({"map@r": better}, {"map@r": worse}, torch.tensor([0, 1, 2, 3]))["map@r"].p_value
@@ -209,26 +193,23 @@ def _class_sums(
     if not values:
         raise ValueError("values has no metric; pass the values of each query of at least one")
     classes, order = as_integers("classes", classes, len(classes), "query").cpu().sort(stable=True)
-    ends = [0, *classes.unique_consecutive(return_counts=True)[1].cumsum(0).tolist()]
+    sizes = classes.unique_consecutive(return_counts=True)[1].tolist()
     means, sums, counts = {}, [], []
     for name, each in values.items():
         if each.shape != classes.shape:
             raise ValueError(f"{name} has shape {tuple(each.shape)} but must be [{len(classes)}], one per query")
-        each = each.cpu().double()[order]
-        known = ~each.isnan()
-        if not bool(known.any()):
-            raise ValueError(f"{name} has no value for any of {len(each)} queries; check the labels")
         if bool(each.isinf().any()):
             raise ValueError(f"{name} has infinite values; a query without a value has NaN")
-        # fsum rounds once, so the order of the queries does not matter.
-        terms, flags = each.where(known, 0.0).tolist(), known.tolist()
-        parts = [math.fsum(terms[start:end]) for start, end in pairwise(ends)]
-        numbers = [sum(flags[start:end]) for start, end in pairwise(ends)]
+        known = [part[~part.isnan()].tolist() for part in each.cpu().double()[order].split(sizes)]
+        numbers = [len(part) for part in known]
+        if not any(numbers):
+            raise ValueError(f"{name} has no value for any of {len(each)} queries; check the labels")
         if average == "classes":
-            parts = [part / max(1, number) for part, number in zip(parts, numbers, strict=True)]
-            numbers = [min(1, number) for number in numbers]
-        means[name] = math.fsum(terms if average == "queries" else parts) / sum(numbers)
-        sums.append(parts)
+            known = [[math.fsum(part) / len(part)] if part else [] for part in known]
+            numbers = [len(part) for part in known]
+        # fsum rounds once, so the order of the queries does not matter.
+        means[name] = math.fsum(chain(*known)) / sum(numbers)
+        sums.append([math.fsum(part) for part in known])
         counts.append(numbers)
     total, count = (torch.tensor(each, dtype=torch.float64).T for each in (sums, counts))
     some = (count > 0).any(1)

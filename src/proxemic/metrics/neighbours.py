@@ -65,10 +65,10 @@ def nearest_neighbours(
             [0, 1]]))
     """
     limit = len(gallery) - (exclude is not None)
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise ValueError(f"k is {k!r} but must be an integer")
-    if not 1 <= k <= limit:
-        raise ValueError(f"k is {k} but must be from 1 to {limit}, the gallery rows that a query may have")
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limit:
+        raise ValueError(
+            f"k is {k!r} but must be from 1 to {limit}, an integer: the gallery rows that a query may have"
+        )
     distances = torch.empty(len(queries), k, dtype=torch.float32, device=queries.device)
     indices = torch.empty_like(distances, dtype=torch.int64)
     if len(queries) == 0:

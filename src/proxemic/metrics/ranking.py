@@ -1,8 +1,7 @@
 """Retrieval metrics of one ranked list per query, as pure functions of relevance.
 
-Every function takes the relevance of the neighbours in ranked order, 1 (relevant) or 0, and the number of
-relevant items in the whole gallery, and returns one float64 value in [0, 1] per query. Places beyond the end of the
-list count as not relevant. A query without relevant items has no defined value and gets NaN.
+Every function returns one float64 value in [0, 1] per query, NaN for a query without relevant items. Places beyond the
+end of the list count as not relevant.
 
 The five rankings of Table 3 in the Multi-Proxy Anchor paper, which divides MAP@k by k, each with four relevant items:
 
@@ -45,8 +44,8 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
     $$\text{Recall@}k = \max_{i \le k} rel_i$$
 
     Args:
-        relevance: 0 or 1, in ranked order.
-        num_relevant: Relevant items in the gallery, at least as many as the row of `relevance` has.
+        relevance: 1 for relevant neighbours, else 0, in ranked order.
+        num_relevant: Number of relevant items in the whole gallery, R.
         k: At least 1; may exceed the number of places.
 
     Raises:
@@ -111,17 +110,11 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
 
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
-    Args:
-        relevance: As in `recall_at_k`, like the next two.
-        num_relevant: R of each query.
-        k: How many places.
-        divisor: What the sum is divided by: `min`, min(k, R), with which a perfect list has 1; `k`, as in the
-            Multi-Proxy Anchor paper; `hits`, the relevant items among the first k, as in Open Metric Learning and
-            torchmetrics, with which a list with a single hit, at the first place, has 1 too; `R`, as in
-            pytorch-metric-learning.
+    The divisor is `min`, min(k, R), with which a perfect list has 1; `k`, as in the Multi-Proxy Anchor paper; `hits`,
+    the relevant items among the first k, as in Open Metric Learning and torchmetrics, with which a list with a single
+    hit, at the first place, has 1 too; or `R`, as in pytorch-metric-learning.
 
-    Raises:
-        ValueError: If an argument is out of its range.
+    Arguments and errors: as `recall_at_k`, and `divisor`.
 
     >>> rankings, two = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2])
     >>> map_at_k(rankings, two, 4)

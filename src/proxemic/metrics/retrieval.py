@@ -71,10 +71,9 @@ def retrieval_metrics(
             items that these two need, the whole gallery is compared exactly, which takes several times as long.
         nmi: Also cluster the gallery by k-means (unit rows for the cosine distance) with as many clusters as classes;
             needs scikit-learn.
-        exclude: For a gallery that overlaps the queries: index of the gallery row that is the query itself, or -1
-            where there is none.
-        query_sequences: Number of the sequence (a burst, a video) of each query, below 0 for none. All rows of the
-            query's sequence are excluded from its ranking, whatever their labels.
+        exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
+        query_sequences: As in `nearest_neighbours`: all rows of the query's sequence are excluded from its ranking,
+            whatever their labels.
         gallery_sequences: Number of the sequence of each row of the gallery.
         average: The mean over `queries`, or over `classes` of the mean over the queries of each, so that small classes
             count as much as large ones.
@@ -99,7 +98,8 @@ def retrieval_metrics(
         raise ValueError(f"average is {average!r} but must be 'queries' or 'classes'")
     metrics = _metrics(recall_at, precision_at, map_at, map_divisors, ndcg_at)
     metrics |= {name: each for name, each in _WHOLE.items() if {"map": map, "mrr": mrr}[name]}
-    query_labels = _labels("query_labels", query_labels, "queries", queries)
+    check_shape("queries", queries)
+    query_labels = as_integers("query_labels", query_labels, len(queries), "row of queries")
     if gallery is None:
         if gallery_labels is not None or exclude is not None:
             raise ValueError("gallery_labels or exclude are given without a gallery; pass them with one, or neither")
@@ -110,7 +110,8 @@ def retrieval_metrics(
     elif gallery_labels is None:
         raise ValueError("gallery is given without gallery_labels; pass one integer per row of the gallery")
     else:
-        gallery_labels = _labels("gallery_labels", gallery_labels, "gallery", gallery)
+        check_shape("gallery", gallery)
+        gallery_labels = as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery")
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences)
     query_labels, gallery_labels = query_labels.to(search.device), gallery_labels.to(search.device)
     counts, sizes = _counts(search, query_labels, gallery_labels)
@@ -123,9 +124,9 @@ def retrieval_metrics(
     values, levels = averages(per_query, labels, average), averages(expected, labels, average)
     if nmi:
         clustering = clustering_metrics(unit_rows(gallery) if distance == "cosine" else gallery, gallery_labels)
+        table = clustering.table
         values |= {"nmi": clustering.nmi, "nmi_geometric": clustering.nmi_geometric, "ami": clustering.ami}
-        levels |= {"nmi": expected_nmi(clustering.table), "ami": 0.0}
-        levels["nmi_geometric"] = expected_nmi(clustering.table, average="geometric")
+        levels |= {"nmi": expected_nmi(table), "nmi_geometric": expected_nmi(table, average="geometric"), "ami": 0.0}
     return RetrievalMetrics(
         values,
         per_query=per_query,
@@ -259,11 +260,6 @@ def _counts(
         pairs = (sequence * len(known) + label).split([len(query_labels), len(gallery_labels)])
         counts, sizes = counts - _count(*pairs), sizes - _count(*sequences)
     return counts, sizes
-
-
-def _labels(name: str, labels: Shaped[Tensor, "..."], of: str, embeddings: Tensor) -> Int64[Tensor, "rows"]:
-    check_shape(of, embeddings)
-    return as_integers(name, labels, len(embeddings), f"row of {of}")
 
 
 def _count(wanted: Int64[Tensor, "queries"], labels: Int64[Tensor, "gallery"]) -> Int64[Tensor, "queries"]:
