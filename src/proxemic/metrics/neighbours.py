@@ -95,8 +95,8 @@ def nearest_neighbours(
 class NeighbourSearch:
     """Searches a gallery in two ways, by float32 shortlists and by exact distances; arguments as `nearest_neighbours`.
 
-    `gallery` is the same tensor as `queries` where the queries search themselves. `exclude` and `sequences`, those of
-    the queries and of the gallery, are None or checked tensors on `device`.
+    `gallery` is the same tensor as `queries` where the queries search themselves. `labels` and `sequences` are those of
+    the queries and of the gallery; with labels, of rows at the same distance the irrelevant come first.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class NeighbourSearch:
         exclude: Shaped[Tensor, "..."] | None,
         query_sequences: Shaped[Tensor, "..."] | None = None,
         gallery_sequences: Shaped[Tensor, "..."] | None = None,
+        labels: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> None:
         if distance not in ("cosine", "euclidean"):
             raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
@@ -123,6 +124,7 @@ class NeighbourSearch:
             if bool(((exclude < -1) | (exclude >= len(gallery))).any()):
                 raise ValueError(f"exclude holds an index outside -1 to {len(gallery) - 1}, the rows of the gallery")
         self.exclude = exclude
+        self.labels = None if labels is None else (labels[0].to(self.device), labels[1].to(self.device))
         self.sequences = None
         if query_sequences is not None and gallery_sequences is not None:
             ours = as_integers("query_sequences", query_sequences, len(queries)).to(self.device)
@@ -149,22 +151,19 @@ class NeighbourSearch:
         """Exact distances of queries to rows of the gallery."""
         return row_distances(self.queries, self.gallery, rows, gallery_rows, self.distance).float()
 
-    def compare_with_all(
-        self,
-        rows: Int64[Tensor, "queries"],
-        k: int,
-        labels: tuple[Int64[Tensor, "all"], Int64[Tensor, "gallery"]] | None = None,
-    ) -> Int64[Tensor, "queries k"]:
-        """Compare up to `EXACT_ROWS` queries exactly with the whole gallery: their k smallest keys, in order.
+    def relevant(
+        self, rows: Int64[Tensor, "queries"], where: slice | Int64[Tensor, "queries places"]
+    ) -> Bool[Tensor, "queries places"]:
+        """Whether rows of the gallery have the label of the query."""
+        assert self.labels is not None
+        return self.labels[0][rows, None] == self.labels[1][where]
 
-        With the labels of all queries and of the gallery, of rows at the same distance the irrelevant come first.
-        """
+    def compare_with_all(self, rows: Int64[Tensor, "queries"], k: int) -> Int64[Tensor, "queries k"]:
+        """Compare up to `EXACT_ROWS` queries exactly with the whole gallery: their k smallest keys, in order."""
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
         for part, distances in self.exact_tiles(rows):
             indices = torch.arange(part.start, part.stop, device=self.device)
-            relevant = None
-            if labels is not None:
-                relevant = (labels[0][rows, None] == labels[1][part]) & distances.isfinite()
+            relevant = None if self.labels is None else self.relevant(rows, part) & distances.isfinite()
             best = torch.cat([best, largest(_keys(distances, indices, relevant).neg_(), k)[0].neg_()], 1)
             best = best if best.shape[1] <= k else best.topk(k, largest=False, sorted=False).values
         return best.sort(1).values

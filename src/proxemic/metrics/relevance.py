@@ -9,11 +9,7 @@ from proxemic.metrics.shortlist import Shortlist
 
 
 def ranked_relevance(
-    search: NeighbourSearch,
-    rows: Int64[Tensor, "queries"],
-    k: int,
-    query_labels: Int64[Tensor, "all"],
-    gallery_labels: Int64[Tensor, "gallery"],
+    search: NeighbourSearch, rows: Int64[Tensor, "queries"], k: int
 ) -> tuple[Bool[Tensor, "queries k"], Bool[Tensor, "queries"]]:
     """Relevance of the k nearest rows, of equally near ones the irrelevant first, and for which queries it is certain.
 
@@ -21,9 +17,9 @@ def ranked_relevance(
     which the relevance is not certain need the whole gallery.
     """
     listed = search.shortlist(rows, k)
-    relevant = query_labels[rows, None] == gallery_labels[listed.indices]
-    relevant &= listed.values.isfinite()  # not the query itself or its sequence, which come last
-    certain = listed.certain(k, len(gallery_labels))
+    # Not the query itself or its sequence, which come last.
+    relevant = search.relevant(rows, listed.indices) & listed.values.isfinite()
+    certain = listed.certain(k, len(search.gallery))
     gaps = listed.values.diff(dim=1) <= listed.doubt[:, None]
     mixed = (gaps & (relevant[:, 1:] != relevant[:, :-1])).any(1) & certain
     if bool(mixed.any()):
@@ -61,11 +57,7 @@ def _near(
 
 
 def relevant_ranks(
-    search: NeighbourSearch,
-    rows: Int64[Tensor, "queries"],
-    most: int,
-    query_labels: Int64[Tensor, "all"],
-    gallery_labels: Int64[Tensor, "gallery"],
+    search: NeighbourSearch, rows: Int64[Tensor, "queries"], most: int
 ) -> Float64[Tensor, "queries most"]:
     """Ranks from 1, by exact distances, of the relevant rows among all that some queries search, in ascending order.
 
@@ -73,7 +65,7 @@ def relevant_ranks(
     largest number, ends in infinite ranks.
     """
     distances = torch.cat([tile for _, tile in search.exact_tiles(rows)], 1)
-    relevant = query_labels[rows, None] == gallery_labels
+    relevant = search.relevant(rows, slice(None))
     bounds = distances.masked_fill(~relevant, torch.inf).topk(most, largest=False).values
     distances.masked_fill_(relevant, torch.inf)
     # An irrelevant row precedes all relevant ones that are as far away or farther: it is counted at the first of them.

@@ -112,16 +112,16 @@ def retrieval_metrics(
     else:
         check_shape("gallery", gallery)
         gallery_labels = as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery")
-    search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences)
-    query_labels, gallery_labels = query_labels.to(search.device), gallery_labels.to(search.device)
-    counts, sizes = _counts(search, query_labels, gallery_labels)
+    labels = query_labels, gallery_labels
+    search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
+    counts, sizes = _counts(search)
     if not bool((counts > 0).any()):
         raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
-    per_query = _values(search, metrics, query_labels, gallery_labels, counts, chunk_size)
+    per_query = _values(search, metrics, counts, chunk_size)
     expected = {name: each.expected(counts.cpu(), sizes.cpu()) for name, each in metrics.items()}
-    labels, clustering = query_labels.cpu(), None
-    values, levels = averages(per_query, labels, average), averages(expected, labels, average)
+    query_labels, clustering = query_labels.cpu(), None
+    values, levels = averages(per_query, query_labels, average), averages(expected, query_labels, average)
     if nmi:
         clustering = clustering_metrics(unit_rows(gallery) if distance == "cosine" else gallery, gallery_labels)
         table = clustering.table
@@ -130,7 +130,7 @@ def retrieval_metrics(
     return RetrievalMetrics(
         values,
         per_query=per_query,
-        labels=labels,
+        labels=query_labels,
         average=average,
         clustering=clustering,
         chance=levels,
@@ -193,19 +193,14 @@ def _metrics(
 
 
 def _values(
-    search: NeighbourSearch,
-    metrics: Mapping[str, _Metric],
-    query_labels: Int64[Tensor, "queries"],
-    gallery_labels: Int64[Tensor, "gallery"],
-    counts: Int64[Tensor, "queries"],
-    chunk_size: int | None,
+    search: NeighbourSearch, metrics: Mapping[str, _Metric], counts: Int64[Tensor, "queries"], chunk_size: int | None
 ) -> dict[str, Float64[Tensor, "queries"]]:
     """Value of each query, on the CPU; NaN where nothing is relevant."""
     values = {name: torch.full(counts.shape, torch.nan, dtype=torch.float64) for name in metrics}
 
     def places(rows: Int64[Tensor, "chunk"]) -> int:
         most = int(counts[rows].max())
-        return min(len(gallery_labels), max(each.places or most for each in metrics.values()))
+        return min(len(search.gallery), max(each.places or most for each in metrics.values()))
 
     def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk places"]) -> None:
         # Not on a GPU: its logarithms and quotients are not promised to be the same.
@@ -216,33 +211,32 @@ def _values(
                 listed = relevance if each.of_ranks else relevance[:, : each.places or most]
                 values[name][rows] = each.value(listed, wanted)
 
-    # In the order of their numbers of relevant items, which a chunk must list as many of as any of its queries has.
+    # In the order of R, as a chunk must list as many neighbours as the largest R of its queries.
     order = counts.argsort(stable=True)[int((counts == 0).sum()) :]
     uncertain = []
     for rows in search.chunks(order, chunk_size):
-        relevance, certain = ranked_relevance(search, rows, places(rows), query_labels, gallery_labels)
+        relevance, certain = ranked_relevance(search, rows, places(rows))
         measure(rows[certain], relevance[certain])
         uncertain.append(rows[~certain])
     for rows in torch.cat(uncertain).split(EXACT_ROWS):
         if len(rows):
-            keys = search.compare_with_all(rows, places(rows), (query_labels, gallery_labels))
-            measure(rows, relevance_of(keys))
+            measure(rows, relevance_of(search.compare_with_all(rows, places(rows))))
 
     whole = {name: each.of_ranks for name, each in metrics.items() if each.of_ranks}
     if whole:
         unknown = torch.stack([values[name].isnan() for name in whole]).any(0).to(search.device)
-        for rows in order[unknown[order]].split(max(1, min(EXACT_ROWS, _DISTANCES // len(gallery_labels)))):
+        for rows in order[unknown[order]].split(max(1, min(EXACT_ROWS, _DISTANCES // len(search.gallery)))):
             if len(rows):
-                ranks = relevant_ranks(search, rows, int(counts[rows].max()), query_labels, gallery_labels)
+                ranks = relevant_ranks(search, rows, int(counts[rows].max()))
                 for name, value in whole.items():
                     values[name][rows.cpu()] = value(ranks.cpu(), counts[rows].cpu())
     return values
 
 
-def _counts(
-    search: NeighbourSearch, query_labels: Int64[Tensor, "queries"], gallery_labels: Int64[Tensor, "gallery"]
-) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
+def _counts(search: NeighbourSearch) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
     """How many relevant rows each query searches, and how many in all, without itself and its sequence."""
+    assert search.labels is not None
+    query_labels, gallery_labels = search.labels
     counts = _count(query_labels, gallery_labels)
     sizes = torch.full_like(counts, len(gallery_labels))
     itself, sequences = search.exclude, search.sequences
