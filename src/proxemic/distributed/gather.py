@@ -83,9 +83,11 @@ def reduce_scores_across(
     return _Reduce.apply(positive, negative, term, group)  # type: ignore[return-value]
 
 
-def local_part(rows: Float[Tensor, "rows *shape"], part: slice, group: Group) -> Float[Tensor, "part *shape"]:
+def local_part(rows: Float[Tensor, "rows *shape"], group: Group) -> Float[Tensor, "part *shape"]:
     """Select this process's part, as `part_of`, of rows that all have; each process gets the gradient of all rows."""
-    return _LocalPart.apply(rows, part, group)  # type: ignore[return-value]
+    size = -(-len(rows) // group.size())
+    sizes = [len(range(len(rows))[rank * size :][:size]) for rank in range(group.size())]
+    return _LocalRows.apply(rows, group, sizes, 1)  # type: ignore[return-value]
 
 
 def gather_rows(
@@ -95,8 +97,8 @@ def gather_rows(
     most = max(sizes)
     joined = x.new_empty(group.size() * most, *x.shape[1:])
     dist.all_gather_into_tensor(joined, _padded(x, most), group)
-    if min(sizes) == most:
-        return joined
+    if list(sizes) == sorted(sizes, reverse=True) and sum(size not in (0, most) for size in sizes) <= 1:
+        return joined[: sum(sizes)]  # padded at the end only
     return torch.cat([part[:size] for part, size in zip(joined.split(most), sizes, strict=True)])
 
 
@@ -106,7 +108,7 @@ def local_rows(joined: Float[Tensor, " joined"], group: Group, sizes: Sequence[i
     Each process computes a scalar from its rows; the gradient is that of the mean of these scalars, as
     `torch.nn.parallel.DistributedDataParallel` averages gradients.
     """
-    return _LocalRows.apply(joined, group, tuple(sizes))  # type: ignore[return-value]
+    return _LocalRows.apply(joined, group, sizes, group.size())  # type: ignore[return-value]
 
 
 class _Gather(torch.autograd.Function):
@@ -169,32 +171,17 @@ class _Reduce(torch.autograd.Function):
         return positive, negative if share is None else negative * share, term, None
 
 
-class _LocalPart(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, part: slice, group: Group) -> Tensor:  # type: ignore[override]
-        ctx.rows, ctx.group = len(rows), group
-        return rows[part]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        # The parts do not overlap: a sum would move twice as much.
-        size = -(-ctx.rows // ctx.group.size())
-        whole = grad.new_empty(ctx.group.size() * size, *grad.shape[1:])
-        dist.all_gather_into_tensor(whole, _padded(grad, size), ctx.group)
-        return whole[: ctx.rows], None, None
-
-
 class _LocalRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, joined: Tensor, group: Group, sizes: tuple[int, ...]) -> Tensor:  # type: ignore[override]
-        ctx.group, ctx.sizes = group, sizes
-        return joined.split(sizes)[group.rank()].clone()
+    def forward(ctx: Any, rows: Tensor, group: Group, sizes: Sequence[int], divisor: int) -> Tensor:  # type: ignore[override]
+        ctx.group, ctx.sizes, ctx.divisor = group, sizes, divisor
+        return rows[sum(sizes[: group.rank()]) :][: sizes[group.rank()]]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return gather_rows(grad, ctx.group, ctx.sizes) / ctx.group.size(), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        # Gathered, as the rows do not overlap: a sum would move twice as much.
+        return gather_rows(grad, ctx.group, ctx.sizes).div_(ctx.divisor), None, None, None
 
 
 def _padded(x: Tensor, rows: int) -> Tensor:

@@ -15,14 +15,7 @@ Result = TypeVar("Result")
 
 
 def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Convert these arguments of a function, or the values of a mapping, from NumPy arrays or lists to tensors.
-
-    >>> @take_arrays("points")
-    ... def count(points):
-    ...     return points.shape
-    >>> count([[1.0, 2.0], [3.0, 4.0]])
-    torch.Size([2, 2])
-    """
+    """Convert these arguments of a function, or the values of a mapping, from NumPy arrays or lists to tensors."""
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         signature = inspect.signature(function)

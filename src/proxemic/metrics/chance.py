@@ -27,9 +27,6 @@ def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
     r"""One less the probability that none of the first k is relevant.
 
     $$E[\text{Recall@}k] = 1 - \binom{n - R}{k} \Big/ \binom nk$$
-
-    >>> recall_at_k(torch.tensor([1, 2, 0]), torch.tensor([4, 4, 4]), 1)
-    tensor([0.2500, 0.5000,    nan], dtype=torch.float64)
     """
     relevant, size = num_relevant.double(), gallery.double()
     irrelevant, places = size - relevant, size.clamp(max=k)

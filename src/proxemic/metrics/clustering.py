@@ -141,13 +141,7 @@ def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed:
 
 
 def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows dim"]:
-    """Divide each row by its norm, however large or small it is; rows of zeros stay, and others than finite become NaN.
-
-    >>> unit_rows(torch.tensor([[3e30, -4e30], [3e-30, 4e-30], [0.0, 0.0]]))
-    tensor([[ 0.6000, -0.8000],
-            [ 0.6000,  0.8000],
-            [ 0.0000,  0.0000]])
-    """
+    """Divide each row by its norm, however large or small it is; rows of zeros stay, and infinite ones become NaN."""
     rows = embeddings.float()
     # The squares of numbers above 1e19 or below 1e-23 leave the range of float32.
     return normalize(rows / _power_of_two(rows.abs().amax(1, keepdim=True)), dim=1)

@@ -4,9 +4,8 @@ Queries of one class are not independent, as they look for the same images. So w
 replacement, each with all its queries (the cluster bootstrap: Davison and Hinkley, Bootstrap Methods and Their
 Application, 1997, section 3.8). An interval does not contain the variance of what is not drawn again, such as training.
 
-With few classes the interval is far too narrow: where each query searches those classes alone, one at level 0.95
-covers the truth in a third of all cases with 2 classes, in three quarters with 5, in nine of ten with 20 and more
-(`benchmarks/intervals.py`). So there is none below `FEWEST_CLASSES`.
+With few classes the interval is far too narrow (docs/metrics.md has the figures), so there is none below
+`FEWEST_CLASSES`.
 """
 
 import math
@@ -153,28 +152,26 @@ def paired_differences(
     if first.keys() != second.keys():
         raise ValueError(f"second has the metrics {sorted(second)} but first {sorted(first)}; they must be the same")
     _check(level, resamples)
-    differences = {name: _difference(name, values, second[name]) for name, values in first.items()}
+    differences = {}
+    for name, values in first.items():
+        if values.shape != second[name].shape:
+            raise ValueError(
+                f"second has shape {tuple(second[name].shape)} for {name} but first {tuple(values.shape)}; "
+                "they must be of the same queries"
+            )
+        ours, theirs = values.cpu().double(), second[name].cpu().double()
+        only = int((ours.isnan() != theirs.isnan()).sum())
+        if only:
+            raise ValueError(
+                f"{name} has a value in one model only for {only} of {len(ours)} queries; compare on the same queries"
+            )
+        differences[name] = ours - theirs
     means, sums, counts = _class_sums(differences, classes, average)
     intervals = _intervals(means, sums, counts, level, resamples, seed)
     return {
         name: PairedDifference(interval.value, interval.low, interval.high, p_value)
         for (name, interval), p_value in zip(intervals.items(), _sign_test(sums, resamples, seed), strict=True)
     }
-
-
-def _difference(name: str, first: Shaped[Tensor, "..."], second: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    if first.shape != second.shape:
-        raise ValueError(
-            f"second has shape {tuple(second.shape)} for {name} but first {tuple(first.shape)}; "
-            "they must be of the same queries"
-        )
-    first, second = first.cpu().double(), second.cpu().double()
-    only = int((first.isnan() != second.isnan()).sum())
-    if only:
-        raise ValueError(
-            f"{name} has a value in one model only for {only} of {len(first)} queries; compare on the same queries"
-        )
-    return first - second
 
 
 def _check(level: float, resamples: int) -> None:

@@ -21,12 +21,7 @@ _SAME = 1e-12  # nats; partitions of n rows that differ do so by more than 1/n
 
 
 def contingency(labels: Int64[Tensor, "rows"], clusters: Int64[Tensor, "rows"]) -> Float64[Tensor, "classes clusters"]:
-    """How many rows of each class are in each cluster, as a sparse matrix on the CPU, ascending in both.
-
-    >>> contingency(torch.tensor([7, 7, 9]), torch.tensor([1, 0, 1])).to_dense()
-    tensor([[1., 1.],
-            [0., 1.]], dtype=torch.float64)
-    """
+    """How many rows of each class are in each cluster, as a sparse matrix on the CPU, ascending in both."""
     classes, rows = labels.cpu().unique(return_inverse=True)
     parts, columns = clusters.cpu().unique(return_inverse=True)
     ones = torch.ones(len(rows), dtype=torch.float64)
@@ -41,12 +36,7 @@ def weighted_nmi(
     *,
     average: EntropyMean = "arithmetic",
 ) -> Float64[Tensor, "resamples"]:
-    """NMI where each row of a class counts as often as the class's weight, with the same clusters.
-
-    >>> table = contingency(torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 1]))
-    >>> weighted_nmi(table, torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.float64))
-    tensor([0.7790, 1.0000], dtype=torch.float64)
-    """
+    """NMI where each row of a class counts as often as the class's weight, with the same clusters."""
     classes, clusters, mutual = _entropies(table, weights)
     mean = (classes + clusters) / 2 if average == "arithmetic" else (classes * clusters).sqrt()
     score = torch.where(mean > 0, mutual / mean, 0.0).clamp(0.0, 1.0)
@@ -56,12 +46,7 @@ def weighted_nmi(
 def weighted_ami(
     table: Float64[Tensor, "classes clusters"], weights: Float64[Tensor, "resamples classes"]
 ) -> Float64[Tensor, "resamples"]:
-    """AMI where each row of a class counts as often as the class's weight, a whole number; about 20 ms per resample.
-
-    >>> table = contingency(torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 1]))
-    >>> weighted_ami(table, torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.float64))
-    tensor([0.6354, 1.0000], dtype=torch.float64)
-    """
+    """AMI where each row of a class counts as often as the class's weight, a whole number; about 20 ms per resample."""
     classes, clusters, mutual = _entropies(table, weights)
     sizes, others = weights * table.sum(1).to_dense(), _cluster_sizes(table, weights)
     chance = torch.stack([_chance(*each) for each in zip(sizes, others, strict=True)])

@@ -35,11 +35,14 @@ class ExactRows:
         check_finite(name, rows)
         self.rows: Float32[Tensor, "rows dim"] = rows.cpu() if rows.device.type == "mps" else rows
         # With b bits below the largest coordinate, products are at most 2^2b steps, and sums must stay within 2^53.
-        self._bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
+        bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
         self.steps = self.rows.new_empty(len(rows), dtype=torch.float64)
         self.squares = torch.empty_like(self.steps)
         for part in self.parts():
-            self.steps[part] = self._step(self.rows[part])
+            largest = self.rows[part].abs().amax(1).double()
+            largest = torch.where(largest > 0, largest, 1.0)
+            # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
+            self.steps[part] = largest / torch.frexp(largest).mantissa * 2.0**-bits
             self.squares[part] = self.integers(part).square_().sum(1) * self.steps[part].square()
 
     def __len__(self) -> int:
@@ -52,13 +55,6 @@ class ExactRows:
     def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
         """Coordinates of some rows, in whole steps."""
         return self.rows[where].double().div_(self.steps[where, None]).round_()
-
-    def _step(self, rows: Float32[Tensor, "chosen dim"]) -> Float64[Tensor, "chosen"]:
-        """The finest step for which products of such rows are exact in float64."""
-        largest = rows.abs().amax(1).double()
-        largest = torch.where(largest > 0, largest, 1.0)
-        # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
-        return largest / torch.frexp(largest).mantissa * 2.0**-self._bits
 
 
 def row_distances(

@@ -2,25 +2,6 @@
 
 Every function returns one float64 value in [0, 1] per query, NaN for a query without relevant items. Places beyond the
 end of the list count as not relevant.
-
-The five rankings of Table 3 in the Multi-Proxy Anchor paper, which divides MAP@k by k, each with four relevant items:
-
->>> rankings = torch.tensor([
-...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-...     [1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
-...     [1, 0, 1, 0, 0, 0, 1, 0, 0, 1],
-...     [1, 1, 1, 1, 0, 0, 0, 0, 0, 0],
-... ])
->>> four = torch.full((5,), 4)
->>> for values in (recall_at_k(rankings, four, 10), precision_at_k(rankings, four, 10), map_at_r(rankings, four),
-...                map_at_k(rankings, four, 10, divisor="k"), ndcg_at_k(rankings, four, 10)):
-...     print([round(100 * value, 1) for value in values.tolist()])
-[100.0, 100.0, 100.0, 100.0, 100.0]
-[10.0, 20.0, 20.0, 40.0, 40.0]
-[25.0, 25.0, 41.7, 41.7, 100.0]
-[10.0, 12.0, 16.7, 25.0, 40.0]
-[39.0, 50.3, 58.6, 82.9, 100.0]
 """
 
 import math
@@ -196,11 +177,7 @@ def _checked(
 
 
 def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: Int[Tensor, "queries"]) -> Values:
-    """Average precision over the whole list, from the ranks of all R relevant items, infinite beyond the R-th.
-
-    >>> average_precision(torch.tensor([[1.0, 4.0], [5.0, torch.inf]]).double(), torch.tensor([2, 1]))
-    tensor([0.7500, 0.2000], dtype=torch.float64)
-    """
+    """Average precision over the whole list, from the ranks of all R relevant items, infinite beyond the R-th."""
     number = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
     return _whole_steps(number / ranks, num_relevant[:, None]).sum(1) / num_relevant
 

@@ -5,7 +5,6 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from proxemic.metrics.neighbours import EXACT_COLUMNS, NeighbourSearch
-from proxemic.metrics.shortlist import Shortlist
 
 
 def ranked_relevance(
@@ -23,26 +22,15 @@ def ranked_relevance(
     gaps = listed.values.diff(dim=1) <= listed.doubt[:, None]
     mixed = (gaps & (relevant[:, 1:] != relevant[:, :-1])).any(1) & certain
     if bool(mixed.any()):
-        part = Shortlist(listed.values[mixed], listed.indices[mixed], listed.doubt[mixed])
-        relevant[mixed] = _reordered(search, rows[mixed], part, relevant[mixed])
+        values, doubt, ours = listed.values[mixed], listed.doubt[mixed, None], relevant[mixed]
+        unsure = torch.where(ours, _near(values, ~ours, doubt), _near(values, ours, doubt)) & values.isfinite()
+        query = rows[mixed, None].expand_as(unsure)[unsure]
+        distances = search.near.distances(values)
+        distances[unsure] = search.distances(query, listed.indices[mixed][unsure]).double()
+        # The bits of a float >= 0 sort as it does; relevance below them puts the irrelevant first among equals.
+        keys = distances.float().view(torch.int32).long().mul_(2).add_(ours)
+        relevant[mixed] = keys.sort(1).values.bitwise_and_(1).bool()
     return relevant[:, :k], certain
-
-
-def _reordered(
-    search: NeighbourSearch,
-    rows: Int64[Tensor, "queries"],
-    listed: Shortlist,
-    relevant: Bool[Tensor, "queries listed"],
-) -> Bool[Tensor, "queries listed"]:
-    values, doubt = listed.values, listed.doubt[:, None]
-    unsure = torch.where(relevant, _near(values, ~relevant, doubt), _near(values, relevant, doubt))
-    unsure &= values.isfinite()
-    distances = search.near.distances(values)
-    query, place = unsure.nonzero(as_tuple=True)
-    distances[query, place] = search.distances(rows[query], listed.indices[query, place]).double()
-    # The bits of a float >= 0 sort as it does; relevance below them puts the irrelevant first among equals.
-    keys = distances.float().view(torch.int32).long().mul_(2).add_(relevant)
-    return keys.sort(1).values.bitwise_and_(1).bool()
 
 
 def _near(

@@ -147,10 +147,6 @@ def largest(
 
     Values up to the row's `floor` may be missing. Faster than `topk`, as the k groups of columns with the largest
     maxima hold the k largest values, and groups whose maximum is not above the floor none that is needed.
-
-    >>> values, places = largest(torch.arange(100.0).view(1, -1), 2)
-    >>> values.sort().values, places.sort().values
-    (tensor([[98., 99.]]), tensor([[98, 99]]))
     """
     width = values.shape[1]
     size = max(1, math.isqrt(width // k)) if floor is None else 8

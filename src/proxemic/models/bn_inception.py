@@ -54,7 +54,7 @@ class BNInception(nn.Module):
         in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: If `in_channels` is below 1; in `forward`, if the sides of the images are not multiples of 32.
+        ValueError: If `in_channels` is below 1; in `forward`, if a map cannot be halved (take multiples of 32).
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape
@@ -129,9 +129,8 @@ def bn_inception_backbone(
     Args:
         pretrained: Load the published weights, from torch's cache or else from the network.
         in_channels: Channels of the images; the published weights have 3.
-        weights: A file of published weights, in place of `pretrained`: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`,
-            which is read without running code from it. A checksum in its name (`bn_inception-52deb4733.pth`) is
-            verified.
+        weights: A file of published weights, in place of `pretrained`: `.safetensors`, `.pth`, `.pt` or `.pth.tar`, of
+            which nothing is executed. A checksum in its name (`bn_inception-52deb4733.pth`) is verified.
 
     Raises:
         ValueError: If the file is damaged or does not fit.

@@ -14,12 +14,7 @@ _SIZE = 224  # side of the trial images where a configuration has none
 
 
 class CustomBackbone(nn.Module):
-    """Any network from images to features `[B, F]` or `[B, F, h, w]`, with output `[B, num_features, h, w]`.
-
-    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
-    >>> CustomBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 5, 1, 1])
-    """
+    """Any network from images to features `[B, F]` or `[B, F, h, w]`, with output `[B, num_features, h, w]`."""
 
     def __init__(self, network: nn.Module, num_features: int) -> None:
         super().__init__()

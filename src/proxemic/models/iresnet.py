@@ -99,8 +99,7 @@ def iresnet_backbone(name: str, *, in_channels: int = 3, weights: str | Path | N
     Args:
         name: `iresnet18`, `iresnet34`, `iresnet50`, `iresnet100` or `iresnet200`.
         in_channels: Channels of the images; published weights have 3.
-        weights: A file of insightface's weights: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`, which is read
-            without running code from it; also a checkpoint of arcface_torch.
+        weights: A file of insightface's weights, or a checkpoint of arcface_torch, as in `bn_inception_backbone`.
 
     Raises:
         ValueError: If the name is unknown, or the file is damaged or does not fit.

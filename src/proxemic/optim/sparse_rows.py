@@ -29,15 +29,6 @@ def step_rows(parameter: _Tensor) -> _Tensor:
 
     A step that is interrupted, by Ctrl-C or for lack of memory, leaves everything as it was before. The first call
     registers a hook on the steps of all optimisers, which ignores those without such parameters.
-
-    >>> rows = step_rows(nn.Parameter(torch.zeros(3, 1)))
-    >>> optimizer = torch.optim.SGD([rows], lr=1.0, momentum=0.5)
-    >>> for _ in range(2):
-    ...     for row in (0, 2):
-    ...         rows.grad = torch.sparse_coo_tensor([[row]], [[1.0]], (3, 1), check_invariants=True)
-    ...         optimizer.step()
-    >>> rows.flatten().tolist(), optimizer.state[rows]["momentum_buffer"].flatten().tolist()
-    ([-2.5, 0.0, -2.5], [1.5, 0.0, 1.5])
     """
     global _hook
     if _hook is None:

@@ -55,16 +55,15 @@ def _after_step(*_: Any) -> None:
             _watched[loss] = _Seen(seen.before, seen.steps + 1, (ref(proxies.grad), proxies.grad._version))
         else:
             del _watched[loss]
-            if seen.before.shape != _mark(proxies).shape or not torch.equal(seen.before, _mark(proxies)):
-                continue
-            warnings.warn(
-                f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser steps: "
-                "they are learned, so give loss.parameters() to the optimiser too, usually with a larger rate, "
-                "for example torch.optim.AdamW([{'params': model.parameters()}, "
-                "{'params': loss.parameters(), 'lr': 1e-2}], lr=1e-4).",
-                UserWarning,
-                stacklevel=3,
-            )
+            if torch.equal(seen.before, _mark(proxies)):
+                warnings.warn(
+                    f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser "
+                    "steps: they are learned, so give loss.parameters() to the optimiser too, usually with a larger "
+                    "rate, for example torch.optim.AdamW([{'params': model.parameters()}, "
+                    "{'params': loss.parameters(), 'lr': 1e-2}], lr=1e-4).",
+                    UserWarning,
+                    stacklevel=3,
+                )
     if not _watched and _handle is not None:
         _handle.remove()
         _handle = None
