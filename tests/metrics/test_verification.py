@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -296,6 +297,10 @@ TWO = torch.tensor([True, False])
             lambda: pair_distances(torch.zeros(2, 1), torch.tensor([[1.0], [torch.nan]])),
             "second has NaN or infinite values in 1 of 2 rows",
         ),
+        (
+            lambda: pair_distances(sample(3, 2, 0), sample(3, 2, 0), distance="dot"),  # type: ignore[arg-type]
+            "distance is 'dot' but must be 'cosine' or 'euclidean'",
+        ),
         (lambda: roc_auc(torch.ones(2, 1), TWO), r"same has shape \(2,\) and distances \(2, 1\)"),
         (lambda: roc_auc(torch.ones(3), TWO), r"same has shape \(2,\) and distances \(3,\)"),
         (lambda: roc_auc(torch.ones(2), TWO.long()), r"same has torch.int64 but must be bool: pass `same == 1`"),
@@ -332,7 +337,10 @@ TWO = torch.tensor([True, False])
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.tensor([4, 4])), "all pairs into one fold"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_in_one_sentence(call: Callable[[], object], message: str) -> None:
+def test_what_cannot_be_judged_is_refused_in_one_sentence(
+    call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

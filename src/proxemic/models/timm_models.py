@@ -142,8 +142,6 @@ def _create(
             **arguments,
         )
     except TypeError as error:
-        if not arguments:
-            raise
         raise ValueError(f"backbone {name!r} cannot be made with {dict(arguments)}: {error}") from error
     except AssertionError as error:
         raise ValueError(f"backbone {name!r} cannot be used, as its pooling cannot be removed: {error}") from error
