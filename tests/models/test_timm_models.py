@@ -81,7 +81,7 @@ def test_a_model_that_must_pool_says_so() -> None:
 
 def test_features_that_are_no_map_are_refused() -> None:
     network = nn.Identity()
-    network.num_features = 5
+    network.num_features = 5  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r"features of shape \(1, 3, 8, 8\), neither a map of 5 channels nor tokens"):
         TimmBackbone(network)(torch.zeros(1, 3, 8, 8))
 
