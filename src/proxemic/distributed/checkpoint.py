@@ -96,14 +96,8 @@ def _laid_out(tensors: Rows, total: int, group: dist.ProcessGroup | None) -> dic
             )
         mesh = DeviceMesh.from_group(group, rows.device.type)
         shape = torch.Size([total, *rows.shape[1:]])
-        laid_out[name] = DTensor.from_local(
-            rows.contiguous(),
-            mesh,
-            [Shard(0)],
-            run_check=False,
-            shape=shape,
-            stride=torch.empty(shape, device="meta").stride(),
-        )
+        stride = torch.empty(shape, device="meta").stride()
+        laid_out[name] = DTensor.from_local(rows.contiguous(), mesh, [Shard(0)], shape=shape, stride=stride)
     return laid_out
 
 

@@ -61,9 +61,7 @@ def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tenso
 def check_shape(name: str, embeddings: Tensor) -> None:
     """Raise `ValueError` unless embeddings are `[rows, dim]`, with at least one of both."""
     if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(
-            f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], with one or more of both"
-        )
+        raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], both at least 1")
 
 
 def check_finite(name: str, values: Float[Tensor, "rows dim"], per: str = "row") -> None:

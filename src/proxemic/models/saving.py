@@ -160,8 +160,7 @@ def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, typ
     if given is None:
         path = str(named.get("class_path"))
         raise UserError(
-            f"The backbone of this model is of the class {path}, which is not imported because a file names it: judge "
-            f"the run that it is of, or import the class and pass it, load_model(path, "
-            f"backbone={path.rpartition('.')[2]})."
+            f"The backbone of this model is the class {path}, which is not imported because a file names it: evaluate "
+            f"its run, or import the class and pass it, load_model(path, backbone={path.rpartition('.')[2]})."
         )
     return {"backbone": given}

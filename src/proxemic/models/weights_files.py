@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
     problems += [
         f"{key} has shape {list(tensors[key].shape)} but must be {list(value.shape)}"
         for key, value in needed.items()
-        if key in tensors and _without_ones(tensors[key]) != _without_ones(value)
+        if key in tensors and tensors[key].squeeze().shape != value.squeeze().shape
     ]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
@@ -82,10 +83,6 @@ def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Pat
     return {key.removeprefix(best): value for key, value in tensors.items() if key.startswith(best)}
 
 
-def _without_ones(tensor: Tensor) -> list[int]:
-    return [size for size in tensor.shape if size != 1]
-
-
 def _read(file: Path) -> Mapping[str, Tensor]:
     if not file.name.endswith((".safetensors", ".pth", ".pt", ".pth.tar")) or not file.is_file():
         raise ValueError(f"weights is {str(file)!r} but must be an existing .safetensors, .pth, .pt or .pth.tar file")
@@ -98,12 +95,9 @@ def _read(file: Path) -> Mapping[str, Tensor]:
             f"weights in {file} are damaged: their SHA-256 begins with {digest[: len(named[1])]} but, by the file's "
             f"name, should with {named[1]}; fetch the file again"
         )
+    read = load_file if file.suffix == ".safetensors" else partial(torch.load, map_location="cpu", weights_only=True)
     try:
-        loaded: Any = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
+        loaded: Any = read(file)
     except Exception as error:  # torch.load raises almost anything for a file that is not its own
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"weights in {file} are not readable as a file of tensors: {message}") from error
