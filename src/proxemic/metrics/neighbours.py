@@ -66,7 +66,7 @@ def nearest_neighbours(
     """
     limit = len(gallery) - (exclude is not None)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limit:
-        raise ValueError(f"k is {k!r} but must be an integer from 1 to {limit}, the gallery rows that a query may have")
+        raise ValueError(f"k is {k!r} but must be from 1 to {limit}, a whole number of the gallery rows of a query")
     distances = torch.empty(len(queries), k, dtype=torch.float32, device=queries.device)
     indices = torch.empty_like(distances, dtype=torch.int64)
     if len(queries) == 0:
