@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -371,9 +372,11 @@ def test_evaluate_says_what_is_wrong(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_commands_of_the_page(run: Path, folder: Path, files: Path, tmp_path: Path, here: Here) -> None:
-    page = Path(__file__).parents[2] / "docs" / "metrics.md"
-    commands = re.findall(r"^proxemic (evaluate .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
+def test_the_commands_of_the_page(
+    run: Path, folder: Path, files: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    commands = re.findall(r"^proxemic (evaluate .*?)(?:  +#.*)?$", page, re.MULTILINE)
     assert len(commands) == 7
     (tmp_path / "runs").mkdir()
     for name in ("photos", "photos-2"):
@@ -390,3 +393,9 @@ def test_the_commands_of_the_page(run: Path, folder: Path, files: Path, tmp_path
         result = here(*words.split(), cwd=tmp_path)
         assert result.returncode == 0, (words, result.stderr)
         assert "map@r" in result.stdout
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "proxemic.evaluate(" in block)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["evaluation"].metrics.keys() >= {"recall@1", "recall@10"}
+    assert names["compared"].differences["map@r"].p_value == 1.0  # two names of one run

@@ -97,6 +97,15 @@ def test_what_does_not_fit_is_refused(saved: Path, tmp_path: Path) -> None:
         load_whole(saved, "proxies")
 
 
+def test_a_disk_that_fails_while_it_is_read_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr("torch.distributed.checkpoint.HuggingFaceStorageReader.read_data", fail)
+    with pytest.raises(ValueError, match=r"whole is damaged: .*Input/output error"):
+        load_whole(saved, "proxies")
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, torch; from pathlib import Path; from proxemic.distributed.checkpoint import save_shards\n"

@@ -41,6 +41,9 @@ def test_what_one_process_meets_all_are_told(unlike: list[dict[str, Any]]) -> No
         kind, reason = found["saved"]
         assert kind == "OSError"
         assert "not empty" in reason
+        kind, reason = found["misplaced"]
+        assert kind == "ValueError"
+        assert "rows has 5 rows on process" in reason
         kind, reason = found["loaded"]
         assert kind == "ValueError"
         assert "none is missing" in reason

@@ -2,6 +2,7 @@
 
 import sys
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -124,7 +125,8 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     assert clustering_metrics(points.to(dtype).requires_grad_(), labels).nmi == 1.0
 
 
-def test_refuses() -> None:
+def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     points, labels = blobs(12, 3)
     broken = points.clone()
     broken[[2, 5], 1] = torch.tensor([torch.nan, torch.inf])
@@ -142,6 +144,8 @@ def test_refuses() -> None:
         for score in (clustering_metrics, normalized_mutual_information, adjusted_mutual_information):
             with pytest.raises(ValueError, match=message):
                 score(*arguments)
+    with pytest.raises(ValueError, match="average is 'max' but must be 'arithmetic' or 'geometric'"):
+        normalized_mutual_information(points, labels, average="max")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="number is 0 but must be"):
         kmeans_clusters(points, 0)
 

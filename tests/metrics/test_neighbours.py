@@ -1,5 +1,6 @@
 """Nearest neighbours against a float64 oracle, and independence of how they are computed."""
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -81,12 +82,18 @@ def test_no_queries_find_nothing() -> None:
     assert distances.shape == indices.shape == (0, 2)
 
 
-def test_refuses() -> None:
+def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     points = sample(5, 3)
     own = torch.arange(5)
     for k, exclude in ((0, None), (6, None), (5, own)):
         with pytest.raises(ValueError, match=f"k is {k} but must be from 1 to"):
             nearest_neighbours(points, points, k=k, exclude=exclude)
+    for k in (True, 1.5):
+        with pytest.raises(ValueError, match=f"k is {k} but must be from 1 to 5, a whole number"):
+            nearest_neighbours(points, points, k=k)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="distance is 'dot' but must be 'cosine' or 'euclidean'"):
+        nearest_neighbours(points, points, k=1, distance="dot")  # type: ignore[arg-type]
     wrong = ((own[:3], "one per query"), (own.float(), "int64"), (own + 1, "outside -1 to 4"), (own - 2, "outside"))
     for bad, words in wrong:
         with pytest.raises(ValueError, match=words):

@@ -3,6 +3,7 @@
 import math
 import sys
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -102,6 +103,11 @@ def test_identical_embeddings_rank_the_irrelevant_first() -> None:
     assert found == {"recall@1": 0, "recall@3": 0, "recall@4": 1, "map@r": 0, "r_precision": 0}
 
 
+def test_many_identical_embeddings_are_compared_exactly() -> None:
+    found = retrieval_metrics(torch.ones(60, 4), torch.arange(60) // 2, recall_at=(1, 58, 59))
+    assert found == {"recall@1": 0, "recall@58": 0, "recall@59": 1, "map@r": 0, "r_precision": 0}
+
+
 def test_a_duplicate_of_the_query_is_found() -> None:
     points = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     assert retrieval_metrics(points, torch.tensor([0, 0, 1, 1]))["recall@1"] == 1
@@ -142,7 +148,8 @@ def test_nmi_without_scikit_learn_says_what_to_install(monkeypatch: pytest.Monke
         retrieval_metrics(torch.eye(2), torch.tensor([0, 0]), nmi=True)
 
 
-def test_refuses() -> None:
+def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     points, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     broken = points.clone()
     broken[2, 1] = torch.nan
@@ -163,6 +170,10 @@ def test_refuses() -> None:
     for k in (0, -1, True):
         with pytest.raises(ValueError, match="ndcg_at holds"):
             retrieval_metrics(points, labels, ndcg_at=(5, k))
+    with pytest.raises(ValueError, match="average is 'macro' but must be 'queries' or 'classes'"):
+        retrieval_metrics(points, labels, average="macro")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="map_divisors holds 'max' but each must be one of 'min', 'k', 'hits', 'R'"):
+        retrieval_metrics(points, labels, map_divisors=("max",))  # type: ignore[arg-type]
 
 
 def test_queries_within_the_gallery_are_left_out_of_their_own_search() -> None:

@@ -62,9 +62,10 @@ def test_quick_and_exact_search_agree(kind: str, distance: Distance, device: str
     assert torch.equal(distances.cpu().view(torch.int32).long(), keys >> 32)
 
     labels = torch.randint(60, (1200,), generator=torch.Generator().manual_seed(1))
-    keys = torch.cat([exact.compare_with_all(rows, k, (labels, labels)) for rows in own.split(500)])
-    search = NeighbourSearch(points, points, distance, own)
-    relevance, certain = ranked_relevance(search, own.to(device), k, labels.to(device), labels.to(device))
+    exact = NeighbourSearch(points.cpu(), points.cpu(), distance, own, labels=(labels, labels))
+    keys = torch.cat([exact.compare_with_all(rows, k) for rows in own.split(500)])
+    search = NeighbourSearch(points, points, distance, own, labels=(labels, labels))
+    relevance, certain = ranked_relevance(search, own.to(device), k)
     assert torch.equal(relevance[certain].cpu(), (keys & 2**31 != 0)[certain.cpu()])
     if kind in ("random", "collapsed", "huge", "tiny"):
         assert certain.all(), "the quick way is taken where it can be"

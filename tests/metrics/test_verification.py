@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -296,14 +297,24 @@ TWO = torch.tensor([True, False])
             lambda: pair_distances(torch.zeros(2, 1), torch.tensor([[1.0], [torch.nan]])),
             "second has NaN or infinite values in 1 of 2 rows",
         ),
+        (
+            lambda: pair_distances(sample(3, 2, 0), sample(3, 2, 0), distance="dot"),  # type: ignore[arg-type]
+            "distance is 'dot' but must be 'cosine' or 'euclidean'",
+        ),
         (lambda: roc_auc(torch.ones(2, 1), TWO), r"same has shape \(2,\) and distances \(2, 1\)"),
         (lambda: roc_auc(torch.ones(3), TWO), r"same has shape \(2,\) and distances \(3,\)"),
         (lambda: roc_auc(torch.ones(2), TWO.long()), r"same has torch.int64 but must be bool: pass `same == 1`"),
         (lambda: roc_auc(torch.ones(2), ~TWO & TWO), "same is true for 0 of 2 pairs but both kinds are needed"),
         (lambda: roc_auc(torch.ones(2), ~TWO | TWO), "same is true for 2 of 2 pairs but both kinds are needed"),
         (lambda: roc_auc(torch.ones(0), TWO[:0]), "same is true for 0 of 0 pairs"),
-        (lambda: best_threshold(torch.tensor([1.0, torch.nan]), TWO), "distances has 1 NaN or infinite values among 2"),
-        (lambda: equal_error_rate(torch.tensor([torch.inf, -torch.inf]), TWO), "distances has 2 NaN or infinite"),
+        (
+            lambda: best_threshold(torch.tensor([1.0, torch.nan]), TWO),
+            "distances has NaN or infinite values in 1 of 2 pairs",
+        ),
+        (
+            lambda: equal_error_rate(torch.tensor([torch.inf, -torch.inf]), TWO),
+            "distances has NaN or infinite values in 2 of 2 pairs",
+        ),
         (lambda: tar_at_far(torch.ones(2), TWO, (0.1, 1.5)), r"far holds 1.5 but each must be a rate in \[0, 1\]"),
         (lambda: tar_at_far(torch.ones(2), TWO, (math.nan,)), "far holds nan"),
         (lambda: verification_accuracy(torch.ones(2), TWO), "folds is 10 but must be an integer from 2 to 2"),
@@ -316,14 +327,20 @@ TWO = torch.tensor([True, False])
         ),
         (
             lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.zeros(2)),
-            r"folds is torch.float32 \(2,\) but must be integers \[2\]",
+            "folds has torch.float32 but must be int64",
         ),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=TWO), "folds is torch.bool"),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)), r"folds is torch.int64 \(3,\)"),
+        (lambda: verification_accuracy(torch.ones(2), TWO, folds=TWO), "folds has torch.bool but must be int64"),
+        (
+            lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)),
+            r"folds has shape \(3,\) but must be \[2\], one per pair",
+        ),
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.tensor([4, 4])), "all pairs into one fold"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_in_one_sentence(call: Callable[[], object], message: str) -> None:
+def test_what_cannot_be_judged_is_refused_in_one_sentence(
+    call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -86,7 +86,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def named_by_checksum(file: Path, folder: Path) -> Path:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    copy = folder / f"bn_inception-{digest[:9]}.pth"
+    digits = next(length for length in range(9, 65) if not digest[:length].isdecimal())  # which is no checksum
+    copy = folder / f"bn_inception-{digest[:digits]}.pth"
     copy.write_bytes(file.read_bytes())
     return copy
 
@@ -109,6 +110,8 @@ def test_map_is_a_thirty_second_of_the_size(size: int, places: int) -> None:
 def test_images_whose_map_cannot_be_halved_are_refused() -> None:
     with pytest.raises(ValueError, match=r"images are 112 by 64 pixels .* take multiples of 32"):
         BNInception().eval()(torch.zeros(1, 3, 112, 64))
+    with pytest.raises(ValueError, match="in_channels is 0 but must be at least 1"):
+        BNInception(in_channels=0)
 
 
 def maximum(features: Tensor, before: int, stride: int) -> Tensor:
@@ -171,7 +174,7 @@ def test_damaged_files_are_refused(tmp_path: Path, file: Path) -> None:
     content = bytearray(named.read_bytes())
     content[-1] ^= 1
     named.write_bytes(content)
-    with pytest.raises(ValueError, match=r"are damaged: .* begins with \w{9} but, by the file's name, should with"):
+    with pytest.raises(ValueError, match=r"are damaged: .* begins with \w{9,} but, by the file's name, should with"):
         bn_inception_backbone(weights=named)
     cut = tmp_path / "cut.pth"
     cut.write_bytes(content[:1000])
@@ -216,7 +219,7 @@ def test_published_weights_come_from_the_cache(tmp_path: Path, file: Path, monke
     named = named_by_checksum(file, tmp_path)
     (tmp_path / "checkpoints").mkdir()
     named.rename(tmp_path / "checkpoints" / named.name)
-    monkeypatch.setattr("proxemic.models.bn_inception_weights.URL", f"http://example.invalid/{named.name}")
+    monkeypatch.setattr("proxemic.models.bn_inception.URL", f"http://example.invalid/{named.name}")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     backbone = build_model(ModelConfig("bn_inception", pretrained=True)).backbone
     assert torch.equal(backbone.get_parameter("conv1_7x7_s2.weight"), published()["conv1_7x7_s2.weight"])
@@ -226,7 +229,7 @@ def test_published_weights_are_fetched_once_and_checked(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = named_by_checksum(file, tmp_path)
-    monkeypatch.setattr("proxemic.models.bn_inception_weights.URL", named.as_uri())
+    monkeypatch.setattr("proxemic.models.bn_inception.URL", named.as_uri())
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     bn_inception_backbone(pretrained=True)
     assert [each.name for each in (tmp_path / "hub" / "checkpoints").iterdir()] == [named.name]

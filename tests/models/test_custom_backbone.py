@@ -39,6 +39,14 @@ class Vector(nn.Module):
         return self.layer(images.mean((2, 3)))
 
 
+class Counted(Vector):
+    """Computes with a value in its constructor, as it could not without memory for its weights."""
+
+    def __init__(self, inputs: int = 3) -> None:
+        super().__init__()
+        self.layer = nn.Linear(int(torch.tensor(inputs)), 6)
+
+
 class Wrong(Vector):
     num_features = 7
 
@@ -113,6 +121,21 @@ def test_a_file_s_class_is_not_imported_but_passed(tmp_path: Path, monkeypatch: 
     assert torch.equal(load_model(tmp_path, backbone=Map)[0](IMAGES), model(IMAGES))
     with pytest.raises(ValueError, match="backbone_args do not fit"):
         load_model(tmp_path, backbone=Vector)
+
+
+def test_a_network_that_needs_values_to_be_built_is_compared_when_it_is_loaded(tmp_path: Path) -> None:
+    model = build_model(ModelConfig(Counted, 6, image_size=8)).eval()
+    save_model(tmp_path, model, {})
+    images = torch.rand(2, 3, 8, 8)
+    assert torch.equal(load_model(tmp_path, backbone=Counted)[0](images), model(images))
+    description = tmp_path / "model.json"
+    content = json.loads(description.read_text())
+    content["config"]["backbone_args"] = {"inputs": 4}
+    description.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"does not fit .*Counted: .*size mismatch for backbone\.network\.layer\.weight"
+    ):
+        load_model(tmp_path, backbone=Counted)
 
 
 def test_a_class_that_is_not_asked_for_is_refused(tmp_path: Path) -> None:

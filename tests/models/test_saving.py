@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from proxemic.models import EmbeddingModel, ModelConfig, build_model, load_model, save_model
+from proxemic.models import EmbeddingModel, ModelConfig, build_model, is_model, load_model, save_model
 
 IMAGES = torch.linspace(-1, 1, 3 * 32 * 32).reshape(3, 1, 32, 32)
 PREPROCESSING = {"size": [32, 32], "mean": 0.5, "invert": True}
@@ -138,6 +138,10 @@ def test_models_saved_before_there_were_heads_are_read(tmp_path: Path, model: Em
         ("width", 1.5, "a whole number"),
         ("embedding_size", True, "a whole number"),
         ("normalize", "no", "true or false"),
+        ("pooling", "sum", r"one of avg, max, avg\+max, gem, cubic-gem"),
+        ("head", "mlp", r"one of linear, linear\+layer_norm, none"),
+        ("head_init", "zeros", "one of None, kaiming_normal"),
+        ("in_channels", 2, "one of 1, 3"),
     ],
 )
 def test_a_description_of_the_wrong_types_is_refused(name: str, value: object, allowed: str) -> None:
@@ -162,6 +166,12 @@ def test_a_description_of_a_larger_network_takes_no_memory(
     with pytest.raises(ValueError, match="does not fit convnet"):
         load_model(tmp_path)
     assert devices == ["meta"]
+
+
+def test_a_file_that_cannot_be_opened_is_a_model_by_its_name(tmp_path: Path) -> None:
+    for name, expected in (("model.safetensors", True), ("other.safetensors", False), ("model.json", False)):
+        (tmp_path / name).write_bytes(b"no tensors")
+        assert is_model(tmp_path / name) == expected
 
 
 @pytest.mark.parametrize("backbone", ["convnet", "resnet10t"])

@@ -9,9 +9,10 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from proxemic.errors import UserError
-from proxemic.models import timm_backbone
+from proxemic.models import TimmBackbone, timm_backbone
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet", "mobilenetv3_small_050"])
@@ -78,6 +79,13 @@ def test_a_model_that_must_pool_says_so() -> None:
         timm_backbone("efficientvit_b0")
 
 
+def test_features_that_are_no_map_are_refused() -> None:
+    network = nn.Identity()
+    network.num_features = 5  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=r"features of shape \(1, 3, 8, 8\), neither a map of 5 channels nor tokens"):
+        TimmBackbone(network)(torch.zeros(1, 3, 8, 8))
+
+
 def test_weights_from_a_local_file(tmp_path: Path) -> None:
     source = timm.create_model("test_resnet")
     save_file(source.state_dict(), tmp_path / "w.safetensors")
@@ -117,6 +125,27 @@ def test_pretrained_weights_come_from_the_cache(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     backbone = timm_backbone("test_resnet", pretrained=True)
     assert torch.equal(backbone.network.get_parameter("conv1.0.weight"), state["conv1.0.weight"])
+
+
+def test_pretrained_weights_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = timm.create_model("test_resnet").state_dict()
+    asked: list[tuple[str, ...]] = []
+
+    def download(*names: str) -> str:
+        asked.append(names)
+        save_file(state, tmp_path / "model.safetensors")
+        return str(tmp_path / "model.safetensors")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, **_: asked.append((url,)))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    backbone = timm_backbone("test_resnet", pretrained=True)
+    assert torch.equal(backbone.network.get_parameter("conv1.0.weight"), state["conv1.0.weight"])
+    repository = "timm/test_resnet.r160_in1k"
+    assert asked == [
+        (f"https://huggingface.co/{repository}/resolve/main/model.safetensors",),
+        (repository, "model.safetensors"),
+    ]
 
 
 def test_pretrained_weights_out_of_reach_say_what_to_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

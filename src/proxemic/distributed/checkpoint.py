@@ -1,7 +1,6 @@
 """Sharded tensors on disk: written by any number of processes, read by any other number.
 
-`torch.distributed.checkpoint` does the work, with one file of safetensors per process, whose header says where its
-rows belong. Nothing in them is a pickle.
+`torch.distributed.checkpoint` writes one safetensors file per process, whose header holds the place of its rows.
 """
 
 import shutil
@@ -27,18 +26,10 @@ Rows = Mapping[str, Shaped[Tensor, "rows *shape"]]
 
 
 def save_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGroup | None = None) -> None:
-    """Write the rows that each process holds; every process of the group calls this.
+    """Write the rows that each process of the group holds, its `part_of` ``total`` rows, to a new folder.
 
-    The folder is there once all is written: a kill on the way leaves nothing of its name.
-
-    Args:
-        folder: A new one.
-        tensors: Rows of this process, as `part_of` lays ``total`` rows over the group, by name.
-        total: Rows of each tensor in all.
-        group: The processes; ``None``: this one alone, with all rows.
-
-    Raises:
-        OSError: On every process, if it cannot be written, or the folder is there.
+    Every process of the group calls this; ``None`` is this process alone, with all rows. The folder exists once all is
+    written. If it cannot be written, every process raises `OSError`.
     """
     temporary = folder.with_name(folder.name + ".tmp")
     first = group is None or group.rank() == 0
@@ -65,17 +56,9 @@ def save_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGrou
 
 
 def load_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGroup | None = None) -> None:
-    """Fill each process's rows from what any number of processes wrote; every process of the group calls this.
+    """Read each process's rows into ``tensors`` from what any number of processes wrote; arguments as `save_shards`.
 
-    Args:
-        folder: What `save_shards` wrote.
-        tensors: To fill, as there.
-        total: Rows of each tensor in all.
-        group: The processes; ``None``: this one alone.
-
-    Raises:
-        ValueError: On every process, if the folder is not there, a file of it is missing or damaged, or it holds other
-            tensors.
+    Every process raises `ValueError` if the folder or a file of it is missing or damaged, or holds other tensors.
     """
     with _as_one(group, ValueError):
         _check(folder, tensors, total)
@@ -92,11 +75,7 @@ def load_shards(folder: Path, tensors: Rows, total: int, group: dist.ProcessGrou
 
 
 def load_whole(folder: Path, name: str) -> Shaped[Tensor, "rows *shape"]:
-    """All rows of one tensor that `save_shards` wrote, on this process alone.
-
-    Raises:
-        ValueError: As `load_shards`.
-    """
+    """All rows of one tensor that `save_shards` wrote, on this process alone; errors as `load_shards`."""
     saved = _saved(folder, name, _metadata(folder))
     whole = torch.empty(saved.size, dtype=saved.properties.dtype)
     load_shards(folder, {name: whole}, len(whole))
@@ -106,7 +85,7 @@ def load_whole(folder: Path, name: str) -> Shaped[Tensor, "rows *shape"]:
 def _laid_out(tensors: Rows, total: int, group: dist.ProcessGroup | None) -> dict[str, Tensor]:
     if group is None:
         return dict(tensors)
-    # A DTensor knows where its rows belong only where they are laid out as torch lays them: see `part_of`.
+    # A DTensor's rows must be distributed as torch does it: see `part_of`.
     part = part_of(total, group.rank(), group.size())
     laid_out: dict[str, Tensor] = {}
     for name, rows in tensors.items():
@@ -117,14 +96,8 @@ def _laid_out(tensors: Rows, total: int, group: dist.ProcessGroup | None) -> dic
             )
         mesh = DeviceMesh.from_group(group, rows.device.type)
         shape = torch.Size([total, *rows.shape[1:]])
-        laid_out[name] = DTensor.from_local(
-            rows.contiguous(),
-            mesh,
-            [Shard(0)],
-            run_check=False,
-            shape=shape,
-            stride=torch.empty(shape, device="meta").stride(),
-        )
+        stride = torch.empty(shape, device="meta").stride()
+        laid_out[name] = DTensor.from_local(rows.contiguous(), mesh, [Shard(0)], shape=shape, stride=stride)
     return laid_out
 
 
@@ -144,7 +117,7 @@ def _saved(folder: Path, name: str, metadata: dict[str, Any]) -> Any:
 
 
 def _check(folder: Path, tensors: Rows, total: int) -> None:
-    """Refuse files that leave rows out: torch would leave what memory holds in their place."""
+    """Refuse files in which rows are missing: torch would leave uninitialised memory in their place."""
     metadata = _metadata(folder)
     for name, rows in tensors.items():
         saved = _saved(folder, name, metadata)
@@ -153,12 +126,11 @@ def _check(folder: Path, tensors: Rows, total: int) -> None:
                 f"{folder} holds {name} in {saved.properties.dtype}, but {rows.dtype} is asked for: it is of another "
                 "loss."
             )
-        chunks = sorted((chunk.offsets[0], chunk.sizes[0]) for chunk in saved.chunks if chunk.sizes[0])
         expected = 0
-        for start, count in chunks:
-            if start != expected:
+        for chunk in sorted(saved.chunks, key=lambda chunk: chunk.offsets[0]):
+            if chunk.sizes[0] and chunk.offsets[0] != expected:
                 break
-            expected += count
+            expected += chunk.sizes[0]
         if expected != total or tuple(saved.size[1:]) != tuple(rows.shape[1:]):
             raise ValueError(
                 f"{folder} holds {name} as {list(saved.size)}, of which the first {expected} rows are there, but "
@@ -179,7 +151,7 @@ def _alone_is_meant() -> Iterator[None]:
 
 @contextmanager
 def _as_one(group: dist.ProcessGroup | None, kind: type[OSError | ValueError]) -> Iterator[None]:
-    """Raise on every process what went wrong on one."""
+    """Raise an error of one process on every process."""
     local: Exception | None = None
     try:
         yield

@@ -1,4 +1,4 @@
-"""How the work of a loss is laid over processes: by classes."""
+"""How the work of a loss is divided among processes: by classes."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,14 +14,14 @@ from proxemic.distributed.gather import exchange_sizes, gather_batch
 class ClassSharding:
     """Every process works on its shard of the classes, with the joined batch.
 
-    The shards are consecutive, ``⌈C/W⌉`` classes each, as `torch.chunk` and `torch.distributed.tensor.Shard` cut them:
+    The shards are ``⌈C/W⌉`` consecutive classes each, as those of `torch.chunk` and `torch.distributed.tensor.Shard`:
     the last may be smaller, or empty.
 
     Args:
         group: The W processes.
         num_classes: C.
-        sharded: Each process holds only its shard of the proxies; otherwise all processes hold all of them.
-        even_batches: All processes always have batches of the same size, so that sizes need not be exchanged.
+        sharded: Whether each process holds only its shard of the proxies; otherwise all processes hold all of them.
+        even_batches: Whether all processes always have batches of the same size, which need not be exchanged then.
     """
 
     group: dist.ProcessGroup
@@ -35,7 +35,7 @@ class ClassSharding:
         return part_of(self.num_classes, self.group.rank(), self.group.size())
 
     def __deepcopy__(self, memo: object) -> "ClassSharding":
-        return self  # a copy of the loss is of the same processes
+        return self  # a copy of the loss has the same processes
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a distributed loss cannot be pickled, as its processes are not in a file: save state_dict().")
@@ -43,22 +43,18 @@ class ClassSharding:
     def gather(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """Gather the batch, as `gather_batch` does.
-
-        Raises:
-            ValueError: On every process, if the joined batch is empty.
-        """
+        """Gather the batch, as `gather_batch`; `ValueError` on every process if the joined batch is empty."""
         return self.join(embeddings, labels)[:3]
 
     def join(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"], list[int]]:
-        """Gather the batch, as `gather` does, and say how many rows of it each process has."""
+        """Gather the batch, as `gather`, and return the number of rows of each process too."""
         if self.even_batches:
             sizes = [len(embeddings)] * self.group.size()
         else:
             sizes, wanted = exchange_sizes(embeddings, self.group)
-            if wanted and not embeddings.requires_grad:  # an empty batch made by hand; the others wait for its backward
+            if wanted and not embeddings.requires_grad:  # an empty batch: the others wait for its backward
                 embeddings = embeddings.detach().requires_grad_()
         if not any(sizes):
             raise ValueError("embeddings hold no rows on any process, but the mean over an empty batch is not defined.")
@@ -68,11 +64,7 @@ class ClassSharding:
 def make_class_sharding(
     earlier: ClassSharding | None, num_classes: int, sharded: bool, group: dist.ProcessGroup | None, even_batches: bool
 ) -> ClassSharding:
-    """Make the `ClassSharding` of a loss over a group, or over all processes.
-
-    Raises:
-        ValueError: If there is no process group, this process is not in it, or the loss is distributed already.
-    """
+    """Check that a loss can be distributed over a group, or over all processes, and return its `ClassSharding`."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(
             "there is no process group to distribute over: call torch.distributed.init_process_group first."
@@ -86,7 +78,7 @@ def make_class_sharding(
 
 
 def part_of(count: int, rank: int, world: int) -> slice:
-    """Give the part of ``count`` items that process ``rank`` of ``world`` has.
+    """The part of ``count`` items that process ``rank`` of ``world`` has.
 
     >>> [part_of(5, rank, 4) for rank in range(4)]
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None), slice(5, 5, None)]

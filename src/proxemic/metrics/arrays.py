@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
@@ -14,20 +15,7 @@ Result = TypeVar("Result")
 
 
 def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Let these arguments of a function also be NumPy arrays or lists of numbers, which become tensors.
-
-    Args:
-        names: Of arguments; None and whole numbers stay, and of a mapping the values are converted.
-
-    Raises:
-        ValueError: If, when the function is called, one of them holds no numbers or is ragged; it is named.
-
-    >>> @take_arrays("points")
-    ... def count(points):
-    ...     return points.shape
-    >>> count([[1.0, 2.0], [3.0, 4.0]])
-    torch.Size([2, 2])
-    """
+    """Convert these arguments of a function, or the values of a mapping, from NumPy arrays or lists to tensors."""
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         signature = inspect.signature(function)
@@ -46,15 +34,7 @@ def take_arrays(*names: str) -> Callable[[Callable[Arguments, Result]], Callable
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Share the memory of an array, or copy a list.
-
-    Args:
-        name: Of the argument, for the message.
-        value: A tensor, which is returned as it is, or a NumPy array or list of numbers.
-
-    Raises:
-        ValueError: If it holds no numbers, or is ragged.
-    """
+    """Return a tensor as it is, share the memory of an array, or copy a list of numbers."""
     if isinstance(value, Tensor):
         return value
     try:
@@ -70,22 +50,27 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 
 def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:
-    """Labels, numbers of groups or indices, as int64.
-
-    Args:
-        name: Of the argument, for the message.
-        values: One integer per row.
-        rows: How many there must be.
-        per: What there is one for, for the message.
-
-    Raises:
-        ValueError: If these are not integers, or not as many.
-    """
+    """Check that there is one integer per row, and return them as int64."""
     if values.shape != (rows,):
         raise ValueError(f"{name} has shape {tuple(values.shape)} but must be [{rows}], one per {per}")
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"{name} has {values.dtype} but must be int64; floats would merge large ids")
     return values.long()
+
+
+def check_shape(name: str, embeddings: Tensor) -> None:
+    """Raise `ValueError` unless embeddings are `[rows, dim]`, with at least one of both."""
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], both at least 1")
+
+
+def check_finite(name: str, values: Float[Tensor, "rows dim"], per: str = "row") -> None:
+    """Raise `ValueError` with the number of rows that have NaN or infinite values."""
+    # The extremes of a row, which are NaN where a coordinate is, need no memory of the size of the embeddings.
+    low, high = values.detach().aminmax(dim=1)
+    broken = int((~(low.isfinite() & high.isfinite())).sum())
+    if broken:
+        raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(values)} {per}s; fix or drop them")
 
 
 def _converted(name: str, value: Any) -> Any:

@@ -1,14 +1,14 @@
 r"""What a random ranking is worth: the expected values of `proxemic.metrics.ranking`, in closed form.
 
-A random ranking puts the R relevant items of a gallery of n into any R of its places, all alike likely, so that
+A random ranking puts the R relevant items of a gallery of n into any R of its places with equal probability, so that
 
 $$E[rel_i] = \frac Rn \qquad E[rel_i \, rel_j] = \frac{R (R - 1)}{n (n - 1)} \quad (i \ne j)$$
 
-Few classes make a search easy: with two, half of the neighbours of a random ranking are right. A value means little
+Few classes make a search easy: with two, half of the neighbours of a random ranking are relevant. A value means little
 without the one that chance gives on the same test set.
 
-Every function takes, for each query, the number of relevant items and the size of the gallery, both without the query
-itself, and returns one float64 value per query; NaN where nothing is relevant.
+Every function takes R and n of each query, both without the query itself, and returns one float64 value per query; NaN
+where nothing is relevant. A k may exceed the gallery.
 """
 
 import math
@@ -27,14 +27,6 @@ def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
     r"""One less the probability that none of the first k is relevant.
 
     $$E[\text{Recall@}k] = 1 - \binom{n - R}{k} \Big/ \binom nk$$
-
-    Args:
-        num_relevant: R of each query.
-        gallery: n of each query, at least R.
-        k: At least 1; may exceed the gallery.
-
-    >>> recall_at_k(torch.tensor([1, 2, 0]), torch.tensor([4, 4, 4]), 1)
-    tensor([0.2500, 0.5000,    nan], dtype=torch.float64)
     """
     relevant, size = num_relevant.double(), gallery.double()
     irrelevant, places = size - relevant, size.clamp(max=k)
@@ -45,25 +37,19 @@ def recall_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
 
 
 def precision_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""$E[\text{Precision@}k] = \frac{\min(k, n)}{k} \frac Rn$.
-
-    Arguments: as `recall_at_k`.
-    """
-    return _defined(_share(num_relevant, gallery) * (gallery.double().clamp(max=k) / k), num_relevant)
+    r"""$E[\text{Precision@}k] = \frac{\min(k, n)}{k} \frac Rn$."""
+    return r_precision(num_relevant, gallery) * (gallery.double().clamp(max=k) / k)
 
 
 def r_precision(num_relevant: Counts, gallery: Counts) -> Values:
-    r"""$E[\text{R-Precision}] = \frac Rn$.
-
-    Arguments: as `recall_at_k`, without k.
-    """
-    return _defined(_share(num_relevant, gallery), num_relevant)
+    r"""$E[\text{R-Precision}] = \frac Rn$."""
+    return _defined(num_relevant.double() / gallery, num_relevant)
 
 
 def map_at_r(num_relevant: Counts, gallery: Counts) -> Values:
     r"""$E[\text{MAP@}R] = \frac1R \left( H_R \frac Rn + (R - H_R) \frac{R (R - 1)}{n (n - 1)} \right)$.
 
-    Here $H_m = 1 + \frac12 + \dots + \frac1m$. Arguments: as `recall_at_k`, without k.
+    Here $H_m = 1 + \frac12 + \dots + \frac1m$.
     """
     relevant = num_relevant.double()
     return _defined(_precisions(num_relevant, gallery, relevant) / relevant, num_relevant)
@@ -74,15 +60,13 @@ def map_at_k(num_relevant: Counts, gallery: Counts, k: int, *, divisor: Divisor 
 
     With the divisor `hits`: of h ones at random among m places, each any with the same probability, the sum over h is
     $\frac{H_m}{m} + \frac{(m - H_m)(h - 1)}{m (m - 1)}$ on average, and $E[h] = m \frac Rn$.
-
-    Arguments: as `recall_at_k`, and `divisor` of `proxemic.metrics.ranking.map_at_k`.
     """
     relevant, places = num_relevant.double(), gallery.double().clamp(max=k)
     if divisor == "hits":
         harmonic = _harmonic(places)
         slope = (places - harmonic) / (places * (places - 1)).clamp(min=1.0)
         any_hit = recall_at_k(num_relevant, gallery, k)
-        values = any_hit * (harmonic / places - slope) + slope * places * _share(num_relevant, gallery)
+        values = any_hit * (harmonic / places - slope) + slope * places * (relevant / gallery)
     else:
         divisors = {"min": relevant.clamp(max=k), "k": torch.full_like(relevant, k), "R": relevant}
         values = _precisions(num_relevant, gallery, places) / divisors[divisor]
@@ -90,10 +74,7 @@ def map_at_k(num_relevant: Counts, gallery: Counts, k: int, *, divisor: Divisor 
 
 
 def average_precision(num_relevant: Counts, gallery: Counts) -> Values:
-    r"""$E[\text{MAP}] = \frac1n \left( H_n + (n - H_n) \frac{R - 1}{n - 1} \right)$, over the whole list.
-
-    Arguments: as `recall_at_k`, without k.
-    """
+    r"""$E[\text{MAP}] = \frac1n \left( H_n + (n - H_n) \frac{R - 1}{n - 1} \right)$, over the whole list."""
     return _defined(_precisions(num_relevant, gallery, gallery.double()) / num_relevant.double(), num_relevant)
 
 
@@ -102,8 +83,6 @@ def mrr(num_relevant: Counts, gallery: Counts) -> Values:
 
     The first relevant item is at place i with probability $\binom{n - i}{R - 1} \big/ \binom nR$, and
     $\sum_i \frac1i \binom{n - i}{R - 1} = \binom{n}{R - 1} (H_n - H_{R - 1})$.
-
-    Arguments: as `recall_at_k`, without k.
     """
     relevant, size = num_relevant.double(), gallery.double()
     values = relevant / (size - relevant + 1) * (_harmonic(size) - _harmonic((relevant - 1).clamp(min=0.0)))
@@ -111,18 +90,11 @@ def mrr(num_relevant: Counts, gallery: Counts) -> Values:
 
 
 def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""$E[\text{nDCG@}k]$: $\frac Rn$ of the discounts of min(k, n) places, over those of min(k, R).
-
-    Arguments: as `recall_at_k`.
-    """
+    r"""$E[\text{nDCG@}k]$: $\frac Rn$ of the discounts of min(k, n) places, over those of min(k, R)."""
     discounts = torch.tensor([0.0, *(1 / math.log2(place) for place in range(2, k + 2))], dtype=torch.float64)
     sums = discounts.cumsum(0)
-    gains = _share(num_relevant, gallery) * sums[gallery.clamp(max=k).long()]
-    return _defined(gains / sums[num_relevant.clamp(1, k).long()], num_relevant)
-
-
-def _share(num_relevant: Counts, gallery: Counts) -> Values:
-    return num_relevant.double() / gallery.double()
+    gains = r_precision(num_relevant, gallery) * sums[gallery.clamp(max=k).long()]
+    return gains / sums[num_relevant.clamp(1, k).long()]
 
 
 def _precisions(num_relevant: Counts, gallery: Counts, places: Values) -> Values:

@@ -1,9 +1,9 @@
-"""Distances that are the same bits however they are computed.
+"""Distances that have the same bits however they are computed.
 
-A floating-point matrix product gives slightly different bits for equal rows, according to their position and to
-the shape of the product, so equal distances would be ranked by chance. Here each row is rounded once, to 20 bits or
-more below its largest coordinate (about what float32 holds), and multiplied in float64. Then every partial sum is a
-whole number of steps below 2^53: the products are exact, whatever the order, the chunk or the device.
+A floating-point matrix product gives slightly different bits for equal rows, depending on their position and the shape
+of the product, so equal distances would be ranked arbitrarily. Here each row is rounded once, to 20 bits or more below
+its largest coordinate (about the precision of float32), and multiplied in float64. Then every partial sum is a whole
+number of steps below 2^53: the products are exact, whatever the order, the chunk or the device.
 """
 
 import math
@@ -14,37 +14,36 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
+from proxemic.metrics.arrays import check_finite
+
 Distance = Literal["cosine", "euclidean"]
 _ROWS = 1024  # rows turned into float64 at a time
 
 
 class ExactRows:
-    """Embeddings as rows of whole numbers of steps, made from float32 where they are needed.
+    """Embeddings, read as float32, whose coordinates are rounded to whole numbers of steps where they are needed.
 
-    Args:
-        embeddings: Finite, read as float32; on an MPS device, which has no float64, they are taken to the CPU.
-        name: Of the argument, for messages.
-
-    Raises:
-        ValueError: If the embeddings have no dimension, or are NaN or infinite in float32.
+    On an MPS device, which has no float64, they are taken to the CPU.
     """
 
-    def __init__(self, embeddings: Float[Tensor, "rows dim"], name: str) -> None:
-        if embeddings.shape[1] == 0:
-            raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but needs at least one dimension per row")
+    def __init__(self, embeddings: Float[Tensor, "rows ..."], name: str) -> None:
+        if embeddings.ndim != 2 or embeddings.shape[1] == 0:
+            raise ValueError(
+                f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], with at least one dimension"
+            )
         rows = embeddings.detach().float()
+        check_finite(name, rows)
         self.rows: Float32[Tensor, "rows dim"] = rows.cpu() if rows.device.type == "mps" else rows
-        self._bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
+        # With b bits below the largest coordinate, products are at most 2^2b steps, and sums must stay within 2^53.
+        bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
         self.steps = self.rows.new_empty(len(rows), dtype=torch.float64)
         self.squares = torch.empty_like(self.steps)
-        broken = 0
         for part in self.parts():
-            broken += int((~self.rows[part].isfinite()).any(1).sum())
-            if not broken:
-                self.steps[part] = self._step(self.rows[part])
-                self.squares[part] = self.integers(part).square_().sum(1) * self.steps[part].square()
-        if broken:
-            raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(rows)} rows; fix or drop them")
+            largest = self.rows[part].abs().amax(1).double()
+            largest = torch.where(largest > 0, largest, 1.0)
+            # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
+            self.steps[part] = largest / torch.frexp(largest).mantissa * 2.0**-bits
+            self.squares[part] = self.integers(part).square_().sum(1) * self.steps[part].square()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,19 +53,8 @@ class ExactRows:
         yield from (slice(start, start + _ROWS) for start in range(0, len(self), _ROWS))
 
     def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
-        """Coordinates of some rows in steps, rounded to whole ones."""
+        """Coordinates of some rows, in whole steps."""
         return self.rows[where].double().div_(self.steps[where, None]).round_()
-
-    def _step(self, rows: Float32[Tensor, "chosen dim"]) -> Float64[Tensor, "chosen"]:
-        """The finest step for which products of such rows are exact in float64.
-
-        With b bits below the largest coordinate a product is at most 2^2b steps, and a sum of `dim` of them must stay
-        within 2^53; float32 holds b up to 24.
-        """
-        largest = rows.abs().amax(1).double()
-        largest = torch.where(largest > 0, largest, 1.0)
-        # Dividing by the mantissa leaves the power of two exactly, which pow() does not promise.
-        return largest / torch.frexp(largest).mantissa * 2.0**-self._bits
 
 
 def row_distances(

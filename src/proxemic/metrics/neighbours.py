@@ -1,6 +1,6 @@
-"""Exact nearest neighbours, a tile of queries and gallery at a time, the same however they are computed.
+"""Exact nearest neighbours, independent of the order of the rows, of chunks and of the device.
 
-A float32 product finds a few more neighbours than are wanted. Their distances are then computed exactly
+A float32 product lists a few more neighbours than are wanted. Their distances are then computed exactly
 (`proxemic.metrics.exact`), and where rounding might have kept a nearer row off the list, those of the whole gallery.
 """
 
@@ -33,23 +33,22 @@ def nearest_neighbours(
     r"""Find the k rows of the gallery nearest to each query, nearest first.
 
     The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Of rows at the same distance the
-    one with the smaller index comes first. Each row is read to 20 to 24 bits below its largest coordinate, fewer the
-    more dimensions there are: finer differences than these are ties.
+    one with the smaller index comes first. Each row is rounded to 20 to 24 bits below its largest coordinate, the fewer
+    the more dimensions there are: smaller differences are ties.
 
-    Beside the results it holds a float32 copy of the gallery, 64 MB of scores and some 100 bytes times k for each
-    query of a chunk.
+    Memory: the results, a float32 copy of the gallery, 64 MB of scores and about 100 bytes times k for each query of a
+    chunk.
 
     Args:
-        queries: Finite.
-        gallery: Finite.
+        queries: Finite embeddings.
+        gallery: Finite embeddings to search.
         k: From 1 to the number of gallery rows, less one where `exclude` is given.
         distance: Which distance.
         exclude: Index of the gallery row that is the query itself, or -1 where there is none.
-        query_sequences: Number of the sequence (a burst, a video) of each query, below 0 for none. It does not see the
-            gallery rows of its own sequence; where fewer than k are left, infinite distances and indices of -1 follow.
-        gallery_sequences: Likewise of each row of the gallery.
-        chunk_size: Queries compared with the gallery at once; None takes 1,024. The result is the same for every
-            value.
+        query_sequences: Number of the sequence (a burst, a video) of each query, below 0 for none. Gallery rows of the
+            query's sequence are ignored; where fewer than k are left, infinite distances and indices of -1 follow.
+        gallery_sequences: Number of the sequence of each row of the gallery.
+        chunk_size: Queries compared with the gallery at once; None takes 1,024. It does not change the result.
 
     Returns:
         Distances and indices.
@@ -65,14 +64,9 @@ def nearest_neighbours(
             [2, 0],
             [0, 1]]))
     """
-    for name, rows in (("queries", queries), ("gallery", gallery)):
-        if rows.ndim != 2:
-            raise ValueError(f"{name} has shape {tuple(rows.shape)} but must be [rows, dim]")
     limit = len(gallery) - (exclude is not None)
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise ValueError(f"k is {k!r} but must be an integer")
-    if not 1 <= k <= limit:
-        raise ValueError(f"k is {k} but must be from 1 to {limit}, the gallery rows that a query may have")
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limit:
+        raise ValueError(f"k is {k!r} but must be from 1 to {limit}, a whole number of the gallery rows of a query")
     distances = torch.empty(len(queries), k, dtype=torch.float32, device=queries.device)
     indices = torch.empty_like(distances, dtype=torch.int64)
     if len(queries) == 0:
@@ -82,7 +76,7 @@ def nearest_neighbours(
     left = []
     for rows in search.chunks(torch.arange(len(queries), device=search.device), chunk_size):
         listed = search.shortlist(rows, k)
-        near = listed.values.isfinite()  # all that the query sees
+        near = listed.values.isfinite()  # neither the query itself nor of its sequence
         pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
         pairs[near] = search.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
         keys = _keys(pairs, listed.indices).sort(1).values[:, :k]
@@ -97,18 +91,10 @@ def nearest_neighbours(
 
 
 class NeighbourSearch:
-    """What the neighbours of queries are found with, in two ways: nearly and exactly.
+    """Searches a gallery in two ways, by float32 shortlists and by exact distances; arguments as `nearest_neighbours`.
 
-    Args:
-        queries: Finite.
-        gallery: Finite; the same tensor where the queries search themselves.
-        distance: Which distance.
-        exclude: Index of the gallery row that is the query itself, or -1 where there is none.
-        query_sequences: As in `nearest_neighbours`, like the next.
-        gallery_sequences: Of the gallery.
-
-    Raises:
-        ValueError: If the distance is unknown, embeddings are NaN or infinite, or sequences are no integers.
+    `gallery` is the same tensor as `queries` where the queries search themselves. `labels` and `sequences` are those of
+    the queries and of the gallery; with labels, of rows at the same distance the irrelevant come first.
     """
 
     def __init__(
@@ -119,26 +105,33 @@ class NeighbourSearch:
         exclude: Shaped[Tensor, "..."] | None,
         query_sequences: Shaped[Tensor, "..."] | None = None,
         gallery_sequences: Shaped[Tensor, "..."] | None = None,
+        labels: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> None:
         if distance not in ("cosine", "euclidean"):
             raise ValueError(f"distance is {distance!r} but must be 'cosine' or 'euclidean'")
+        self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
+        self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
         if queries.shape[1] != gallery.shape[1]:
             raise ValueError(
                 f"gallery has {gallery.shape[1]} dimensions per row but queries {queries.shape[1]}; they must agree"
             )
-        self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
-        self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
         self.distance: Distance = distance
-        self.exclude = None if exclude is None else check_exclude(exclude, len(queries), len(gallery)).to(self.device)
-        self.sequences = check_sequences(query_sequences, gallery_sequences, len(queries), len(gallery))
-        if self.sequences is not None:
-            self.sequences = self.sequences[0].to(self.device), self.sequences[1].to(self.device)
+        self.device = self.gallery.rows.device
+        if exclude is not None:
+            exclude = as_integers("exclude", exclude, len(queries), "query").to(self.device)
+            if bool(((exclude < -1) | (exclude >= len(gallery))).any()):
+                raise ValueError(f"exclude holds an index outside -1 to {len(gallery) - 1}, the rows of the gallery")
+        self.exclude = exclude
+        self.labels = None if labels is None else (labels[0].to(self.device), labels[1].to(self.device))
+        self.sequences = None
+        if query_sequences is not None and gallery_sequences is not None:
+            ours = as_integers("query_sequences", query_sequences, len(queries)).to(self.device)
+            theirs = as_integers("gallery_sequences", gallery_sequences, len(gallery)).to(self.device)
+            # The rows without a sequence are in none of the other side's.
+            self.sequences = ours.where(ours >= 0, -2), theirs.clamp(min=-1)
+        elif query_sequences is not None or gallery_sequences is not None:
+            raise ValueError("query_sequences and gallery_sequences go together; pass both, with -1 for no sequence")
         self.near = ShortlistSearch(self.queries, self.gallery, distance)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the search takes place."""
-        return self.gallery.rows.device
 
     def chunks(self, rows: Int64[Tensor, "queries"], chunk_size: int | None) -> tuple[Int64[Tensor, "chunk"], ...]:
         """Queries that are searched for at once."""
@@ -147,79 +140,44 @@ class NeighbourSearch:
         return rows.split(chunk_size or 1024)
 
     def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
-        """List the k nearest rows of the gallery and some more, for rounding to have its way with."""
+        """List the k nearest rows of the gallery and some more, as rounding may have changed their order."""
+        itself = None if self.exclude is None else self.exclude[rows]
         sequences = None if self.sequences is None else (self.sequences[0][rows], self.sequences[1])
-        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), self._itself(rows), sequences)
+        return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), itself, sequences)
 
     def distances(self, rows: Int64[Tensor, "pairs"], gallery_rows: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
         """Exact distances of queries to rows of the gallery."""
         return row_distances(self.queries, self.gallery, rows, gallery_rows, self.distance).float()
 
-    def compare_with_all(
-        self,
-        rows: Int64[Tensor, "queries"],
-        k: int,
-        labels: tuple[Int64[Tensor, "all"], Int64[Tensor, "gallery"]] | None = None,
-    ) -> Int64[Tensor, "queries k"]:
-        """Compare exactly with the whole gallery: the k smallest keys of each query, in order.
+    def relevant(
+        self, rows: Int64[Tensor, "queries"], where: slice | Int64[Tensor, "queries places"]
+    ) -> Bool[Tensor, "queries places"]:
+        """Whether rows of the gallery have the label of the query."""
+        assert self.labels is not None
+        return self.labels[0][rows, None] == self.labels[1][where]
 
-        Args:
-            rows: Which queries, `EXACT_ROWS` at most.
-            k: How many.
-            labels: Of all queries and of the gallery: of rows at the same distance the irrelevant come first.
-        """
+    def compare_with_all(self, rows: Int64[Tensor, "queries"], k: int) -> Int64[Tensor, "queries k"]:
+        """Compare up to `EXACT_ROWS` queries exactly with the whole gallery: their k smallest keys, in order."""
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
         for part, distances in self.exact_tiles(rows):
             indices = torch.arange(part.start, part.stop, device=self.device)
-            relevant = None
-            if labels is not None:
-                relevant = (labels[0][rows, None] == labels[1][part]) & distances.isfinite()
+            relevant = None if self.labels is None else self.relevant(rows, part) & distances.isfinite()
             best = torch.cat([best, largest(_keys(distances, indices, relevant).neg_(), k)[0].neg_()], 1)
             best = best if best.shape[1] <= k else best.topk(k, largest=False, sorted=False).values
         return best.sort(1).values
 
     def exact_tiles(self, rows: Int64[Tensor, "queries"]) -> Iterator[tuple[slice, Float32[Tensor, "queries columns"]]]:
-        """Successive rows of the gallery with the exact distances to them, infinite where a query does not see them."""
+        """Successive rows of the gallery and exact distances to them, infinite to the query itself and its sequence."""
         self.near.free()
         for start in range(0, len(self.gallery), EXACT_COLUMNS):
             part = slice(start, min(start + EXACT_COLUMNS, len(self.gallery)))
             distances = distance_block(self.queries, self.gallery, rows, part, self.distance).float()
-            left_out = self.left_out(rows, part)
-            yield part, distances if left_out is None else distances.masked_fill_(left_out, torch.inf)
-
-    def left_out(self, rows: Int64[Tensor, "queries"], part: slice) -> Bool[Tensor, "queries columns"] | None:
-        """Which of successive rows of the gallery a query does not see: itself and its sequence; None: it sees all."""
-        itself, left_out = self._itself(rows), None
-        if itself is not None:
-            left_out = itself[:, None] == torch.arange(part.start, part.stop, device=self.device)
-        if self.sequences is not None:
-            same = self.sequences[0][rows, None] == self.sequences[1][part]
-            left_out = same if left_out is None else left_out | same
-        return left_out
-
-    def _itself(self, rows: Int64[Tensor, "queries"]) -> Int64[Tensor, "queries"] | None:
-        return None if self.exclude is None else self.exclude[rows]
-
-
-def check_exclude(exclude: Shaped[Tensor, "..."], queries: int, gallery: int) -> Int64[Tensor, "queries"]:
-    """Indices of gallery rows, or -1, one per query; `ValueError` for anything else."""
-    exclude = as_integers("exclude", exclude, queries, "query")
-    if bool(((exclude < -1) | (exclude >= gallery)).any()):
-        raise ValueError(f"exclude holds an index outside -1 to {gallery - 1}, the rows of the gallery")
-    return exclude
-
-
-def check_sequences(
-    queries: Shaped[Tensor, "..."] | None, gallery: Shaped[Tensor, "..."] | None, num_queries: int, num_gallery: int
-) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None:
-    """Sequences of the queries and of the gallery, of which those of rows without one differ; None: there are none."""
-    if queries is None and gallery is None:
-        return None
-    if queries is None or gallery is None:
-        raise ValueError("query_sequences and gallery_sequences go together; pass both, with -1 for no sequence")
-    queries = as_integers("query_sequences", queries, num_queries)
-    gallery = as_integers("gallery_sequences", gallery, num_gallery)
-    return queries.where(queries >= 0, -2), gallery.clamp(min=-1)
+            if self.exclude is not None:
+                columns = torch.arange(part.start, part.stop, device=self.device)
+                distances.masked_fill_(self.exclude[rows, None] == columns, torch.inf)
+            if self.sequences is not None:
+                distances.masked_fill_(self.sequences[0][rows, None] == self.sequences[1][part], torch.inf)
+            yield part, distances
 
 
 # A key sorts by distance, then the irrelevant first, then by index: the bits of a float >= 0 sort as it does.
@@ -240,5 +198,5 @@ def _distances(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "querie
 
 
 def relevance_of(keys: Int64[Tensor, "queries places"]) -> Bool[Tensor, "queries places"]:
-    """Relevance of the rows behind keys of `NeighbourSearch.compare_with_all`."""
+    """Relevance of the rows whose keys `NeighbourSearch.compare_with_all` returned."""
     return (keys & _RELEVANT) != 0

@@ -1,4 +1,4 @@
-"""How the samples of the training classes lie around the proxies."""
+"""Distances of samples to the proxies of their class, and classification by the nearest proxy."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from proxemic.metrics.arrays import as_integers, take_arrays
+from proxemic.metrics.arrays import as_integers, check_finite, check_shape, take_arrays
 from proxemic.metrics.neighbours import Distance, nearest_neighbours
 
 _NUMBERS = 2**21  # float64 coordinates held at once: 16 MB
@@ -21,10 +21,10 @@ def average_distance_to_proxy(
     $$\text{AvgDTP} = \frac{1}{C} \sum_{c=1}^{C} \frac{1}{|P_c|} \sum_{e \in P_c} \lVert e - p_c \rVert$$
 
     where $P_c$ are the embeddings of class c. With several proxies per class, $p_c$ is the nearest of them. Classes
-    without samples are left out. Nothing is normalised: where the loss compares directions, give unit rows.
+    without samples are left out. Nothing is normalised: pass unit rows where the loss uses cosines.
 
     Args:
-        embeddings: Finite, of training images.
+        embeddings: Finite embeddings of training images.
         labels: Class of each row, from 0 to classes - 1.
         proxies: `[classes, proxies, dim]`, finite.
 
@@ -49,17 +49,11 @@ def class_distances_to_proxy(
 ) -> Float64[Tensor, "classes"]:
     """Mean Euclidean distance of each class's samples to the nearest of its proxies; NaN for a class without samples.
 
-    For an interval of AvgDTP each class is one value of its own, and one without samples is left out.
-
     Arguments and errors: as `average_distance_to_proxy`.
 
     >>> proxies = torch.tensor([[[0.0], [5.0]], [[0.0], [0.0]], [[9.0], [9.0]]])
-    >>> means = class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
-    >>> means
+    >>> class_distances_to_proxy(torch.tensor([[1.0], [4.0], [6.0]]), torch.tensor([0, 0, 2]), proxies)
     tensor([1., nan, 3.], dtype=torch.float64)
-    >>> from proxemic.metrics.confidence import bootstrap_intervals
-    >>> bootstrap_intervals({"avg_dtp": means}, torch.arange(len(means)))["avg_dtp"].value  # bounds need 20 classes
-    2.0
     """
     embeddings, labels, proxies = _checked(embeddings, labels, proxies)
     distances = torch.empty(len(labels), dtype=torch.float64, device=embeddings.device)
@@ -81,7 +75,7 @@ def proxy_accuracy(
     *,
     distance: Distance = "cosine",
 ) -> float:
-    """Share of the samples whose nearest proxy, of all classes and proxies, is of their class, in [0, 1].
+    """Fraction of the samples whose nearest proxy, of all classes, is of their class, in [0, 1].
 
     Arguments and errors: as `proxy_hits`.
 
@@ -104,33 +98,18 @@ def proxy_hits(
 ) -> Bool[Tensor, "rows"]:
     """Whether the nearest proxy of each sample is of its class; not where one of another class is as near.
 
-    A loss that pools the scores of a class's proxies may predict another class; with one proxy per class it predicts
-    the same. Memory does not grow with rows times classes: neighbours are searched as `nearest_neighbours` does,
-    and the result is the same for every order of the rows and of the classes.
+    A loss that pools the scores of several proxies per class may predict another class. The search is that of
+    `nearest_neighbours`: memory does not grow with rows times classes, and their order does not matter.
 
-    For an interval of `proxy_accuracy` each sample is a value, and whole classes are drawn.
-
-    Args:
-        embeddings: Finite.
-        labels: Class of each row, from 0 to classes - 1.
-        proxies: `[classes, proxies, dim]`, finite.
-        distance: Which the loss trains for.
-
-    Raises:
-        ValueError: If an argument is out of its range or of a wrong shape.
+    Arguments and errors: as `average_distance_to_proxy`, and `distance`, the one that the loss uses.
 
     >>> proxies = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
-    >>> labels = torch.tensor([0, 0, 1])
-    >>> hits = proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), labels, proxies)
-    >>> hits
+    >>> proxy_hits(torch.tensor([[2.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]), proxies)
     tensor([ True, False,  True])
-    >>> from proxemic.metrics.confidence import bootstrap_intervals
-    >>> bootstrap_intervals({"proxy_accuracy": hits}, labels)["proxy_accuracy"].value  # bounds need 20 classes
-    0.6666666666666666
     """
     embeddings, labels, proxies = _checked(embeddings, labels, proxies)
     classes, per_class = proxies.shape[:2]
-    # One more than a class has: the nearest proxy of another class is surely among them.
+    # One more than a class has, so that the nearest proxy of another class is among them.
     k = min(per_class + 1, classes * per_class)
     distances, nearest = nearest_neighbours(embeddings, proxies.flatten(0, 1), k=k, distance=distance)
     of_class = nearest // per_class == labels[:, None]
@@ -142,10 +121,7 @@ def _checked(
     embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, "rows dim"], Int64[Tensor, "rows"], Float[Tensor, "classes proxies dim"]]:
     """All on the device of the embeddings."""
-    if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(
-            f"embeddings has shape {tuple(embeddings.shape)} but must be [rows, dim], with one or more of both"
-        )
+    check_shape("embeddings", embeddings)
     if proxies.ndim != 3 or proxies.shape[2] != embeddings.shape[1] or 0 in proxies.shape:
         raise ValueError(
             f"proxies has shape {tuple(proxies.shape)} but must be [classes, proxies, {embeddings.shape[1]}]; "
@@ -157,8 +133,6 @@ def _checked(
         raise ValueError(
             f"labels holds {low if low < 0 else high} but must be from 0 to {len(proxies) - 1}, the classes of proxies"
         )
-    for name, rows in (("embeddings", embeddings), ("proxies", proxies.flatten(0, 1))):
-        broken = int((~rows.detach().float().isfinite()).any(1).sum())
-        if broken:
-            raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(rows)} rows; fix or drop them")
+    check_finite("embeddings", embeddings.float())
+    check_finite("proxies", proxies.flatten(0, 1).float())
     return embeddings.detach(), labels, proxies.detach().to(embeddings.device)

@@ -1,31 +1,11 @@
 """Retrieval metrics of one ranked list per query, as pure functions of relevance.
 
-Every function takes the relevance of the neighbours in ranked order, 1 (relevant) or 0, and the number of
-relevant items in the whole gallery, and returns one float64 value in [0, 1] per query. Places beyond the end of the
-list count as not relevant. A query without relevant items has no defined value and gets NaN.
-
-The five rankings of Table 3 in the Multi-Proxy Anchor paper, which divides MAP@k by k, each with four relevant items:
-
->>> rankings = torch.tensor([
-...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-...     [1, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-...     [1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
-...     [1, 0, 1, 0, 0, 0, 1, 0, 0, 1],
-...     [1, 1, 1, 1, 0, 0, 0, 0, 0, 0],
-... ])
->>> four = torch.full((5,), 4)
->>> for values in (recall_at_k(rankings, four, 10), precision_at_k(rankings, four, 10), map_at_r(rankings, four),
-...                map_at_k(rankings, four, 10, divisor="k"), ndcg_at_k(rankings, four, 10)):
-...     print([round(100 * value, 1) for value in values.tolist()])
-[100.0, 100.0, 100.0, 100.0, 100.0]
-[10.0, 20.0, 20.0, 40.0, 40.0]
-[25.0, 25.0, 41.7, 41.7, 100.0]
-[10.0, 12.0, 16.7, 25.0, 40.0]
-[39.0, 50.3, 58.6, 82.9, 100.0]
+Every function returns one float64 value in [0, 1] per query, NaN for a query without relevant items. Places beyond the
+end of the list count as not relevant.
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -40,13 +20,13 @@ Divisor = Literal["min", "k", "hits", "R"]
 
 @take_arrays("relevance", "num_relevant")
 def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Whether any of the first k neighbours is relevant (the metric-learning meaning of recall).
+    r"""Whether any of the first k neighbours is relevant (recall as defined in metric learning).
 
     $$\text{Recall@}k = \max_{i \le k} rel_i$$
 
     Args:
-        relevance: 0 or 1, in ranked order.
-        num_relevant: Relevant items in the gallery, at least as many as the row of `relevance` has.
+        relevance: 1 for relevant neighbours, else 0, in ranked order.
+        num_relevant: Number of relevant items in the whole gallery, R.
         k: At least 1; may exceed the number of places.
 
     Raises:
@@ -107,21 +87,15 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
 @take_arrays("relevance", "num_relevant")
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int, *, divisor: Divisor = "min") -> Values:
-    r"""Mean average precision over the first k places; with k the number of places and the divisor R, that of the list.
+    r"""Mean average precision over the first k places; over the whole list with k its length and the divisor `R`.
 
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
-    Args:
-        relevance: As in `recall_at_k`, like the next two.
-        num_relevant: R of each query.
-        k: How many places.
-        divisor: What the sum is divided by: `min`, min(k, R), of which a perfect list has 1; `k`, as in the
-            Multi-Proxy Anchor paper; `hits`, the relevant items among the first k, as in Open Metric Learning and
-            torchmetrics, where finding one at the first place and missing the others is worth 1; `R`, as in
-            pytorch-metric-learning.
+    The divisor is `min`, min(k, R), with which a perfect list has 1; `k`, as in the Multi-Proxy Anchor paper; `hits`,
+    the relevant items among the first k, as in Open Metric Learning and torchmetrics, with which a list with a single
+    hit, at the first place, has 1 too; or `R`, as in pytorch-metric-learning.
 
-    Raises:
-        ValueError: If an argument is out of its range.
+    Arguments and errors: as `recall_at_k`, and `divisor`.
 
     >>> rankings, two = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]]), torch.tensor([2, 2])
     >>> map_at_k(rankings, two, 4)
@@ -132,21 +106,19 @@ def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int,
     tensor([0.8333, 0.5000], dtype=torch.float64)
     """
     hits = _checked(relevance, num_relevant, k)[:, :k]
-    if divisor == "min":
-        divisors = num_relevant.clamp(max=k)
-    elif divisor == "k":
-        divisors = torch.full_like(num_relevant, k)
-    elif divisor == "hits":
-        divisors = hits.sum(1).clamp(min=1.0)
-    elif divisor == "R":
-        divisors = num_relevant
-    else:
-        raise ValueError(f"divisor is {divisor!r} but must be one of {', '.join(map(repr, get_args(Divisor)))}")
-    return _defined(_sum_of_precisions(hits, num_relevant) / divisors, num_relevant)
+    divisors = {
+        "min": num_relevant.clamp(max=k),
+        "k": torch.full_like(num_relevant, k),
+        "hits": hits.sum(1).clamp(min=1.0),
+        "R": num_relevant,
+    }
+    if divisor not in divisors:
+        raise ValueError(f"divisor is {divisor!r} but must be one of {', '.join(map(repr, divisors))}")
+    return _defined(_sum_of_precisions(hits, num_relevant) / divisors[divisor], num_relevant)
 
 
 def map_at_k_name(divisor: Divisor) -> str:
-    """What comes before the @ in the results of `retrieval_metrics`.
+    """What precedes the @ in the names of `retrieval_metrics`.
 
     >>> [map_at_k_name(divisor) for divisor in ("min", "k", "hits", "R")]
     ['map', 'map_over_k', 'map_over_hits', 'map_over_r']
@@ -205,15 +177,7 @@ def _checked(
 
 
 def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: Int[Tensor, "queries"]) -> Values:
-    """Average precision over the whole list, from the ranks of all R relevant items.
-
-    Args:
-        ranks: From 1, in ascending order; infinite beyond the R-th.
-        num_relevant: R of each query, at least 1.
-
-    >>> average_precision(torch.tensor([[1.0, 4.0], [5.0, torch.inf]]).double(), torch.tensor([2, 1]))
-    tensor([0.7500, 0.2000], dtype=torch.float64)
-    """
+    """Average precision over the whole list, from the ranks of all R relevant items, infinite beyond the R-th."""
     number = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
     return _whole_steps(number / ranks, num_relevant[:, None]).sum(1) / num_relevant
 
@@ -225,10 +189,9 @@ def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: In
 
 
 def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:
-    """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in whatever order it is taken."""
-    steps = (
-        torch.ones_like(most, dtype=torch.int64).bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
-    )
+    """Round numbers in [0, 1] such that a sum of at most `most` of them is exact, in any order."""
+    ones = torch.ones_like(most, dtype=torch.int64)
+    steps = ones.bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
     return (terms * steps).round() / steps
 
 

@@ -1,55 +1,36 @@
-"""Which of the nearest rows are relevant, in their exact order."""
+"""Which of the nearest rows are relevant, in their exact order, and the ranks of all relevant rows."""
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from proxemic.metrics.neighbours import NeighbourSearch
-from proxemic.metrics.shortlist import Shortlist
+from proxemic.metrics.neighbours import EXACT_COLUMNS, NeighbourSearch
 
 
 def ranked_relevance(
-    search: NeighbourSearch,
-    rows: Int64[Tensor, "queries"],
-    k: int,
-    query_labels: Int64[Tensor, "all"],
-    gallery_labels: Int64[Tensor, "gallery"],
+    search: NeighbourSearch, rows: Int64[Tensor, "queries"], k: int
 ) -> tuple[Bool[Tensor, "queries k"], Bool[Tensor, "queries"]]:
-    """Tell whether each of the k nearest rows has the label of its query, the irrelevant first among equally near ones.
+    """Relevance of the k nearest rows, of equally near ones the irrelevant first, and for which queries it is certain.
 
-    Only where a relevant and an irrelevant row are closer to each other than rounding can tell apart are their
-    distances computed exactly: the order among the relevant ones does not matter.
-
-    Returns:
-        Relevance, and for which queries it is certain; the others need the whole gallery.
+    Distances are computed exactly only where rounding might exchange a relevant row and an irrelevant one. Queries for
+    which the relevance is not certain need the whole gallery.
     """
     listed = search.shortlist(rows, k)
-    relevant = query_labels[rows, None] == gallery_labels[listed.indices]
-    relevant &= listed.values.isfinite()  # what the query does not see, at the end
-    certain = listed.certain(k, len(gallery_labels))
+    # Not the query itself or its sequence, which come last.
+    relevant = search.relevant(rows, listed.indices) & listed.values.isfinite()
+    certain = listed.certain(k, len(search.gallery))
     gaps = listed.values.diff(dim=1) <= listed.doubt[:, None]
     mixed = (gaps & (relevant[:, 1:] != relevant[:, :-1])).any(1) & certain
     if bool(mixed.any()):
-        part = Shortlist(listed.values[mixed], listed.indices[mixed], listed.doubt[mixed])
-        relevant[mixed] = _reordered(search, rows[mixed], part, relevant[mixed])
+        values, doubt, ours = listed.values[mixed], listed.doubt[mixed, None], relevant[mixed]
+        unsure = torch.where(ours, _near(values, ~ours, doubt), _near(values, ours, doubt)) & values.isfinite()
+        query = rows[mixed, None].expand_as(unsure)[unsure]
+        distances = search.near.distances(values)
+        distances[unsure] = search.distances(query, listed.indices[mixed][unsure]).double()
+        # The bits of a float >= 0 sort as it does; relevance below them puts the irrelevant first among equals.
+        keys = distances.float().view(torch.int32).long().mul_(2).add_(ours)
+        relevant[mixed] = keys.sort(1).values.bitwise_and_(1).bool()
     return relevant[:, :k], certain
-
-
-def _reordered(
-    search: NeighbourSearch,
-    rows: Int64[Tensor, "queries"],
-    listed: Shortlist,
-    relevant: Bool[Tensor, "queries listed"],
-) -> Bool[Tensor, "queries listed"]:
-    values, doubt = listed.values, listed.doubt[:, None]
-    unsure = torch.where(relevant, _near(values, ~relevant, doubt), _near(values, relevant, doubt))
-    unsure &= values.isfinite()
-    distances = search.near.distances(values)
-    query, place = unsure.nonzero(as_tuple=True)
-    distances[query, place] = search.distances(rows[query], listed.indices[query, place]).double()
-    # The bits of a float >= 0 sort as it does; relevance below them puts the irrelevant first among equals.
-    keys = distances.float().view(torch.int32).long().mul_(2).add_(relevant)
-    return keys.sort(1).values.bitwise_and_(1).bool()
 
 
 def _near(
@@ -57,7 +38,29 @@ def _near(
     among: Bool[Tensor, "queries listed"],
     doubt: Float64[Tensor, "queries 1"],
 ) -> Bool[Tensor, "queries listed"]:
-    """Whether a value, of ascending ones, has one of `among` within `doubt` of it."""
+    """Whether any value of `among`, in ascending values, is within `doubt` of a value."""
     before = values.masked_fill(~among, -torch.inf).cummax(1).values
     after = values.masked_fill(~among, torch.inf).flip(1).cummin(1).values.flip(1)
     return (values - before <= doubt) | (after - values <= doubt)
+
+
+def relevant_ranks(
+    search: NeighbourSearch, rows: Int64[Tensor, "queries"], most: int
+) -> Float64[Tensor, "queries most"]:
+    """Ranks from 1, by exact distances, of the relevant rows among all that some queries search, in ascending order.
+
+    Of rows at the same distance the irrelevant ones come first. A query with fewer than `most` relevant rows, the
+    largest number, ends in infinite ranks.
+    """
+    distances = torch.cat([tile for _, tile in search.exact_tiles(rows)], 1)
+    relevant = search.relevant(rows, slice(None))
+    bounds = distances.masked_fill(~relevant, torch.inf).topk(most, largest=False).values
+    distances.masked_fill_(relevant, torch.inf)
+    # An irrelevant row precedes all relevant ones that are as far away or farther: it is counted at the first of them.
+    counts = torch.zeros(len(rows), most + 1, dtype=torch.int64, device=search.device)
+    one = torch.ones((), dtype=torch.int64, device=search.device)
+    for part in distances.split(EXACT_COLUMNS, 1):
+        places = torch.searchsorted(bounds, part.contiguous())
+        counts.scatter_add_(1, places, one.expand_as(places))
+    ranks = counts[:, :-1].cumsum(1) + torch.arange(1, most + 1, device=search.device)
+    return ranks.double().masked_fill_(bounds.isinf(), torch.inf)

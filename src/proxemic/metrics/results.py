@@ -1,4 +1,4 @@
-"""What a set of embeddings was found to be worth, query by query."""
+"""Results of retrieval: averages, values of each query and class, and confidence intervals."""
 
 import math
 from collections.abc import Mapping
@@ -15,17 +15,16 @@ from proxemic.metrics.contingency import weighted_ami, weighted_nmi
 
 
 class RetrievalMetrics(dict[str, float]):
-    """Metric values in [0, 1] by name, and what they are made of.
+    """Metric values in [0, 1] by name, with the values of each query and chance levels as attributes.
 
     Args:
         values: The averages.
-        per_query: Value of each query by metric, NaN where it was left out, having no relevant item.
+        per_query: Value of each query by metric, NaN where the query has no relevant item.
         labels: Class of each query.
         average: What the values are averages over.
-        clustering: Where k-means was asked for, what it found.
-        chance: What the values would be, on average, with random rankings and random clusters of the same sizes; see
-            `proxemic.metrics.chance`.
-        expected: Value of each query under a random ranking, as `per_query`.
+        clustering: The k-means clustering, where NMI was requested.
+        chance: Expected values with random rankings, and random clusters of the same sizes.
+        expected: Expected value of each query with a random ranking, as `per_query`.
     """
 
     def __init__(
@@ -74,15 +73,13 @@ class RetrievalMetrics(dict[str, float]):
         return {label: means(values) for label, values in by_class(self.per_query, self.labels).items()}
 
     def by_group(self, groups: Shaped[Tensor, "..."]) -> dict[int, "RetrievalMetrics"]:
-        """The same of the queries of each group alone, which search the whole gallery as before.
-
-        Clustering is of the gallery and has no part here, and metrics of one's own have none.
+        """Metrics of the queries of each group, which search the whole gallery as before, without clustering.
 
         Args:
             groups: One integer per query, below 0 for none.
 
         Returns:
-            By group in ascending order, those with a query that was evaluated.
+            By group in ascending order, those with an evaluated query.
 
         Raises:
             ValueError: If there is not one integer per query.
@@ -110,10 +107,9 @@ class RetrievalMetrics(dict[str, float]):
         return parts
 
     def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-        """Confidence intervals of all values: what as many other classes might have given.
+        """Confidence intervals of all values, as `bootstrap_intervals`; those of NMI and AMI as `bootstrap_statistic`.
 
-        See `bootstrap_intervals`, also for why they are NaN with few classes; for NMI and AMI `bootstrap_statistic`,
-        with the same clusters. AMI is slow and has a tenth of the resamples.
+        NMI and AMI are of the same clusters in every resample; AMI, which is slow, has a tenth of the resamples.
         """
         intervals = bootstrap_intervals(
             self.per_query, self.labels, average=self.average, level=level, resamples=resamples, seed=seed
@@ -144,7 +140,7 @@ def averages(
 def by_class(
     values: Mapping[str, Float64[Tensor, "queries"]], labels: Int64[Tensor, "queries"]
 ) -> dict[int, dict[str, Float64[Tensor, "some"]]]:
-    """The values of each class's queries, by label in ascending order; those that have none are left out."""
+    """Values of the evaluated queries of each class, by label in ascending order."""
     known = ~next(iter(values.values())).isnan()
     labels, order = labels[known].sort(stable=True)
     classes, counts = labels.unique_consecutive(return_counts=True)

@@ -1,7 +1,7 @@
-"""The nearest rows in float32, with a bound on how wrong their distances can be.
+"""The nearest rows in float32, with a bound on the error of their distances.
 
-Both distances are ranked as a squared Euclidean one, v = |q - g|²; the cosine as that of unit rows. Subtracting the
-mean row changes no difference but makes products, and so their rounding, as small as the embeddings are close together.
+Both distances are ranked by a squared Euclidean one, v = |q - g|², the cosine distance by that of unit rows.
+Subtracting the mean row changes no difference but makes products, and so their rounding errors, smaller.
 """
 
 import math
@@ -21,11 +21,8 @@ _TILE = 2**24  # scores held at once: 64 MB
 class Shortlist:
     """The k rows of the gallery with the smallest v for each query, nearest first.
 
-    Args:
-        values: v in units of the search's own; infinite for the rows that the query does not see.
-        indices: Of the rows.
-        doubt: Two rows of one query whose v differ by more have the right order, also as float32 distances; rows that
-            are not listed have a v of at least the last, less half of this.
+    `values` are scaled v, infinite for excluded rows. Two rows of one query whose values differ by more than `doubt`
+    are in the right order, also as float32 distances; rows not listed have at least the last value, less half of it.
     """
 
     values: Float64[Tensor, "queries k"]
@@ -36,17 +33,14 @@ class Shortlist:
         """Whether no row that is not listed can be among the first k."""
         if self.values.shape[1] == gallery:
             return torch.ones_like(self.doubt, dtype=torch.bool)
-        # A list that ends in what the query does not see holds all that it does.
+        # A list that ends in an excluded row holds all others.
         return self.values[:, -1].isinf() | (self.values[:, -1] - self.values[:, k - 1] > self.doubt)
 
 
 class ShortlistSearch:
     """Streams over tiles of queries and gallery with a running list of the best.
 
-    Args:
-        queries: What searches.
-        gallery: What is searched; the same object where the queries search themselves.
-        distance: Which distance ranks the gallery.
+    `gallery` is the same object as `queries` where the queries search themselves.
     """
 
     def __init__(self, queries: ExactRows, gallery: ExactRows, distance: Distance) -> None:
@@ -72,14 +66,7 @@ class ShortlistSearch:
         itself: Int64[Tensor, "queries"] | None,
         sequences: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> Shortlist:
-        """List the k nearest rows of the gallery.
-
-        Args:
-            rows: Which queries.
-            k: From 1 to the number of gallery rows.
-            itself: The gallery row that is the query itself, or -1.
-            sequences: Of these queries and of the gallery; a query does not see the rows of its own.
-        """
+        """List the k nearest rows of the gallery, those of the query itself and its sequence last."""
         flat, heights = self._flatten(self.queries, rows)
         width = min(max(1, _TILE // len(rows)), len(self._flat))
         if len(self._buffer) < len(rows) * width:
@@ -92,10 +79,11 @@ class ShortlistSearch:
                 tile = self._buffer[: len(rows) * (part.stop - start)].view(len(rows), -1)
                 torch.addmm(self._bias[part], flat, self._flat[part].T, out=tile)
                 if itself is not None:
-                    _remove(tile, itself - start)
+                    excluded = ((itself >= start) & (itself < part.stop)).nonzero().squeeze(1)
+                    tile[excluded, itself[excluded] - start] = -torch.inf
                 if sequences is not None:
                     tile.masked_fill_(sequences[0][:, None] == sequences[1][part], -torch.inf)
-                # What is no better than a full list need not be looked for.
+                # Scores that are no better than those of a full list need not be found.
                 best, places = largest(tile, k, scores.amin(1) if scores.shape[1] == k else None)
                 scores, indices = torch.cat([scores, best], 1), torch.cat([indices, places + start], 1)
                 if scores.shape[1] > k:
@@ -106,20 +94,18 @@ class ShortlistSearch:
         return Shortlist(values, indices.gather(1, order), self._doubt(heights))
 
     def free(self) -> None:
-        """Give the memory of the scores back; the next search takes it again."""
+        """Free the memory of the scores until the next search."""
         self._buffer = self._buffer.new_empty(0)
 
     def distances(self, values: Float64[Tensor, "*rows"]) -> Float64[Tensor, "*rows"]:
-        """The distances that v stands for."""
+        """Distances from scaled v."""
         values = values / self._scale**2
         return values.div_(2.0) if self.distance == "cosine" else values.clamp_(min=0.0).sqrt_()
 
     def _doubt(self, heights: Float64[Tensor, "queries"]) -> Float64[Tensor, "queries"]:
-        """Twice the bound on the error of v, and what float32 distances do not tell apart.
-
-        |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu), in whatever order n products are summed (Higham,
-        Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
-        """
+        """Twice the bound on the error of v, plus the rounding of distances to float32."""
+        # |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu), in whatever order n products are summed (Higham,
+        # Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
         unit = 2.0**-24
         terms = (self._flat.shape[1] + 2) * unit
         length, height = heights.mul(2.0).sqrt_(), float(self._heights.max())
@@ -141,11 +127,11 @@ class ShortlistSearch:
     def _flatten(
         self, rows: ExactRows, where: slice | Int64[Tensor, "chosen"]
     ) -> tuple[Float32[Tensor, "chosen dim"], Float64[Tensor, "chosen"]]:
-        """Points about the mean, scaled, and half of what their own square adds to v."""
+        """Centred and scaled points, and half of what their own squares add to v."""
         points = self._points(rows, where).sub_(self._mean).mul_(self._scale)
         heights = points.square().sum(1).div_(2.0)
         if self.distance == "cosine":
-            # A zero vector has no direction and is at distance 1 from all: it is lifted out of their plane.
+            # A zero vector has no direction and is at distance 1 from all others.
             heights += (rows.squares[where] == 0) * (self._scale**2 / 2.0)
         return points.float(), heights
 
@@ -157,14 +143,10 @@ class ShortlistSearch:
 def largest(
     values: Shaped[Tensor, "rows columns"], k: int, floor: Shaped[Tensor, "rows"] | None = None
 ) -> tuple[Shaped[Tensor, "rows found"], Int64[Tensor, "rows found"]]:
-    """The k largest of each row, or all where there are fewer, in no order, with their places.
+    """The k largest of each row, or all where there are fewer, unordered, with their places.
 
-    Values up to the row's `floor` may be missing. The k groups with the largest maxima hold the k largest values, and
-    only groups whose maximum is above the floor any other: finding these first is quicker than `topk`.
-
-    >>> values, places = largest(torch.arange(100.0).view(1, -1), 2)
-    >>> values.sort().values, places.sort().values
-    (tensor([[98., 99.]]), tensor([[98, 99]]))
+    Values up to the row's `floor` may be missing. Faster than `topk`, as the k groups of columns with the largest
+    maxima hold the k largest values, and groups whose maximum is not above the floor none that is needed.
     """
     width = values.shape[1]
     size = max(1, math.isqrt(width // k)) if floor is None else 8
@@ -181,10 +163,3 @@ def largest(
     places = torch.cat([places, rest.expand(len(values), -1)], 1)
     best, chosen = values.gather(1, places).topk(min(k, places.shape[1]), sorted=False)
     return best, places.gather(1, chosen)
-
-
-def _remove(tile: Float32[Tensor, "queries columns"], itself: Int64[Tensor, "queries"]) -> None:
-    """Make scores of the queries themselves the worst; `itself` may lie outside the tile."""
-    here = (itself >= 0) & (itself < tile.shape[1])
-    place = itself.clamp(0, tile.shape[1] - 1)[:, None]
-    tile.scatter_(1, place, tile.gather(1, place).masked_fill(here[:, None], -torch.inf))

@@ -1,12 +1,11 @@
-"""Verification: how well a distance tells pairs of one class from pairs of two.
+"""Verification: how well a distance separates pairs of the same class from pairs of different classes.
 
-A pair is called the same where its distance is at most a threshold, so a smaller distance means more alike
-throughout: pass the negative of a similarity. Between two neighbouring distances every threshold says the same of the
-pairs; the one returned is midway. Below the smallest distance it is the next float64, so that no pair is called the
-same; for all pairs it is the largest distance.
+A pair is accepted where its distance is at most a threshold; pass the negative of a similarity. All thresholds between
+two successive distances are equivalent; the one returned is midway. The threshold that accepts no pair is the next
+float64 below the smallest distance, the one that accepts all is the largest distance.
 
-TAR, the true accept rate, is the share of the same pairs that are called the same; FAR, the false accept rate, the
-share of the different pairs that are.
+TAR, the true accept rate, is the fraction of the same pairs that are accepted; FAR, the false accept rate, the fraction
+of the different pairs.
 """
 
 import math
@@ -21,22 +20,22 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics import exact
-from proxemic.metrics.arrays import take_arrays
+from proxemic.metrics.arrays import as_integers, check_finite, take_arrays
 from proxemic.metrics.exact import Distance, ExactRows
 
 FAR = (1e-1, 1e-2, 1e-3, 1e-4)
-"""The false accept rates that are looked at unless others are asked for."""
+"""The default false accept rates."""
 
 
 @dataclass(frozen=True)
 class VerificationAccuracy:
-    """Accuracy over folds, each judged by the threshold that is best on the others; in [0, 1].
+    """Accuracy over folds, each with the threshold that is best on the others; in [0, 1].
 
     Args:
-        mean: Of the folds' accuracies, each fold weighing the same.
+        mean: Unweighted mean over the folds.
         std: Standard deviation over the folds, divided by their number (not less one), as insightface prints it.
-        accuracies: One per fold, in ascending order of the folds' numbers.
-        thresholds: What each fold was judged by.
+        accuracies: Accuracy of each fold, in ascending order of the folds' numbers.
+        thresholds: Threshold of each fold.
     """
 
     mean: float
@@ -47,7 +46,7 @@ class VerificationAccuracy:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A threshold, and the rates that the pairs have there."""
+    """A threshold, with the measured true and false accept rates."""
 
     threshold: float
     tar: float
@@ -55,21 +54,21 @@ class OperatingPoint:
 
 
 class OperatingPoints(dict[float, OperatingPoint]):
-    """Operating points by the false accept rate asked for."""
+    """Operating points by the requested false accept rate."""
 
 
 @dataclass(frozen=True)
 class VerificationMetrics:
-    """Everything that `verification_metrics` measures.
+    """Results of `verification_metrics`.
 
     Args:
-        accuracy: Over folds.
+        accuracy: Accuracy over folds.
         auc: Area under the ROC curve.
         eer: Equal error rate.
-        eer_threshold: Where the two error rates differ least.
-        tar_at_far: By the false accept rate asked for.
-        pairs: How many there are.
-        same: How many of them are of one class.
+        eer_threshold: Threshold at which the two error rates differ least.
+        tar_at_far: Operating points by the requested false accept rate.
+        pairs: Number of pairs.
+        same: Number of pairs of the same class.
     """
 
     accuracy: VerificationAccuracy
@@ -88,12 +87,11 @@ def pair_distances(
 ) -> Float64[Tensor, "pairs"]:
     r"""Distance of each row to its partner: the cosine distance $1 - \cos$, in [0, 2], or the Euclidean one.
 
-    Equal pairs have the very same distance wherever they stand, as the products are exact (see
-    `proxemic.metrics.exact`). The cosine distance to or from a zero vector is 1.
+    Distances are exact (see `proxemic.metrics.exact`). The cosine distance to or from a zero vector is 1.
 
     Args:
-        first: One image of each pair; finite, read as float32.
-        second: The other, of the same shape.
+        first: Finite embeddings of one image of each pair, read as float32.
+        second: Embeddings of the other image, of the same shape.
         distance: Which distance.
 
     Raises:
@@ -118,16 +116,16 @@ def pair_distances(
 def verification_accuracy(
     distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."], *, folds: int | Shaped[Tensor, "..."] = 10
 ) -> VerificationAccuracy:
-    r"""Share of pairs that are called right, each fold by the threshold that is best on all other folds.
+    r"""Fraction of pairs classified correctly, each fold with the threshold that is best on all other folds.
 
     Every threshold is tried, not a grid; of equally good ones the smallest is taken, which accepts the fewest pairs.
 
     Args:
-        distances: One per pair, finite.
-        same: Whether a pair is of one class, bool.
+        distances: Distance of each pair, finite.
+        same: Whether the pair is of the same class, bool.
         folds: The fold of each pair, any integers; or a number of folds, at least 2, for that many blocks of
-            consecutive pairs, the first ones longer by one where they do not come out even (the protocol of LFW and
-            of insightface's packs). Blocks suit only pairs that come with both kinds mixed.
+            consecutive pairs of nearly equal size (the protocol of LFW and of insightface's packs), which suit only
+            pairs in which both kinds are mixed.
 
     Raises:
         ValueError: If an argument is out of its range, or the pairs outside a fold are all of one kind.
@@ -161,7 +159,7 @@ def verification_accuracy(
 
 @take_arrays("distances", "same")
 def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
-    """Find the threshold that calls the most pairs right, the smallest of equally good ones, and its accuracy.
+    """Find the threshold with the highest accuracy, the smallest of equally good ones, and its accuracy.
 
     Arguments and errors: as `verification_accuracy`, without folds.
 
@@ -176,7 +174,7 @@ def best_threshold(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]
 
 @take_arrays("distances", "same")
 def roc_auc(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> float:
-    r"""Area under the ROC curve: how often a same pair is nearer than a different one, a tie counting half.
+    r"""Area under the ROC curve: the probability that a same pair is nearer than a different one, a tie counting half.
 
     $$P(d^+ < d^-) + \tfrac12 P(d^+ = d^-)$$
 
@@ -197,16 +195,10 @@ def tar_at_far(
 ) -> OperatingPoints:
     """Find the highest TAR among the thresholds with a FAR of at most `far`, over all pairs, without interpolation.
 
-    With n different pairs a FAR is a multiple of 1/n. One below 1/n cannot be measured: the point is then that without
-    any false accept, whose true FAR is unknown. The rates of the point are those measured, so its FAR may be lower.
+    With n different pairs a FAR is a multiple of 1/n. One below 1/n cannot be measured: the point is then the one
+    without a false accept. The rates of a point are those measured, so its FAR may be lower than requested.
 
-    Args:
-        distances: As `verification_accuracy`.
-        same: Likewise.
-        far: Each in [0, 1].
-
-    Raises:
-        ValueError: If an argument is out of its range.
+    Arguments and errors: as `verification_accuracy`, and `far`, rates in [0, 1], in place of folds.
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> tar_at_far(distances, torch.tensor([True, False, True, True, False, False]), far=(0.4, 0.01))
@@ -227,15 +219,12 @@ def tar_at_far(
 
 @take_arrays("distances", "same")
 def equal_error_rate(distances: Shaped[Tensor, "..."], same: Shaped[Tensor, "..."]) -> tuple[float, float]:
-    r"""Error rate where as large a share of the different pairs is accepted as of the same pairs is refused.
-
-    The line between neighbouring points of the ROC curve (not of its convex hull) is crossed by FAR = 1 − TAR, so the
-    rate is defined though no threshold may reach it.
+    r"""Equal error rate, at which FAR = 1 − TAR on the ROC curve (not its convex hull), interpolated linearly.
 
     Arguments and errors: as `verification_accuracy`, without folds.
 
     Returns:
-        The rate, and the threshold at which the two rates differ least, the smaller of two.
+        The rate, and the threshold at which FAR and 1 − TAR differ least, the smaller of two.
 
     >>> equal_error_rate(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, False]))
     (0.5, 2.5)
@@ -260,7 +249,7 @@ def verification_metrics(
     folds: int | Shaped[Tensor, "..."] = 10,
     far: Sequence[float] = FAR,
 ) -> VerificationMetrics:
-    """Measure accuracy over folds, ROC AUC, equal error rate and TAR at each FAR.
+    """Compute accuracy over folds, ROC AUC, equal error rate and TAR at each FAR.
 
     Arguments and errors: as `verification_accuracy` and `tar_at_far`.
 
@@ -305,9 +294,7 @@ def _checked(distances: Tensor, same: Tensor) -> tuple[Float64[Tensor, " pairs"]
     if same.dtype != torch.bool:
         raise ValueError(f"same has {same.dtype} but must be bool: pass `same == 1` for ones and zeros")
     distances, same = distances.detach().cpu().double(), same.cpu()
-    broken = int((~distances.isfinite()).sum())
-    if broken:
-        raise ValueError(f"distances has {broken} NaN or infinite values among {len(distances)}; fix or drop them")
+    check_finite("distances", distances[:, None], "pair")
     positives = int(same.sum())
     if positives in (0, len(same)):
         raise ValueError(f"same is true for {positives} of {len(same)} pairs but both kinds are needed; add the other")
@@ -316,11 +303,7 @@ def _checked(distances: Tensor, same: Tensor) -> tuple[Float64[Tensor, " pairs"]
 
 def _fold_numbers(folds: int | Tensor, pairs: int) -> Int64[Tensor, " pairs"]:
     if isinstance(folds, Tensor):
-        if folds.shape != (pairs,) or folds.dtype == torch.bool or folds.is_floating_point() or folds.is_complex():
-            raise ValueError(
-                f"folds is {folds.dtype} {tuple(folds.shape)} but must be integers [{pairs}], one per pair"
-            )
-        numbers = folds.detach().cpu().long()
+        numbers = as_integers("folds", folds, pairs, "pair").cpu()
         if len(numbers.unique()) < 2:
             raise ValueError("folds puts all pairs into one fold but two are needed; use best_threshold without folds")
         return numbers

@@ -5,8 +5,7 @@ as safetensors and JSON.
 """
 
 from proxemic.models.backbones import ConvNet
-from proxemic.models.bn_inception import BNInception
-from proxemic.models.bn_inception_weights import bn_inception_backbone
+from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
 from proxemic.models.iresnet import IResNet, iresnet_backbone

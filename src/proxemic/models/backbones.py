@@ -8,11 +8,10 @@ from torch import Tensor, nn
 class ConvNet(nn.Module):
     """A small network for images of 28 to 64 pixels: four stages of convolution, max pooling, batch norm and ReLU.
 
-    Pooling comes first, as the rest is then four times cheaper. The last stage does not pool: its units see 38 pixels,
-    the whole of a small image.
+    The last stage does not pool: its receptive field of 38 pixels is the whole of a small image.
 
     Args:
-        in_channels: Of the images, at least 1.
+        in_channels: Channels of the images, at least 1.
         width: Channels of the first stage, at least 1; each later stage doubles them.
 
     Raises:
@@ -34,7 +33,7 @@ class ConvNet(nn.Module):
             _stage(2 * width, 4 * width, nn.MaxPool2d(2)),
             _stage(4 * width, 8 * width, nn.Identity()),
         )
-        # On a CPU this order of memory takes a third less time.
+        # A third faster on a CPU.
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
@@ -44,4 +43,5 @@ class ConvNet(nn.Module):
 def _stage(inputs: int, outputs: int, pool: nn.Module) -> nn.Sequential:
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    # Batch norm and ReLU after pooling have a quarter of the work.
     return nn.Sequential(convolution, pool, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))

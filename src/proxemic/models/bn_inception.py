@@ -1,15 +1,22 @@
-"""BN-Inception, the network of many published results: Inception with batch norm, as converted from Caffe."""
+"""BN-Inception, the network of many published results, and its published weights."""
 
+from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
+from proxemic.errors import UserError
+from proxemic.models.weights_files import load_weights_file
+
+URL = "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth"
+
 
 class _Block(NamedTuple):
-    """Channels of a block's branches: 1×1; reduced, 3×3; reduced, twice 3×3; 1×1 after the pool (0: not there)."""
+    """Channels of a block's branches: 1×1; reduced, 3×3; reduced, twice 3×3; 1×1 after the pool (0: no such layer)."""
 
     one: int
     reduce: int
@@ -19,7 +26,7 @@ class _Block(NamedTuple):
     pool: int
 
 
-# Without the 1×1 a block halves the map.
+# A block without the 1×1 branch halves the map.
 _BLOCKS = {
     "3a": _Block(64, 64, 64, 64, 96, 32),
     "3b": _Block(64, 64, 96, 64, 96, 64),
@@ -37,17 +44,17 @@ _BLOCKS = {
 class BNInception(nn.Module):
     """Inception with batch norm, from images `[B, C, H, W]` to a map `[B, 1024, H/32, W/32]`.
 
-    Layers have the names and shapes of the published weights. Those were trained on BGR images in 0 to 255 less
-    (104, 117, 128), which is `Preprocessing(channel_order="bgr", white=255, mean=(104, 117, 128), std=(1, 1, 1))`.
+    Layers have the names and shapes of the published weights, which were trained on BGR images in 0 to 255 less
+    (104, 117, 128): `Preprocessing(channel_order="bgr", white=255, mean=(104, 117, 128), std=(1, 1, 1))`.
 
     Source: Ioffe & Szegedy, Batch Normalization, 2015, fig. 5; layers as in the Caffe model that was converted for
     Cadene's `pretrained-models.pytorch`, which differs from that figure in a few widths.
 
     Args:
-        in_channels: Of the images, at least 1.
+        in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: If `in_channels` is below 1; in `forward`, if a map of the images cannot be halved (of 224 it can).
+        ValueError: If `in_channels` is below 1; in `forward`, if a map cannot be halved (take multiples of 32).
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape
@@ -108,7 +115,50 @@ class BNInception(nn.Module):
         if not block.pool:
             branches.append(max_pool2d(features, 3, 2, ceil_mode=True))
         else:
-            # The last block alone pools by the maximum.
+            # Only the last block pools by the maximum.
             pool = max_pool2d if name == "inception_5b" else avg_pool2d
             branches.append(self._apply_layers(pool(features, 3, 1, 1), f"{name}_pool_proj"))
         return torch.cat(branches, 1)
+
+
+def bn_inception_backbone(
+    *, pretrained: bool = False, in_channels: int = 3, weights: str | Path | None = None
+) -> BNInception:
+    """Build BN-Inception as a backbone.
+
+    Args:
+        pretrained: Load the published weights, from torch's cache or else from the network.
+        in_channels: Channels of the images; the published weights have 3.
+        weights: A file of published weights, in place of `pretrained`: `.safetensors`, `.pth`, `.pt` or `.pth.tar`, of
+            which nothing is executed. A checksum in its name (`bn_inception-52deb4733.pth`) is verified.
+
+    Raises:
+        ValueError: If the file is damaged or does not fit.
+        UserError: If pretrained weights are not available; it says what to fetch and where to put it.
+
+    >>> bn_inception_backbone(in_channels=1).num_features
+    1024
+    """
+    backbone = BNInception(in_channels)
+    file = Path(weights).expanduser() if weights is not None else _published_file() if pretrained else None
+    if file is not None:
+        load_weights_file(backbone, file, "bn_inception", unused=("last_linear.", "fc."))
+    return backbone
+
+
+def _published_file() -> Path:
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    file = folder / Path(URL).name
+    if file.is_file():
+        return file
+    try:
+        # The download itself would wait for minutes.
+        urlopen(URL, timeout=5).close()
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(URL, str(file), file.stem.rpartition("-")[2], progress=False)
+    except Exception as error:  # whatever kept the file away, the remedy is the same
+        raise UserError(
+            f"pretrained weights of bn_inception are not in the cache and cannot be downloaded: fetch {URL} elsewhere "
+            f"and pass the file as `weights`, or put it into {folder}"
+        ) from error
+    return file

@@ -1,4 +1,4 @@
-"""What an embedding network is made from, as plain data."""
+"""The configuration of an embedding network, as plain data."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,13 +8,19 @@ from torch import nn
 
 from proxemic.models.iresnet import IRESNETS
 
-# Not Any: a parser would make what a recipe names there.
+# Not Any: a parser would instantiate the classes that a recipe names there.
 Scalar = bool | int | float | str | None
 Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem"]
 Head = Literal["linear", "linear+layer_norm", "none"]
 HeadInit = Literal["kaiming_normal"]
 
-LARGEST_EMBEDDING, LARGEST_WIDTH = 2**20, 2**12  # what is beyond is a mistake, or meant to fill the memory
+LARGEST_EMBEDDING, LARGEST_WIDTH = 2**20, 2**12  # larger ones are mistakes, or meant to exhaust the memory
+_CHOICES = {
+    "pooling": get_args(Pooling),
+    "head": get_args(Head),
+    "head_init": (None, *get_args(HeadInit)),
+    "in_channels": (1, 3),
+}
 
 
 @dataclass(frozen=True)
@@ -23,30 +29,31 @@ class ModelConfig:
 
     Args:
         backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; `iresnet18`, 34, 50, 100
-            or 200 for faces of 112 pixels, which goes with head `none` and 512 dimensions; the name of a timm model; or
+            or 200 for faces of 112 pixels, which require head `none` and 512 dimensions; the name of a timm model; or
             a class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
             feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
             parameter `in_channels` of its constructor is filled in.
         embedding_size: Dimensions of the embedding, 1 to 1,048,576.
-        pooling: Of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem` with the
-            power 3; `avg` for an IResNet, which leaves one place.
+        pooling: Pooling of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem`
+            with the power 3; an IResNet, which has a map of one place, requires `avg`.
         layer_norm: Normalise the pooled features, without trained weights, before the last layer.
         normalize: Scale embeddings to unit length.
-        in_channels: Of the images: 1 (grey) or 3 (colour).
+        in_channels: Channels of the images: 1 (grey) or 3 (colour).
         pretrained: Start from timm's pretrained weights, or BN-Inception's published ones.
         weights: Start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
-            IResNet also `.pth`, `.pt` and `.pth.tar`. Of a file that `save_model` wrote, a run's `model.safetensors`,
-            pooling and head are taken as well where they have the same shapes.
+            IResNet also `.pth`, `.pt` and `.pth.tar`. From a file that `save_model` wrote, a run's `model.safetensors`,
+            pooling and head are loaded as well where they have the same shapes.
         width: Channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
-        head: After pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`, where
-            embedding_size must be the backbone's number of features.
-        head_init: How the linear layer of the head starts; `None` is torch's own, uniform within ±1/√features, and
-            `kaiming_normal` normal with variance 2/embedding_size, Kaiming's for the fan-out, without a bias. After
-            `layer_norm` of 2048 features and with 512 dimensions, embeddings begin 13 or 64 from the origin.
-        freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm as they are, also in training.
-        backbone_args: Arguments of the timm model, as `drop_path_rate`, or of your own class; plain values and lists.
-        image_size: Side of the images in pixels; a recipe takes it from `images.size`. Of timm's networks, those that
-            are made for one size, as vision transformers, are made for this one; `None` leaves them at theirs.
+        head: Layers after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`,
+            where embedding_size must be the backbone's number of features.
+        head_init: Initialisation of the head's linear layer: `None` is torch's default, uniform within ±1/√features;
+            `kaiming_normal` is normal with variance 2/embedding_size (fan-out), without a bias. After `layer_norm` of
+            2048 features and with 512 dimensions, initial embeddings have a norm of 13 or 64, respectively.
+        freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm fixed, also in training.
+        backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; plain values and
+            lists.
+        image_size: Side of the images in pixels; a recipe takes it from `images.size`. Networks of timm for a fixed
+            size, such as vision transformers, are built for this one; `None` builds them for their own.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -78,18 +85,14 @@ class ModelConfig:
         for name in ("layer_norm", "normalize", "pretrained", "freeze_batch_norm"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be true or false")
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(f"pooling is {self.pooling!r} but must be one of {', '.join(get_args(Pooling))}")
-        if self.head not in get_args(Head):
-            raise ValueError(f"head is {self.head!r} but must be one of {', '.join(get_args(Head))}")
-        if self.head_init not in (None, *get_args(HeadInit)):
-            raise ValueError(f"head_init is {self.head_init!r} but must be None or {', '.join(get_args(HeadInit))}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(map(str, allowed))
+                raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {choices}")
         if self.head_init is not None and self.head == "none":
             raise ValueError(
                 f"head_init is {self.head_init!r} but there is no head; leave it None, or take a linear head"
             )
-        if self.in_channels not in (1, 3):
-            raise ValueError(f"in_channels is {self.in_channels} but must be 1 (grey) or 3 (colour)")
         if self.pretrained and self.weights is not None:
             raise ValueError("pretrained and weights are both set; choose one of them")
         if self.pretrained and self.backbone == "convnet":
@@ -113,11 +116,7 @@ class ModelConfig:
                 f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "
                 "a file as weights"
             )
-        if (
-            self.backbone_args
-            and self.custom_backbone is None
-            and self.backbone in ("convnet", "bn_inception", *IRESNETS)
-        ):
+        if self.backbone_args and self.backbone in ("convnet", "bn_inception", *IRESNETS):
             raise ValueError(f"backbone_args are given but {self.backbone!r} takes none; leave them out")
         try:
             json.dumps({**self.backbone_args}, allow_nan=False)
@@ -134,8 +133,5 @@ class ModelConfig:
     @property
     def backbone_name(self) -> str:
         """The name of the backbone, or the import path of its class."""
-        return (
-            f"{self.custom_backbone.__module__}.{self.custom_backbone.__qualname__}"
-            if self.custom_backbone
-            else str(self.backbone)
-        )
+        kind = self.custom_backbone
+        return str(self.backbone) if kind is None else f"{kind.__module__}.{kind.__qualname__}"

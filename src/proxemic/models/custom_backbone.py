@@ -10,23 +10,11 @@ from torch import Tensor, nn
 from proxemic.models.config import ModelConfig
 from proxemic.models.weights_files import load_weights_file
 
-_SIZE = 224  # of the trial images where a configuration names none
+_SIZE = 224  # side of the trial images where a configuration has none
 
 
 class CustomBackbone(nn.Module):
-    """Any network from images to features, whose output is always `[B, num_features, h, w]`.
-
-    Args:
-        network: Gives features `[B, F]`, which become a map of one place, or a feature map `[B, F, h, w]`.
-        num_features: F.
-
-    Raises:
-        ValueError: If, in `forward`, the features have another shape.
-
-    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
-    >>> CustomBackbone(network, num_features=5)(torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 5, 1, 1])
-    """
+    """Any network from images to features `[B, F]` or `[B, F, h, w]`, with output `[B, num_features, h, w]`."""
 
     def __init__(self, network: nn.Module, num_features: int) -> None:
         super().__init__()
@@ -35,12 +23,7 @@ class CustomBackbone(nn.Module):
 
     @classmethod
     def build(cls, config: ModelConfig, kind: type[nn.Module]) -> "CustomBackbone":
-        """Make a network of the class `kind` with the arguments and the weights that the configuration names.
-
-        Raises:
-            ValueError: If the class does not take the arguments, its features have another shape than those above, or
-                the weights do not fit.
-        """
+        """Instantiate `kind` with the configuration's arguments and weights; `ValueError` if they do not fit."""
         parameters = inspect.signature(kind).parameters
         given = {"in_channels": config.in_channels} if "in_channels" in parameters else {}
         try:

@@ -10,8 +10,7 @@ from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from proxemic.models.backbones import ConvNet
-from proxemic.models.bn_inception import BNInception
-from proxemic.models.bn_inception_weights import bn_inception_backbone
+from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.custom_backbone import CustomBackbone
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
@@ -25,12 +24,12 @@ POOLINGS = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM, "
 class EmbeddingModel(nn.Module):
     """Images to embeddings: `head(pooling(backbone(images)))`, of unit length where the configuration says so.
 
-    Embeddings are float32, also under autocast. What starts from pretrained weights is `backbone`; `pooling` and `head`
-    are always new.
+    Embeddings are float32, also under autocast. Pretrained weights are those of `backbone`; `pooling` and `head` are
+    newly initialised.
 
     Args:
-        config: What the parts were made from, kept for saving.
-        backbone: Gives a feature map of `backbone.num_features` channels.
+        config: Configuration of pooling and head; that of the backbone is only kept for saving.
+        backbone: A network that returns a feature map of `backbone.num_features` channels.
 
     Raises:
         ValueError: If there is no head and embedding_size is not the backbone's number of features; in `forward`, if
@@ -61,7 +60,7 @@ class EmbeddingModel(nn.Module):
         return [layer for layer in self.backbone.modules() if isinstance(layer, _BatchNorm)]
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
-        """Set the mode of every part, but for frozen batch norm, which stays in evaluation mode."""
+        """Set the mode of every part but frozen batch norm, which stays in evaluation mode."""
         super().train(mode)
         if self.config.freeze_batch_norm:
             for layer in self._batch_norms():
@@ -97,7 +96,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
 
     Raises:
         ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size needs a head.
-        UserError: If pretrained weights cannot be had.
+        UserError: If pretrained weights are not available.
         ImportError: If the backbone is one of timm and timm is not installed.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from proxemic.models.weights_files import load_weights_file
 
-# Blocks of the four stages.
+# Numbers of blocks of the four stages.
 IRESNETS = {
     "iresnet18": (2, 2, 2, 2),
     "iresnet34": (3, 4, 6, 3),
@@ -42,16 +42,15 @@ class _Block(nn.Module):
 class IResNet(nn.Module):
     """A residual network for aligned faces, from images `[B, C, 112, 112]` to features `[B, 512, 1, 1]`.
 
-    It ends in a layer of its own over all places of the map (`bn2`, `fc`, `features`), in float32 also under autocast,
-    so that pooling has nothing left to do and a head is not needed. Layers have the names, shapes and initial weights
-    of insightface's; its weights were trained on RGB images as `Preprocessing(size=112, resize=None, mean=(0.5, 0.5,
-    0.5), std=(0.5, 0.5, 0.5))` gives them.
+    It ends in a fully connected layer (`bn2`, `fc`, `features`), in float32 also under autocast, and needs neither
+    pooling nor a head. Layers have the names, shapes and initial weights of insightface's, whose weights were trained
+    on RGB images with `Preprocessing(size=112, resize=None, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))`.
 
     Source: Duta et al., Improved Residual Networks, 2020; layers as in insightface's arcface_torch.
 
     Args:
-        blocks: Of the four stages, each at least 1: `IRESNETS["iresnet50"]`.
-        in_channels: Of the images, at least 1.
+        blocks: Number of blocks of the four stages, each at least 1: `IRESNETS["iresnet50"]`.
+        in_channels: Channels of the images, at least 1.
 
     Raises:
         ValueError: If an argument is out of its range; in `forward`, if the images are not of 112 by 112 pixels.
@@ -99,9 +98,8 @@ def iresnet_backbone(name: str, *, in_channels: int = 3, weights: str | Path | N
 
     Args:
         name: `iresnet18`, `iresnet34`, `iresnet50`, `iresnet100` or `iresnet200`.
-        in_channels: Of the images; published weights have 3.
-        weights: A file of insightface's weights: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`, which is read
-            without running code from it; also a checkpoint of arcface_torch.
+        in_channels: Channels of the images; published weights have 3.
+        weights: A file of insightface's weights, or a checkpoint of arcface_torch, as in `bn_inception_backbone`.
 
     Raises:
         ValueError: If the name is unknown, or the file is damaged or does not fit.

@@ -46,9 +46,9 @@ class GeM(nn.Module):
     Source: Radenović et al., Fine-tuning CNN Image Retrieval with No Human Annotation, eq. 3.
 
     Args:
-        p: The exponent, above 0, one for all channels.
-        eps: Floor of the features, above 0, which keeps the gradient of p finite.
-        train_p: Whether p is a parameter, which starts at this value; else it stays, as 3 in "cubic" pooling.
+        p: Exponent, above 0, shared by all channels.
+        eps: Minimum of the features, above 0, which keeps the gradient of p finite.
+        train_p: Whether p is learned, starting at this value; fixed at 3, the pooling is called "cubic".
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -65,7 +65,7 @@ class GeM(nn.Module):
         self.eps = eps
 
     def forward(self, features: Float[Tensor, "batch dim height width"]) -> Float[Tensor, "batch dim"]:
-        # Half precision has no room for the powers.
+        # The powers exceed the range of half precision.
         with torch.autocast(features.device.type, enabled=False):
             powers = features.float().clamp(min=self.eps).pow(self.p)
             return powers.mean((2, 3)).pow(1 / self.p).to(features.dtype)

@@ -1,10 +1,10 @@
-"""Models on disk: `model.safetensors` with the weights, `model.json` with all else; nothing is unpickled."""
+"""Models on disk: weights in `model.safetensors`, the configuration in `model.json`; nothing is unpickled."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,15 @@ WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 
 
 def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapping[str, Any]) -> None:
-    """Write a model so that `load_model` gives the same embeddings, to the last bit.
+    """Save a model such that `load_model` returns one with bit-identical embeddings.
 
-    Each file is written under a temporary name and put in place at once; the description holds the checksum of the
-    weights, so that an interrupted save is noticed when loading.
+    Each file is replaced atomically; `model.json` holds the checksum of the weights, so that an interrupted save is
+    detected when loading.
 
     Args:
-        directory: Made if it is not there; holds `model.safetensors` and `model.json`.
-        model: With float32 weights.
-        preprocessing: What images need before the model, as plain JSON data (tuples come back as lists).
+        directory: Where `model.safetensors` and `model.json` are written; created if it does not exist.
+        model: A model with float32 weights.
+        preprocessing: Preprocessing of the images, as plain JSON data (tuples come back as lists).
 
     Raises:
         ValueError: If preprocessing is not plain data, or weights are not float32.
@@ -56,7 +56,9 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         "config": asdict(model.config) | custom,
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
-        "libraries": {name: number for name in ("proxemic", "torch", "timm") if (number := _version(name))},
+        "libraries": {
+            name: each.version for name in ("proxemic", "torch", "timm") for each in distributions(name=name)
+        },
     }
     try:
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
@@ -68,9 +70,9 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file holds weights, by its tensors: embeddings are one of floats, or named so.
+    """Whether a file holds weights rather than embeddings, which are a single tensor of floats, or named so.
 
-    A file that cannot be opened is what its name says.
+    Of a file that cannot be opened, the name decides.
     """
     if path.suffix.lower() != ".safetensors":
         return False
@@ -83,19 +85,19 @@ def is_model(path: Path) -> bool:
 
 
 def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, dict[str, Any]]:
-    """Load what `save_model` wrote, on the CPU and in evaluation mode, without the network.
+    """Load a model that `save_model` wrote, on the CPU and in evaluation mode, without access to the network.
 
     Args:
         path: The directory, or its `model.safetensors`.
-        backbone: The class of the backbone, where it is none of this package or of timm; it is made with the arguments
-            that `model.json` holds. What only the file names is never imported.
+        backbone: The class of the backbone, where that is a class of your own, which is never imported because a file
+            names it. It is instantiated with the arguments in `model.json`.
 
     Returns:
         The model and its preprocessing.
 
     Raises:
         ValueError: If a file is missing, malformed, or not of this model.
-        UserError: If the model needs the class of its backbone, or is given one that it does not need.
+        UserError: If the model needs the class of its backbone, or is passed one that it does not need.
         ImportError: If the backbone is one of timm and timm is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
@@ -121,12 +123,12 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
 
 def _check_shapes(shapes: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
-    """Raise `ValueError` where the network has other tensors, before it takes the memory that it is said to need."""
+    """Raise `ValueError` if the network has other tensors, before it allocates the memory of its configuration."""
     try:
         with torch.device("meta"):
             state = build_model(config).state_dict()
     except (NotImplementedError, RuntimeError):
-        return  # a network that computes with values while it is built: it is compared when it is filled
+        return  # a network that computes with values in its constructor: load_state_dict will compare
     needed = {name: list(value.shape) for name, value in state.items()}
     wrong = sorted(name for name in needed.keys() | shapes.keys() if needed.get(name) != shapes.get(name))
     if wrong:
@@ -158,15 +160,7 @@ def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, typ
     if given is None:
         path = str(named.get("class_path"))
         raise UserError(
-            f"The backbone of this model is of the class {path}, which is not imported because a file names it: judge "
-            f"the run that it is of, or import the class and pass it, load_model(path, "
-            f"backbone={path.rpartition('.')[2]})."
+            f"The backbone of this model is the class {path}, which is not imported because a file names it: evaluate "
+            f"its run, or import the class and pass it, load_model(path, backbone={path.rpartition('.')[2]})."
         )
     return {"backbone": given}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 class TimmBackbone(nn.Module):
     """A timm network without pooling and classifier, whose output is always `[B, num_features, h, w]`.
 
-    The patch tokens of a transformer come as one column, `[B, num_features, tokens, 1]`, without class and register
-    tokens: all that pooling needs.
+    The output of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens.
 
     Args:
-        network: Made by `timm.create_model(..., num_classes=0, global_pool="")`.
+        network: A network made by `timm.create_model(..., num_classes=0, global_pool="")`.
     """
 
     def __init__(self, network: Any) -> None:
@@ -65,15 +64,15 @@ def timm_backbone(
     Args:
         name: A timm model, with or without a tag, as `resnet50` or `resnet50.a1_in1k`.
         pretrained: Load timm's weights, from the Hugging Face cache or else from the network.
-        in_channels: Of the images; pretrained first layers are adapted by timm.
+        in_channels: Channels of the images; timm adapts pretrained first layers.
         weights: A `.safetensors` file with timm's weights for this model, in place of `pretrained`.
-        image_size: Side of the images, for networks that are made for one size, as vision transformers; pretrained
-            position embeddings are resampled to it. `None` leaves them at theirs; other networks take any.
-        arguments: Others of the model, as `drop_path_rate`; `img_size` goes before `image_size`.
+        image_size: Side of the images, for networks of a fixed size, such as vision transformers, whose pretrained
+            position embeddings are resampled to it.
+        arguments: Other arguments of the model, such as `drop_path_rate`; `img_size` overrides `image_size`.
 
     Raises:
-        ValueError: If timm has no such name, the model does not take the arguments, or the file does not fit.
-        UserError: If pretrained weights cannot be had; it says what to fetch and where to put it.
+        ValueError: If timm has no such model, the model does not take the arguments, or the file does not fit.
+        UserError: If pretrained weights are not available; it says what to fetch and where to put it.
         ImportError: If timm is not installed.
 
     >>> backbone = timm_backbone("resnet18", in_channels=1)
@@ -92,7 +91,7 @@ def timm_backbone(
             f"did you mean {' or '.join(near)}?"
         )
     arguments = dict(arguments or {})
-    # These say which weights are loaded, and what the network gives.
+    # These decide which weights are loaded, and what the network returns.
     ours = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}
     if refused := sorted(ours & {*arguments}):
         raise ValueError(f"backbone_args has {refused[0]}, which is not for it to say; leave it out")
@@ -100,9 +99,11 @@ def timm_backbone(
     fixed = configuration.input_size[-1] if configuration and configuration.fixed_input_size else None
     if image_size is not None and fixed is not None and image_size != fixed:
         arguments = {"img_size": image_size, **arguments}
-    file = _local_file(weights) if weights is not None else None
-    if file is None and pretrained:
-        file = _pretrained_file(name, configuration)
+    file = _pretrained_file(name, configuration) if pretrained and weights is None else None
+    if weights is not None:
+        file = Path(weights).expanduser()
+        if file.suffix != ".safetensors" or not file.is_file():
+            raise ValueError(f"weights is {str(weights)!r} but must be an existing .safetensors file")
     create = partial(_create, name, in_channels, arguments)
     return TimmBackbone(create() if file is None else _create_from(file, name, create))
 
@@ -113,7 +114,7 @@ def _create_from(file: Path, name: str, create: Callable[..., nn.Module]) -> nn.
             network = create({"file": str(file), "custom_load": False})
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(f"weights in {file} do not fit {name}: {' '.join(str(error).split())[:200]}") from error
-    # timm only logs what a file lacks; what the same random state makes again was not in the file.
+    # timm only logs missing tensors; those that the same random state reproduces were not in the file.
     fresh = dict(create().named_parameters())
     lacking = [
         key
@@ -141,18 +142,9 @@ def _create(
             **arguments,
         )
     except TypeError as error:
-        if not arguments:
-            raise
         raise ValueError(f"backbone {name!r} cannot be made with {dict(arguments)}: {error}") from error
     except AssertionError as error:
         raise ValueError(f"backbone {name!r} cannot be used, as its pooling cannot be removed: {error}") from error
-
-
-def _local_file(weights: str | Path) -> Path:
-    file = Path(weights).expanduser()
-    if file.suffix != ".safetensors" or not file.is_file():
-        raise ValueError(f"weights is {str(weights)!r} but must be an existing .safetensors file")
-    return file
 
 
 def _pretrained_file(name: str, configuration: "PretrainedCfg | None") -> Path:

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-# Where a checkpoint has the weights of the network: arcface_torch's, and that of many others.
+# The keys of the network's weights in checkpoints: of arcface_torch, and of many others.
 _CHECKPOINT = ("state_dict_backbone", "state_dict")
 
 
 def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[str, ...] = ()) -> None:
-    """Fill a network with the tensors of a file.
+    """Load the tensors of a `.safetensors`, `.pth`, `.pt` or `.pth.tar` file, or raise and leave the network unchanged.
 
-    Args:
-        network: To fill; unchanged where the file does not fit.
-        file: `.safetensors`, or `.pth`, `.pt` or `.pth.tar`. A checksum in its name (`bn_inception-52deb4733.pth`) is
-            verified. The network may be a part of what was saved: a checkpoint's `state_dict_backbone` or `state_dict`,
-            or a module of a larger one, as `module.` of DataParallel; the rest is left out.
-        name: Of the network, for messages.
-        unused: What names begin with that the file may have besides, as those of a classifier.
-
-    Raises:
-        ValueError: If the file is damaged, does not fit, or holds the network twice.
+    The network may be a part of what was saved: a checkpoint's `state_dict_backbone` or `state_dict`, or a module of a
+    larger one, such as `module.` of DataParallel. Tensors whose names begin with one of `unused` may be left over.
     """
     # Files older than this counter lack it.
     needed = {key: value for key, value in network.state_dict().items() if not key.endswith("num_batches_tracked")}
@@ -39,7 +32,7 @@ def load_weights_file(network: nn.Module, file: Path, name: str, unused: tuple[s
     problems += [
         f"{key} has shape {list(tensors[key].shape)} but must be {list(value.shape)}"
         for key, value in needed.items()
-        if key in tensors and _without_ones(tensors[key]) != _without_ones(value)
+        if key in tensors and tensors[key].squeeze().shape != value.squeeze().shape
     ]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
@@ -59,37 +52,25 @@ def holds_embedding_model(file: Path) -> bool:
 
 
 def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
-    """Fill the backbone of an `EmbeddingModel` with that of another one, and its pooling and head where they fit.
-
-    Raises:
-        ValueError: If the file is damaged, or of another backbone.
-    """
+    """Load the backbone of an `EmbeddingModel` from that of another one, and its pooling and head where they fit."""
     load_weights_file(model.get_submodule("backbone"), file, name)
     tensors = load_file(file)
     for part in ("pooling", "head"):
         module = model.get_submodule(part)
         theirs = {key.removeprefix(f"{part}."): value for key, value in tensors.items() if key.startswith(f"{part}.")}
-        if _shapes(theirs) == _shapes(module.state_dict()):
+        ours = module.state_dict()
+        if theirs.keys() == ours.keys() and all(theirs[key].shape == ours[key].shape for key in ours):
             module.load_state_dict(theirs)
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:
-    """Give the shapes of the tensors in a safetensors file, without reading them.
-
-    Raises:
-        OSError: If the file cannot be read.
-        SafetensorError: If it is malformed.
-    """
+    """Shapes of the tensors in a safetensors file, from its header; `OSError` or `SafetensorError` if it is damaged."""
     with safe_open(file, framework="pt") as tensors:
         return {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    return {name: list(value.shape) for name, value in tensors.items()}
-
-
 def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Path) -> Mapping[str, Tensor]:
-    """Those tensors that are the network's, by the names that they have in it."""
+    """The network's tensors, without the prefix that their names have in the file."""
     first = next(iter(needed))
     prefixes = ["", *(key.removesuffix(first) for key in tensors if key.endswith(f".{first}"))]
     counts = {prefix: sum(prefix + key in tensors for key in needed) for prefix in prefixes}
@@ -102,28 +83,21 @@ def _part(tensors: Mapping[str, Tensor], needed: Mapping[str, Tensor], file: Pat
     return {key.removeprefix(best): value for key, value in tensors.items() if key.startswith(best)}
 
 
-def _without_ones(tensor: Tensor) -> list[int]:
-    return [size for size in tensor.shape if size != 1]
-
-
 def _read(file: Path) -> Mapping[str, Tensor]:
     if not file.name.endswith((".safetensors", ".pth", ".pt", ".pth.tar")) or not file.is_file():
         raise ValueError(f"weights is {str(file)!r} but must be an existing .safetensors, .pth, .pt or .pth.tar file")
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    # Digits alone are rather a date, or a count of steps.
+    # Digits alone are more likely a date, or a number of steps.
     named = re.search(r"-(?=[0-9]*[a-f])([0-9a-f]{8,64})(\.pth)?\.\w+$", file.name)
     if named and not digest.startswith(named[1]):
         raise ValueError(
             f"weights in {file} are damaged: their SHA-256 begins with {digest[: len(named[1])]} but, by the file's "
             f"name, should with {named[1]}; fetch the file again"
         )
+    read = load_file if file.suffix == ".safetensors" else partial(torch.load, map_location="cpu", weights_only=True)
     try:
-        loaded: Any = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
+        loaded: Any = read(file)
     except Exception as error:  # torch.load raises almost anything for a file that is not its own
         message = " ".join(str(error).split())[:200]
         raise ValueError(f"weights in {file} are not readable as a file of tensors: {message}") from error

@@ -1,4 +1,4 @@
-"""What proxies ask of optimisers: steps of sampled rows, clipping of shards, schedules. Imports torch alone."""
+"""Optimiser steps of sampled rows, clipping of sparse and sharded gradients, and schedules. Imports torch alone."""
 
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.schedules import PolynomialDecay

@@ -1,4 +1,4 @@
-"""Clipping of gradients that may be sparse, or of sharded parameters, neither of which torch's functions clip."""
+"""Clipping of gradients that are sparse, or of sharded parameters, for which torch's functions do not work."""
 
 from collections.abc import Iterable
 
@@ -20,11 +20,11 @@ def clip_norm(
     local: Iterable[nn.Parameter] = (),
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Scale the gradients down where the norm of all of them together is more than ``limit``.
+    """Scale the gradients down if their joint norm exceeds ``limit``.
 
     Args:
         parameters: Parameters with the same gradients on every process; those that are also in ``local`` are ignored.
-        limit: The largest norm.
+        limit: Largest norm.
         local: Parameters of which each process of the group holds its shard; every process calls this.
         group: The processes; None for one process.
     """
@@ -42,13 +42,13 @@ def clip_norm(
 
 
 def _entries(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients, as dense tensors: of sparse ones their rows."""
+    """The gradients as dense tensors: the values of sparse ones."""
     entries = []
     for parameter in parameters:
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()  # rows that come twice are added up first
+            parameter.grad = parameter.grad.coalesce()  # adds up duplicate rows
             entries.append(parameter.grad.values())
         else:
             entries.append(parameter.grad)

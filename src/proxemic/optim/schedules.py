@@ -1,4 +1,4 @@
-"""Learning rates that change with every step."""
+"""Learning-rate schedules."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class PolynomialDecay(LRScheduler):
-    r"""Every rate grows linearly, then falls to 0 as a power of what is left, one step after each batch.
+    r"""Linear warmup, then polynomial decay of every learning rate to 0, with one step after each batch.
 
     $$\text{lr}_t = \text{lr} \cdot \begin{cases} (t + 1)/(W + 1) & t < W \\
     \big(1 - (t - W)/(T - W)\big)^{power} & t \ge W \end{cases}$$
 
-    with t the steps made and $W = warmup \cdot T$, rounded down. `plan` sets T: in training it is the number of
-    steps from the beginning of the schedule to the end of training, as in insightface's arcface_torch. So a second
-    phase that starts with the rates to which the first had fallen goes on with its curve.
+    with t the number of steps made and $W = warmup \cdot T$, rounded down. `plan` sets T: in training it is the number
+    of steps from the beginning of the schedule to the end of training, as in insightface's arcface_torch. A second
+    phase that starts with the final rates of the first continues its curve.
 
     Args:
         optimizer: The optimiser whose rates are set.
-        power: Above 0; 1 falls on a straight line, 2 is that of many published face models.
-        warmup: The part of the steps in which the rates grow, 0 (none) to below 1.
+        power: Exponent, above 0; 1 decays linearly, 2 is common for published face models.
+        warmup: Fraction of the steps in which the rates grow, 0 (none) to below 1.
 
     Raises:
         ValueError: If an argument is out of its range, or it is stepped before `plan`.
@@ -51,14 +51,7 @@ class PolynomialDecay(LRScheduler):
         super().__init__(optimizer)
 
     def plan(self, steps: int) -> None:
-        """Say in how many steps the rates fall to 0, and set those of the step that comes next.
-
-        Args:
-            steps: T, at least 1, counted from the first one.
-
-        Raises:
-            ValueError: If it is below 1.
-        """
+        """Set T, the number of steps after which the rates are 0, at least 1, and the rates of the next step."""
         if steps < 1:
             raise ValueError(f"steps is {steps}, but must be at least 1.")
         self.steps = steps
@@ -67,14 +60,14 @@ class PolynomialDecay(LRScheduler):
         self._last_lr = self.get_lr()
 
     def get_lr(self) -> list[Any]:
-        """The rates of the step that comes next."""
+        """The rates of the next step."""
         if self.steps is None and self.last_epoch > 0:
             raise ValueError("PolynomialDecay does not know how many steps there will be: call plan before step.")
-        factor = 1.0 if self.steps is None else self._factor(self.last_epoch, self.steps)
+        if self.steps is None:
+            return list(self.base_lrs)
+        growing = int(self.warmup * self.steps)
+        if self.last_epoch < growing:
+            factor = (self.last_epoch + 1) / (growing + 1)
+        else:
+            factor = max(0.0, 1 - (self.last_epoch - growing) / (self.steps - growing)) ** self.power
         return [factor * rate for rate in self.base_lrs]
-
-    def _factor(self, done: int, steps: int) -> float:
-        growing = int(self.warmup * steps)
-        if done < growing:
-            return (done + 1) / (growing + 1)
-        return max(0.0, 1 - (done - growing) / (steps - growing)) ** self.power

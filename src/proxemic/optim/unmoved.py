@@ -1,7 +1,7 @@
-"""Notices proxies that no optimiser moves.
+"""A warning for proxies that no optimiser updates.
 
-The commonest mistake with a loss that has parameters is to give the optimiser those of the model alone: training then
-runs, and learns little. A loss cannot see the optimisers, but torch calls a hook when one has stepped.
+The most common mistake with a loss that has parameters is to pass the optimiser those of the model only: training then
+runs, and learns little.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 PATIENCE = 10
-"""Optimiser steps, of any optimiser, after which proxies that have a gradient should have moved."""
+"""Steps of any optimiser after which proxies that have a gradient should have moved."""
 
 _watched: "WeakKeyDictionary[nn.Module, _Seen | None]" = WeakKeyDictionary()
 _handle: RemovableHandle | None = None
@@ -23,7 +23,7 @@ _handle: RemovableHandle | None = None
 
 @dataclass
 class _Seen:
-    """Some proxies as they were, the number of steps with a new gradient since, and the last of these gradients."""
+    """Some of the proxies before the first step, the number of steps with a new gradient, and the last gradient."""
 
     before: Tensor
     steps: int
@@ -43,39 +43,35 @@ def _after_step(*_: Any) -> None:
     for loss, seen in list(_watched.items()):
         proxies = getattr(loss, "proxies", None)
         if not isinstance(proxies, nn.Parameter):
-            del _watched[loss]  # parametrised: what is trained is another tensor
+            del _watched[loss]  # parametrised: another tensor is trained
         elif proxies.grad is None or not proxies.requires_grad or proxies.numel() == 0:
-            # Not trained yet; what writes to it now, an initialisation or a checkpoint, is no optimiser.
+            # Not trained yet: an initialisation or a checkpoint may still change it.
             _watched[loss] = None
         elif seen is None or seen.before.device != proxies.device:
             _watched[loss] = _Seen(_mark(proxies), 1, (ref(proxies.grad), proxies.grad._version))
         elif seen.grad[0]() is proxies.grad and seen.grad[1] == proxies.grad._version:
-            continue  # the gradient of an earlier step, of a loss that is not in use any more
+            continue  # the gradient of an earlier step: the loss is no longer in use
         elif seen.steps + 1 < PATIENCE:
             _watched[loss] = _Seen(seen.before, seen.steps + 1, (ref(proxies.grad), proxies.grad._version))
         else:
             del _watched[loss]
-            if seen.before.shape != _mark(proxies).shape or not torch.equal(seen.before, _mark(proxies)):
-                continue
-            warnings.warn(
-                f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser steps: "
-                "they are learned, so give loss.parameters() to the optimiser too, usually with a larger rate, "
-                "for example torch.optim.AdamW([{'params': model.parameters()}, "
-                "{'params': loss.parameters(), 'lr': 1e-2}], lr=1e-4).",
-                UserWarning,
-                stacklevel=3,
-            )
+            if torch.equal(seen.before, _mark(proxies)):
+                warnings.warn(
+                    f"The proxies of {type(loss).__name__} have a gradient but did not move in {PATIENCE} optimiser "
+                    "steps: they are learned, so give loss.parameters() to the optimiser too, usually with a larger "
+                    "rate, for example torch.optim.AdamW([{'params': model.parameters()}, "
+                    "{'params': loss.parameters(), 'lr': 1e-2}], lr=1e-4).",
+                    UserWarning,
+                    stacklevel=3,
+                )
     if not _watched and _handle is not None:
         _handle.remove()
         _handle = None
 
 
 def _mark(proxies: Tensor) -> Tensor:
-    """Something that an optimiser step changes.
-
-    A copy of about a hundred proxies: values, as fused optimisers do not increment a tensor's version. With sampled
-    classes a hundred may well not be among those of ten steps, but `step_rows` does increment it.
-    """
+    """A tensor that differs after an optimiser step."""
+    # Fused optimisers do not increment a tensor's version, but `step_rows` does, and may not step these hundred rows.
     if proxies.grad is not None and proxies.grad.is_sparse:
         return torch.tensor(proxies._version, device=proxies.device)
     return proxies.detach()[:: max(1, len(proxies) // 100)].clone()

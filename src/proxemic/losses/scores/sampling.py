@@ -98,7 +98,7 @@ class SampledClasses:
         if self.part is None:
             return rows
         assert self.sampling.group is not None
-        return local_part(rows, self.part, self.sampling.group)
+        return local_part(rows, self.sampling.group)
 
     def local_values(self, values: Float[Tensor, " classes"]) -> Float[Tensor, " part"]:
         """Of numbers per class that this process holds, those of `local_rows`."""
