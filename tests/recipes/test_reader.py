@@ -15,7 +15,7 @@ import proxemic.losses
 from proxemic.data import ArrayPixels, ClassBalancedBatches, ImageSet
 from proxemic.errors import UserError
 from proxemic.losses import CosFaceLoss, MaxPooling, MeanProxyNorm, PairwiseLoss, ProxyLoss
-from proxemic.losses.own import OwnLoss, make_loss
+from proxemic.losses.user_defined import UserLoss, make_loss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.data_module import TrainingData
@@ -188,7 +188,7 @@ def test_modules_as_losses_take_what_they_have_parameters_for(tmp_path: Path) ->
 def made(recipe: Path, *flags: str) -> Any:
     """The user's module inside the loss."""
     loss = make_loss(read_recipe(recipe, flags).recipe.loss, 5, 6)
-    assert isinstance(loss, OwnLoss)
+    assert isinstance(loss, UserLoss)
     return loss.loss
 
 

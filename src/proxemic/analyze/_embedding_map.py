@@ -27,8 +27,8 @@ from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
-from proxemic.losses.own import loss_name
 from proxemic.losses.scores.similarity import unit
+from proxemic.losses.user_defined import loss_name
 from proxemic.metrics.exact import Distance
 from proxemic.plots import write_figure
 from proxemic.protocols.runs.finished import FinishedRun

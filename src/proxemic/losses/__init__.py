@@ -27,7 +27,6 @@ from proxemic.losses.multi_proxy_anchor import (
 )
 from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
 from proxemic.losses.options import ProxyOptions
-from proxemic.losses.own import load_loss
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -49,6 +48,7 @@ from proxemic.losses.scores import (
 )
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss
+from proxemic.losses.user_defined import load_loss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 
 __all__ = [

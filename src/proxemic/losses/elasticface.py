@@ -8,7 +8,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.losses.checks import is_number, shown
+from proxemic.losses.checks import check_number, shown
 from proxemic.losses.initialization import small_normal
 from proxemic.losses.margin_softmax import MarginSoftmax, check_radians
 from proxemic.losses.margins import angular_margin
@@ -62,13 +62,13 @@ class ElasticFaceLoss(MarginSoftmax):
     ) -> None:
         super().__init__(num_classes, embedding_size, scale=scale, **options)
         self.margin = check_radians("margin", margin)
-        if not (is_number(deviation) and deviation >= 0):
-            raise ValueError(f"deviation is {shown(deviation)}, but the margins' spread must be 0 or more, as 0.05 is.")
+        rule = "the margins' spread must be 0 or more, as 0.05 is"
+        self.deviation = check_number("deviation", deviation, rule, least=0)
         if not (isinstance(form, str) and form in ("arc", "cos")):
             raise ValueError(f'form is {shown(form)}, but must be "arc" or "cos": a margin on the angle or the cosine.')
         if not isinstance(plus, bool):
             raise ValueError(f"plus is {shown(plus)}, but must be True, which sorts the margins, or False.")
-        self.deviation, self.form, self.plus = deviation, form, plus
+        self.form, self.plus = form, plus
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         margins = self._margins(cosine.detach())

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_count, check_positive, is_number, shown
+from proxemic.losses.checks import check_count, check_number, check_positive
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
@@ -44,10 +44,7 @@ def propagation(
 ) -> Float[Tensor, "batch batch"]:
     """``G = Dv^{-½} H W De^{-1} Hᵀ Dv^{-½}`` of a hypergraph: one step of averaging over shared hyperedges.
 
-    Args:
-        membership: H ≥ 0, how much each sample belongs to each hyperedge; every row and column has a positive entry.
-        weights: W ≥ 0, of the hyperedges.
-        **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
+    The membership H ≥ 0 of each sample in each hyperedge must have a positive entry in every row and column.
 
     >>> propagation(torch.ones(2, 1), torch.ones(1))
     tensor([[0.5000, 0.5000],
@@ -104,9 +101,7 @@ class HISTLoss(ProxyLoss):
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
         self.alpha = check_positive("alpha", alpha)
         check_count("hidden", hidden, 1, "it is the width of the hypergraph network; 512 is the authors'")
-        if not (is_number(graph_weight) and graph_weight >= 0):
-            raise ValueError(f"graph_weight is {shown(graph_weight)}, but a weight must be 0 or more.")
-        self.graph_weight = graph_weight
+        self.graph_weight = check_number("graph_weight", graph_weight, "a weight must be 0 or more", least=0)
         self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
         init: Any = {**self.defaults, **options}["init"]
         with torch.no_grad():

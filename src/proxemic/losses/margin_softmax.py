@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Unpack
 
 import torch
@@ -12,9 +13,9 @@ from proxemic.losses.checks import (
     check_count,
     check_embeddings,
     check_labels,
+    check_number,
     check_positive,
     is_number,
-    is_pair,
     shown,
 )
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
@@ -75,7 +76,6 @@ class MarginSoftmax(ProxyLoss):
             embeddings: ``[N, D]`` of all samples to be cleaned at once, as the samples of a class vote.
             labels: ``[N]``, their classes.
             degrees: The angle, in [0, 180].
-        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
         Returns:
             A mask ``[N]``, true for outliers.
@@ -90,8 +90,7 @@ class MarginSoftmax(ProxyLoss):
         """
         check_embeddings(embeddings, self.embedding_size, least=0)
         check_labels(labels, len(embeddings), self.num_classes)
-        if not (is_number(degrees) and 0 <= degrees <= 180):
-            raise ValueError(f"degrees is {shown(degrees)}, but an angle between directions is 0 to 180: take 75.")
+        check_number("degrees", degrees, "an angle between directions is 0 to 180: take 75", least=0, most=180)
         self._need_all_classes()
         dtype = self._dtype(embeddings)
         cosine = math.cos(math.radians(degrees))
@@ -258,18 +257,15 @@ class MagFaceLoss(MarginSoftmax):
     ) -> None:
         super().__init__(num_classes, embedding_size, scale=scale, **options)
         for name, pair in {"margin_range": margin_range, "norm_range": norm_range}.items():
-            if not is_pair(pair):
+            if not (isinstance(pair, Sequence) and len(pair) == 2 and all(map(is_number, pair))):
                 raise ValueError(f"{name} is {shown(pair)}, but must be two numbers.")
         low, high = (check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
             raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
         if not 0 < norm_range[0] < norm_range[1]:
             raise ValueError(f"norm_range is {norm_range}, but must be two growing lengths above 0, as (10, 110).")
-        if not (is_number(norm_weight) and norm_weight >= 0):
-            raise ValueError(f"norm_weight is {shown(norm_weight)}, but a weight must be 0 or more.")
-        self.margin_range = (low, high)
-        self.norm_range = norm_range
-        self.norm_weight = norm_weight
+        self.margin_range, self.norm_range = (low, high), norm_range
+        self.norm_weight = check_number("norm_weight", norm_weight, "a weight must be 0 or more", least=0)
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         (low, high), (shortest, longest) = self.margin_range, self.norm_range
@@ -286,24 +282,19 @@ class MagFaceLoss(MarginSoftmax):
 
 
 def _check_cosine_margin(name: str, value: float) -> float:
-    if not (is_number(value) and 0 <= value < 2):
-        raise ValueError(f"{name} is {shown(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
-    return value
+    return check_number(name, value, "is taken from a cosine: use 0 to 2, CosFace takes 0.35", least=0, below=2)
 
 
 def check_radians(name: str, value: float) -> float:
-    """``value``, if it is an angle in radians up to a right one; else a `ValueError`."""
-    if not (is_number(value) and 0 <= value <= math.pi / 2):
-        large = is_number(value) and value > math.pi / 2
-        degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
-        raise ValueError(f"{name} is {shown(value)}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
-    return value
+    """``value``, if it is an angle from 0 to π/2; else a `ValueError` that converts what may be degrees."""
+    large = is_number(value) and value > math.pi / 2
+    degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
+    rule = f"is an angle in radians, 0 to π/2: convert degrees{degrees}"
+    return check_number(name, value, rule, least=0, most=math.pi / 2)
 
 
 def check_momentum(value: float) -> float:
-    """``value``, if it is a share of a batch in a moving average; else a `ValueError`."""
-    if not (is_number(value) and 0 < value <= 1):
-        raise ValueError(
-            f"momentum is {shown(value)}, but is a batch's share of the average: above 0, up to 1 for all."
-        )
-    return value
+    """``value``, if it can be the weight of a batch in a moving average; else a `ValueError`."""
+    return check_number(
+        "momentum", value, "is a batch's share of the average: above 0, up to 1 for all", above=0, most=1
+    )

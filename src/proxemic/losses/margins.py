@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.losses.checks import check_counts, check_positive, is_number, shown
+from proxemic.losses.checks import check_counts, check_number, check_positive, shown
 
 MARGINS = ("margin", "_margin")
 """Names of the buffers ``[C]`` in which losses keep margins per class: given to them, not learned."""
@@ -58,8 +58,7 @@ class DynamicMargin(MarginRule):
 
     def __post_init__(self) -> None:
         for name in ("a", "b"):
-            if not (is_number(value := getattr(self, name)) and value >= 0):
-                raise ValueError(f"{name} is {shown(value)}, but must be 0 or more: margins are a / n^power + b.")
+            check_number(name, getattr(self, name), "must be 0 or more: margins are a / n^power + b", least=0)
         check_positive("power", self.power)
 
     def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
@@ -71,13 +70,7 @@ Margin = float | Sequence[float] | Tensor | MarginRule
 
 
 def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
-    """Margins per class, checked; NaN if they follow from counts that are not known yet.
-
-    Args:
-        margin: As the user gave it.
-        num_classes: C.
-        check: Returns a value that is in range; else raises a `ValueError` that names it.
-    """
+    """Margins per class, of which the least and the largest pass ``check``; NaN if a rule has no class counts yet."""
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
     try:

@@ -1,7 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -11,13 +11,48 @@ from torch import Tensor, nn
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
 from proxemic.extras import optional_dependency
-from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, shown
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, shown
 from proxemic.losses.described import Described
 
 LOSSES = "pytorch_metric_learning.losses"
 
 
-class PairwiseLoss(Described):
+class GatheredLoss(Described):
+    """Base class of the losses without proxies, which every process computes of the joined batch of all processes."""
+
+    def __init__(self, num_classes: int, embedding_size: int) -> None:
+        super().__init__()
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self._sharding: ClassSharding | None = None
+
+    def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
+        """From now on the loss is that of the joined batch of all processes, each of which passes its own part.
+
+        As `ProxyLoss.distribute`: every process gets the same value, and its gradients. Each process computes the whole
+        loss: the embeddings are gathered once, and nothing is sent back. What the loss draws at random must be the same
+        on all processes: seed torch's generator with the same number on each.
+
+        Args:
+            group: The processes; ``None`` is all.
+            even_batches: Every step has as many samples on each process; else their numbers are exchanged first.
+
+        Raises:
+            ValueError: If there is no process group, this process is not in it, or the loss is distributed already.
+        """
+        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
+
+    def joined(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
+        """The checked embeddings, in float32 at least, and labels of all processes."""
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
+        check_labels(labels, len(embeddings), self.num_classes)
+        x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
+        return (x, labels) if self._sharding is None else self._sharding.gather(x, labels)[1:]
+
+
+class PairwiseLoss(GatheredLoss):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
     The value and the gradient are PML's own: of ``loss(embeddings, labels, miner(embeddings, labels))``, and with a
@@ -64,37 +99,25 @@ class PairwiseLoss(Described):
         miner: nn.Module | None = None,
         memory_size: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(num_classes, embedding_size)
         check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("memory_size", memory_size, 0, "it counts the embeddings of the latest batches; 0 keeps none")
         _check_loss(loss)
         _check_miner(miner)
-        self.num_classes, self.embedding_size, self.memory_size = num_classes, embedding_size, memory_size
-        self._sharding: ClassSharding | None = None
+        self.memory_size = memory_size
         # A recipe makes one loss and one miner, and builds from them more than once.
-        loss, miner = copy.deepcopy((loss, miner))
-        self.loss = _remember(loss, miner, embedding_size, memory_size) if memory_size else loss
-        self.miner = None if memory_size else miner
+        self.loss, self.miner = copy.deepcopy((loss, miner))
+        if memory_size:
+            from proxemic.losses.pair_memory import PairMemory  # which imports PML
+
+            self.loss, self.miner = PairMemory(self.loss, self.miner, embedding_size, memory_size), None
         self._try()
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
-        """From now on the loss is that of the joined batch of all processes, each of which passes its own part.
-
-        As `ProxyLoss.distribute`: every process gets the same value, and its gradients. Each computes it whole: the
-        embeddings are gathered once, and nothing is sent back. What the loss draws at random must be drawn alike on all
-        processes: seed torch's generator alike.
-
-        Args:
-            group: The processes; ``None`` is all.
-            even_batches: Every step has as many samples on each process; else their numbers are exchanged first.
-
-        Raises:
-            ValueError: If there is no process group, or this process is not of it, or this was done before.
-        """
-        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
-        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
+        super().distribute(group=group, even_batches=even_batches)
         if self.memory_size:
+            assert self._sharding is not None
             position = self.loss.get_extra_state()
             share_first([position], self._sharding.group)
             self.loss.set_extra_state(position)
@@ -134,12 +157,12 @@ class PairwiseLoss(Described):
         )
         if reference is not None:
             self._check_reference(reference)
-        with torch.autocast(embeddings.device.type if isinstance(embeddings, Tensor) else "cpu", enabled=False):
-            batch = self._joined(embeddings, labels)
-            self.check_batch_size(len(batch[0]))
+        batch = self.joined(embeddings, labels)
+        self.check_batch_size(len(batch[0]))
+        others = () if reference is None else self.joined(*reference)
+        with torch.autocast(embeddings.device.type, enabled=False):
             if self.memory_size:
                 return self.loss(*batch).reshape(())
-            others = () if reference is None else self._joined(*reference)
             pairs = None if self.miner is None else self.miner(*batch, *others)
             return self.loss(*batch, pairs, *others).reshape(())
 
@@ -152,15 +175,6 @@ class PairwiseLoss(Described):
         if not isinstance(reference, tuple | list) or len(reference) != 2:
             raise ValueError(f"reference is {shown(reference)}, but must be a tuple of embeddings and labels.")
 
-    def _joined(
-        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]
-    ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """Of all processes, checked, with at least 32 bits."""
-        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
-        check_labels(labels, len(embeddings), self.num_classes)
-        x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
-        return (x, labels) if self._sharding is None else self._sharding.gather(x, labels)[1:]
-
     def check_batch_size(self, batch: int) -> None:
         """Raise `ValueError` if a batch of this size does not fit into the memory."""
         if 0 < self.memory_size < batch:
@@ -168,9 +182,6 @@ class PairwiseLoss(Described):
                 f"memory_size is {self.memory_size}, but must be at least the size of a batch, which is {batch}: raise "
                 "it, usually to several batches, or leave it at 0."
             )
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_script(self)
 
     def _try(self) -> None:
         """Refuse what PML finds out in a training step only: an argument of the wrong type, a loss without labels."""
@@ -190,12 +201,6 @@ class PairwiseLoss(Described):
                 "check the arguments of the loss and of the miner; one that is a class, as distance, is given by "
                 "class_path."
             ) from error
-
-
-def _remember(loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> nn.Module:
-    from proxemic.losses.pair_memory import PairMemory  # which imports PML
-
-    return PairMemory(loss, miner, embedding_size, memory_size)
 
 
 def _check_loss(loss: nn.Module) -> None:

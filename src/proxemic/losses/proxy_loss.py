@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NoReturn, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,10 @@ from proxemic.losses.checks import (
     check_embeddings,
     check_labels,
     check_modules,
+    check_number,
     check_reduction,
     check_weights,
     is_number,
-    refuse_script,
     shown,
 )
 from proxemic.losses.described import Described
@@ -94,16 +94,13 @@ class ProxyLoss(Described, ABC):
         per_class, pooling, chunk_size, init = (
             chosen[name] for name in ("proxies_per_class", "pooling", "chunk_size", "init")
         )
-        self.sample_rate: float = chosen["sample_rate"]
         check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("proxies_per_class", per_class, 1, "every class has a proxy; 1 is the usual choice")
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
-        if not (is_number(self.sample_rate) and 0 < self.sample_rate <= 1):
-            raise ValueError(
-                f"sample_rate is {shown(self.sample_rate)}, but is a share of the classes: above 0, up to 1 for all."
-            )
+        rule = "is a share of the classes: above 0, up to 1 for all"
+        self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.chunk_size: int | None = chunk_size
@@ -336,9 +333,6 @@ class ProxyLoss(Described, ABC):
         if self._margin_rule is not None:
             rule, check, name = self._margin_rule
             self.get_buffer(name).copy_(class_margins(rule(counts.cpu()), self.num_classes, check))
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_script(self)
 
     def _regularized(
         self, proxies: Tensor, sampling: SamplingWeights

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.losses.checks import is_number, shown
+from proxemic.losses.checks import check_number
 
 
 class Pooling(ABC):
@@ -49,10 +49,7 @@ class SoftmaxPooling(Pooling):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (is_number(self.gamma) and self.gamma > 0):
-            raise ValueError(
-                f"gamma is {shown(self.gamma)}, but the softness of the pooling must be positive, as 0.1 is."
-            )
+        check_number("gamma", self.gamma, "the softness of the pooling must be positive, as 0.1 is", above=0)
 
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from proxemic.losses.checks import is_number, shown
+from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
@@ -46,9 +46,7 @@ class Regularizer(Described, ABC):
 
     def __init__(self, weight: float) -> None:
         super().__init__()
-        if not (is_number(weight) and weight >= 0):
-            raise ValueError(f"weight is {shown(weight)}, but a regulariser's weight must be 0 or more.")
-        self.weight = weight
+        self.weight = check_number("weight", weight, "a regulariser's weight must be 0 or more", least=0)
 
     def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
         """The weighted term."""
