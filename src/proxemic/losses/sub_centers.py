@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from proxemic.losses.scores.similarity import unit
+from proxemic.losses.scores.similarity import InnerProduct, unit
 
 HELD = 2**24
-"""Numbers: each embedding is compared with a copy of its class's proxies, of so many at a time (64 MiB in float32)."""
+"""Embeddings are compared with a copy of their class's proxies each, of at most this many numbers (64 MiB)."""
 
 
 @torch.no_grad()
@@ -27,13 +27,9 @@ def far_from_dominant(
     tensor([False, False,  True])
     """
     classes, per_class, dim = proxies.shape
-    proxies = unit(proxies)
     size = max(HELD // (per_class * dim), 1)
-    parts = [
-        (proxies[label] @ unit(x).unsqueeze(2)).squeeze(2)
-        for x, label in zip(embeddings.split(size), labels.split(size), strict=True)
-    ]
-    cosines = torch.cat(parts)
+    proxies, parts = unit(proxies), zip(embeddings.split(size), labels.split(size), strict=True)
+    cosines = torch.cat([InnerProduct().pairs(unit(x), proxies[label]) for x, label in parts])
     votes = torch.bincount(labels * per_class + cosines.argmax(1), minlength=classes * per_class)
     dominant = votes.view(classes, per_class).argmax(1)
     return cosines.gather(1, dominant[labels].unsqueeze(1)).squeeze(1) < cosine

@@ -10,25 +10,23 @@ from torch import Tensor
 
 from proxemic.losses.checks import check_number
 
+Similarities = Float[Tensor, "classes proxies batch"]
+ClassScores = Float[Tensor, "classes batch"]
+
 
 class Pooling(ABC):
-    """From K similarities to one class score; with K = 1 every pooling is the similarity itself."""
+    """From the K similarities of a class to its score; with K = 1 every pooling is the similarity itself."""
 
     @abstractmethod
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         """The class scores by ordinary autograd: the definition."""
 
     @abstractmethod
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         """`dense` for one chunk, outside autograd."""
 
     @abstractmethod
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         """The gradient of the similarities from that of the class scores; it may overwrite ``grad`` and ``pooled``."""
 
 
@@ -54,17 +52,12 @@ class SoftmaxPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)
 
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         weight = self._weight(similarities)
         total = weight.sum(1)
         return weight.mul_(similarities).sum(1).div_(total)
 
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ), a proxy at a time: no third buffer of the size of the similarities.
         weight = self._weight(similarities)
         factor = grad.div_(weight.sum(1))
@@ -90,15 +83,10 @@ class MaxPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return similarities.max(-1).values
 
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         return similarities.amax(1)
 
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         nearest = similarities.max(1, keepdim=True).indices
         return torch.zeros_like(similarities).scatter_(1, nearest, grad.unsqueeze(1))
 
@@ -114,14 +102,9 @@ class MeanPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return similarities.mean(-1)
 
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         return similarities.mean(1)
 
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         share = grad / similarities.shape[1]
         return share.unsqueeze(1).expand_as(similarities).contiguous()

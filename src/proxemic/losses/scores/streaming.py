@@ -1,8 +1,8 @@
 """The one expensive part of every proxy loss, walked over the classes in chunks.
 
 `streamed_scores` gives the values and gradients of `dense_scores` and holds no more than a chunk of
-``[classes, proxies, batch]`` similarities: it folds each chunk into the result and discards it. Its gradient is
-computed in one of three ways, the fastest that the memory allows (`Plan`):
+``[classes, proxies, batch]`` similarities. Its gradient is computed in one of three ways, the fastest that the memory
+allows (`Plan`):
 
 * where there are few scores they are all kept (three matrix products altogether);
 * the log-sum-exp of a class is complete inside its chunk, so class-wise losses form its gradient in the same pass
@@ -26,22 +26,16 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import Elementwise, Scoring, dense_scores, pair_scores
 from proxemic.precision import full_precision
 
-Grads = tuple[Tensor | None, Tensor | None]
+Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the classes are walked over.
+    """How the classes are walked over."""
 
-    Args:
-        chunk: Number of classes whose scores are computed at once.
-        keep: Keep all similarities for the backward, ``batch · classes · proxies`` numbers.
-        dense: The problem is so small that ordinary autograd, with fewer and larger steps, is faster.
-    """
-
-    chunk: int
-    keep: bool
-    dense: bool = False
+    chunk: int  # number of classes whose scores are computed at once
+    keep: bool  # whether all batch · classes · proxies similarities are kept for the backward
+    dense: bool = False  # whether the problem is so small that ordinary autograd is faster
 
     @classmethod
     def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int) -> "Plan":
@@ -57,14 +51,13 @@ class Plan:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
         rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-        keep = scores <= _KEPT and (
-            scoring.class_reduction is None or 4 * batch >= classes
-        )  # one pass pays with few samples
-        return cls(min(max(rows // proxies, 1), classes), keep)
+        single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
+        return cls(min(max(rows // proxies, 1), classes), keep=scores <= _KEPT and not single_pass_pays)
 
 
 _ONE_CHUNK = 2**18  # scores
 _KEPT = 2**25  # scores
+Settings = tuple[Scoring, Plan, tuple[Regularizer, ...], SamplingWeights]
 
 
 def streamed_scores(
@@ -102,9 +95,8 @@ def streamed_scores(
     if plan.dense:
         return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
     queries = scoring.similarity.prepare(embeddings)
-    return _Streamed.apply(  # type: ignore[return-value]
-        queries, proxies, labels, scoring, plan, tuple(terms), sampling, torch.is_grad_enabled()
-    )
+    settings = scoring, plan, tuple(terms), sampling
+    return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
 def _nothing(embeddings: Tensor, proxies: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,19 +109,12 @@ def _nothing(embeddings: Tensor, proxies: Tensor, scoring: Scoring) -> tuple[Ten
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        queries: Tensor,
-        proxies: Tensor,
-        labels: Tensor,
-        scoring: Scoring,
-        plan: Plan,
-        terms: tuple[Regularizer, ...],
-        sampling: SamplingWeights,
-        differentiable: bool,
+        ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
+        scoring, plan, terms, _ = settings
         with _without_autograd(queries, scoring):
-            walk = _Walk(queries, proxies, labels, scoring, plan, terms, sampling)
+            walk = _Walk(queries, proxies, labels, settings)
             if scoring.similarity.needs_full_precision:
                 walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in terms]
@@ -138,8 +123,7 @@ class _Streamed(torch.autograd.Function):
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
             for part in walk.parts():
                 walk.forward_chunk(part, grads)
-        ctx.scoring, ctx.plan, ctx.terms, ctx.sampling = scoring, plan, terms, sampling
-        ctx.states, ctx.grads = walk.states, grads
+        ctx.settings, ctx.states, ctx.grads = settings, walk.states, grads
         ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.target, walk.kept)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
@@ -147,13 +131,14 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         queries, proxies, labels, negative, target, kept = ctx.saved_tensors
+        scoring = ctx.settings[0]
         # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
         # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        with _without_autograd(queries, ctx.scoring):
-            walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms, ctx.sampling)
+        with _without_autograd(queries, scoring):
+            walk = _Walk(queries, proxies, labels, ctx.settings)
             walk.target, walk.kept, walk.filled, walk.states = target, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
@@ -163,38 +148,27 @@ class _Streamed(torch.autograd.Function):
                     walk.backward_chunk(part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
-            if walk.one_pass or ctx.scoring.similarity.needs_full_precision:
+            if walk.one_pass or scoring.similarity.needs_full_precision:
                 walk.add_target_gradient(grads, grad_positive)
-        return grads[0], grads[1], None, None, None, None, None, None
+        return grads[0], grads[1], None, None, None
 
 
 class _Walk:
     """A pass over all chunks of the classes: forward by `forward_chunk`, backward by `backward_chunk`."""
 
-    def __init__(
-        self,
-        queries: Tensor,
-        proxies: Tensor,
-        labels: Tensor,
-        scoring: Scoring,
-        plan: Plan,
-        terms: tuple[Regularizer, ...],
-        sampling: SamplingWeights,
-    ) -> None:
+    def __init__(self, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.sampling = scoring, plan, terms, sampling
+        self.scoring, self.plan, self.terms, self.sampling = scoring, plan, *_ = settings
         self.one_pass = scoring.class_reduction is not None and not plan.keep
-        self.target: Tensor | None = (
-            None  # similarities to the target class [batch, proxies], where a chunk's are inexact
-        )
+        # Similarities to the target class [batch, proxies], where those of a chunk are inexact.
+        self.target: Tensor | None = None
         self.kept: Tensor | None = None  # all similarities, if they are kept
         self.filled = False  # whether they have been computed
         self.states: list[Tensor | None] = []  # one per regulariser
         self.positive = queries.new_zeros(len(queries))
-        self.negative = (
-            queries.new_full((len(queries),), -torch.inf) if scoring.class_reduction is None else queries.new_zeros(())
-        )
         self.total = queries.new_zeros(())
+        data_wise = scoring.class_reduction is None
+        self.negative = torch.full_like(self.positive, -torch.inf) if data_wise else torch.zeros_like(self.total)
         # One buffer for all chunks, and results in place: small tensors that outlive a chunk, allocated between large
         # ones that do not, would each leave a hole in the heap.
         self.scratch = queries.new_empty(min(plan.chunk, len(proxies)), proxies.shape[1], len(queries))
