@@ -30,7 +30,6 @@ from proxemic.losses.options import ProxyOptions
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.scores import (
     CenterRegularizer,
     Cosine,
@@ -47,7 +46,7 @@ from proxemic.losses.scores import (
     SoftmaxPooling,
 )
 from proxemic.losses.soft_triple import SoftTripleLoss
-from proxemic.losses.softmax import NormalizedSoftmaxLoss
+from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCALoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.user_defined import load_loss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 

@@ -1,4 +1,4 @@
-"""Margins on the cosine to the target class: functions of the positive score alone, so that they cost nothing.
+"""Margins on the cosine to the target class, which are functions of the positive score alone.
 
 A margin is one number for all classes or one per class, given as such or by a rule that makes them from class counts.
 """
@@ -89,23 +89,18 @@ def class_margins(margin: object, num_classes: int, check: Callable[[str, float]
 
 
 def target_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
-    """The margin of the target class of each sample; one number, if it is the same for all."""
+    """The margin of each sample's target class; one number, if it is the same for all classes."""
     return margin[labels] if isinstance(margin, Tensor) else margin
-
-
-def common_margin(margin: float | Float[Tensor, " classes"]) -> float:
-    """The margin, if it is the same for all classes; else 0, as `ProxyLoss.class_bias` adds it to their scores."""
-    return 0.0 if isinstance(margin, Tensor) else margin
 
 
 def wider_angle(cosine: Float[Tensor, " batch"], angle: float | Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
     """``cos(θ + g)``, which rises again beyond ``θ + g = π``.
 
+    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
+
     Args:
         cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
         angle: g in radians, one for all or one per sample.
-
-    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
 
     >>> wider_angle(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -0.8776])
@@ -121,10 +116,8 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     """``cos(θ + m)`` while ``θ + m ≤ π``, else ``cos θ − m sin m``, which goes on falling (ArcFace).
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        cosine: As for `wider_angle`.
         margin: m in [-π/2, π/2] radians, one for all or one per sample.
-
-    The gradient is exact (see `wider_angle`); insightface's arcface_torch leaves it out.
 
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
@@ -138,13 +131,11 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
 
 
 def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """``cos(clip(θ + g, 0, π))``: an angle shifted either way, which stops at 0 and π (AdaFace).
+    """``cos(clip(θ + g, 0, π))`` (AdaFace), without a gradient where the angle is clipped.
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        cosine: As for `wider_angle`.
         shift: g in [-π, π] radians, one per sample.
-
-    Where it is clipped it has no gradient.
 
     >>> shifted_angle(torch.tensor([0.0, 0.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5]))
     tensor([-0.4794,  0.4794,  1.0000, -1.0000])
@@ -155,12 +146,12 @@ def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"
 
 
 def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tensor, " batch"]:
-    """``ψ(θ) = (−1)^j cos(mθ) − 2j`` for θ in ``[jπ/m, (j+1)π/m]``: cos(mθ), made to fall all the way (A-softmax).
+    """``ψ(θ) = (−1)^j cos(mθ) − 2j`` for θ in ``[jπ/m, (j+1)π/m]``, which falls from 0 to π (A-softmax).
 
     ``cos(mθ)`` is the Chebyshev polynomial ``T_m(cos θ)``: no arccos, whose gradient is infinite at ±1.
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        cosine: As for `wider_angle`.
         margin: m, a whole number of at least 1.
 
     >>> multiplied_angle(torch.tensor([1.0, 0.0, -1.0]), 4)

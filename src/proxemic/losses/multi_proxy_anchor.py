@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from proxemic.losses.checks import check_finite, check_positive
-from proxemic.losses.margins import Margin, common_margin, target_margin
+from proxemic.losses.margins import Margin, target_margin
 from proxemic.losses.objectives import all_pair_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
@@ -64,33 +64,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         self.regularizers.insert(0, CenterRegularizer(center_weight))
 
 
-class _DataWise(ProxyLoss):
-    """What MPA-DW and MPA-AP share."""
-
-    defaults = ProxyOptions(proxies_per_class=10)
-    margin: float | Tensor
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        alpha: float = 32.0,
-        margin: Margin = 0.1,
-        gamma: float = 0.1,
-        center_weight: float = 0.2,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        scoring = Scoring(check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma))
-        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
-        self.regularizers.insert(0, CenterRegularizer(center_weight))
-        self._set_margin(margin, check_finite)
-
-    def class_bias(self) -> Tensor | None:
-        return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
-
-
-class DataWiseMultiProxyAnchorLoss(_DataWise):
+class DataWiseMultiProxyAnchorLoss(ProxyLoss):
     """MPA-DW: ``mean_i [log(1 + e^{−α(P_i−δ)}) + log(1 + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)})] + τR``.
 
     MPA paper, equations 12 and 13, which do not state α; 32 is Proxy-Anchor's.
@@ -115,13 +89,40 @@ class DataWiseMultiProxyAnchorLoss(_DataWise):
     1.0064...
     """
 
+    defaults = ProxyOptions(proxies_per_class=10)
+    margin: float | Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        alpha: float = 32.0,
+        margin: Margin = 0.1,
+        gamma: float = 0.1,
+        center_weight: float = 0.2,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        scoring = Scoring(check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma))
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
+        self.regularizers.insert(0, CenterRegularizer(center_weight))
+        self._set_margin(margin, check_finite)
+
+    def class_bias(self) -> Tensor | None:
+        return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
+
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        alpha = self.scoring.scale
-        pull = F.softplus(-alpha * (positive - target_margin(self.margin, labels)))
-        return pull + F.softplus(negative + alpha * common_margin(self.margin))
+        pull, push = self._exponents(positive, negative, labels)
+        return F.softplus(pull) + F.softplus(push)
+
+    def _exponents(self, positive: Tensor, negative: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """``α(δ − P_i)`` and ``LSE_c α(S_c(x_i) + δ)``; margins per class are in the negatives by `class_bias`."""
+        alpha, margin = self.scoring.scale, self.margin
+        push = negative if isinstance(margin, Tensor) else negative + alpha * margin
+        return alpha * (target_margin(margin, labels) - positive), push
 
 
-class AllPairMultiProxyAnchorLoss(_DataWise):
+class AllPairMultiProxyAnchorLoss(DataWiseMultiProxyAnchorLoss):
     """MPA-AP: ``mean_i log(1 + e^{α(δ−P_i)} + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)}) + τR`` (MPA paper, equations 16 and 17).
 
     The paper does not state α; 32 is Proxy-Anchor's.
@@ -147,6 +148,4 @@ class AllPairMultiProxyAnchorLoss(_DataWise):
     """
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        alpha = self.scoring.scale
-        pull = alpha * (target_margin(self.margin, labels) - positive)
-        return all_pair_objective(pull, negative + alpha * common_margin(self.margin))
+        return all_pair_objective(*self._exponents(positive, negative, labels))

@@ -14,8 +14,6 @@ from proxemic.extras import optional_dependency
 from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, shown
 from proxemic.losses.described import Described
 
-LOSSES = "pytorch_metric_learning.losses"
-
 
 class GatheredLoss(Described):
     """Base class of the losses without proxies, which every process computes of the joined batch of all processes."""
@@ -209,19 +207,21 @@ def _check_loss(loss: nn.Module) -> None:
     name = type(loss).__name__
     if isinstance(loss, CrossBatchMemory):
         raise ValueError("loss is CrossBatchMemory: give the loss that is inside it, and memory_size beside it.")
-    if not isinstance(loss, BaseMetricLossFunction) and type(loss).__module__.startswith(f"{LOSSES}."):
-        raise ValueError(
-            f"loss is PML's {name}, which calls other losses: give the loss that is inside it"
-            f"{', and the second view by reference=' if name == 'SelfSupervisedLoss' else ''}."
-        )
     if not isinstance(loss, BaseMetricLossFunction):
+        if type(loss).__module__.startswith("pytorch_metric_learning.losses."):
+            raise ValueError(
+                f"loss is PML's {name}, which calls other losses: give the loss that is inside it"
+                f"{', and the second view by reference=' if name == 'SelfSupervisedLoss' else ''}."
+            )
         raise ValueError(
-            f"loss is {type(loss).__module__}.{name}, but must be a loss of {LOSSES}, for "
+            f"loss is {type(loss).__module__}.{name}, but must be a loss of pytorch_metric_learning.losses, for "
             "example TripletMarginLoss, or a class of your own derived from its BaseMetricLossFunction."
         )
     # These are the names under which PML's losses keep what they know of classes.
     if isinstance(loss, WeightRegularizerMixin) or hasattr(loss, "num_classes") or hasattr(loss, "proxies"):
-        ours = _ours(loss)
+        from proxemic import losses
+
+        ours = next((base.__name__ for base in type(loss).__mro__ if base.__name__ in losses.__all__), None)
         raise ValueError(
             f"loss is PML's {name}, which has proxies or class weights of its own: take "
             f"{f'proxemic.losses.{ours}' if ours else 'a loss of proxemic.losses'} itself, not inside PairwiseLoss."
@@ -236,10 +236,3 @@ def _check_miner(miner: nn.Module | None) -> None:
             f"miner is {type(miner).__module__}.{type(miner).__name__}, but must be a miner of "
             "pytorch_metric_learning.miners, for example MultiSimilarityMiner, or None."
         )
-
-
-def _ours(loss: nn.Module) -> str | None:
-    """The loss of this package that a loss of PML, or one that it derives from, is named as."""
-    from proxemic import losses
-
-    return next((base.__name__ for base in type(loss).__mro__ if base.__name__ in losses.__all__), None)

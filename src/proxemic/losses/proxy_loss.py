@@ -47,12 +47,11 @@ class ProxyLoss(Described, ABC):
 
     With ``sample_rate`` r < 1 a step looks at the classes of the batch and at a random share of the others, at least
     r, each of which stands for several (Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022, where
-    they stand for themselves alone, which makes the loss smaller). Sums over classes are then unbiased: those of
+    each stands for itself alone, which makes the loss smaller). Sums over classes are then unbiased: those of
     class-wise losses and of a `CenterRegularizer`, with their gradients, and the sum of exponentials inside the
     log-sum-exp of a data-wise loss; its logarithm, and so the loss, is smaller on average. The gradient of the proxies
-    is sparse, and torch's optimisers step only the rows of the sampled classes, with their momentum and other state,
-    and decay no others; Adam's bias correction counts the steps of the whole run. Clipping and the like must be able to
-    take sparse gradients. At r = 1 everything is exact and dense.
+    is sparse, and torch's optimisers step and decay only the rows of the sampled classes; Adam's bias correction counts
+    the steps of the whole run. What clips gradients must take sparse ones. At r = 1 everything is exact and dense.
 
     Args:
         num_classes: Number of classes C ≥ 2.
@@ -104,7 +103,7 @@ class ProxyLoss(Described, ABC):
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
         self.chunk_size: int | None = chunk_size
-        self._num_classes = num_classes
+        self.num_classes = num_classes
         self._sharding: ClassSharding | None = None
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
@@ -116,11 +115,6 @@ class ProxyLoss(Described, ABC):
         with torch.no_grad():
             init(self.proxies)
         watch_proxies(self)
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return self._num_classes
 
     @property
     def proxies_per_class(self) -> int:
@@ -152,17 +146,15 @@ class ProxyLoss(Described, ABC):
         """
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
-        """What is added to the scaled score of each class where it is a negative, in the sums; ``None``: nothing."""
+        """What is added to the scaled score of each class where the class is a negative; ``None`` adds nothing."""
         return None
 
     def centers(
         self, proxies: Float[Tensor, "classes proxies dim"], rows: Callable[[Tensor], Tensor] = lambda it: it
     ) -> Float[Tensor, "classes proxies features"]:
-        """What the similarity takes for the proxies: the proxies themselves, unless a loss derives it from them.
+        """What the similarity takes for the proxies of some classes: the proxies, unless a loss derives it from them.
 
-        Args:
-            proxies: Proxies of the classes at hand.
-            rows: Selects the rows of another parameter that belong to the same classes.
+        ``rows`` selects the rows of another parameter that belong to the same classes.
         """
         return proxies
 
@@ -183,9 +175,9 @@ class ProxyLoss(Described, ABC):
 
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
-                Take an optimiser that steps every row by itself (not LBFGS or Adafactor). What looks at the gradients
-                of all parameters must join those of the processes: `proxemic.optim.clipping.clip_norm` in place of
-                `torch.nn.utils.clip_grad_norm_`, `ShardedGradScaler` in place of `GradScaler`.
+                The optimiser must step every row by itself (not LBFGS or Adafactor). Use
+                `proxemic.optim.clipping.clip_norm` in place of `torch.nn.utils.clip_grad_norm_` and
+                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes.
             group: The processes; ``None`` is all.
             even_batches: Every step has equally many samples on each process; else their numbers are exchanged first,
                 which waits for the GPU.
@@ -198,7 +190,10 @@ class ProxyLoss(Described, ABC):
             self._require_regularizers_of_shards("proxies are sharded")
         self._sharding = make_class_sharding(self._sharding, self.num_classes, sharded, group, even_batches)
         if sharded:
-            self._keep_shard(self._sharding.local)
+            proxies = self.proxies.detach()[self._sharding.local].clone()
+            self.proxies = nn.Parameter(proxies, self.proxies.requires_grad)
+            if self.sample_rate < 1:
+                step_rows(self.proxies)
         replicated = [parameter for parameter in self.parameters() if not (sharded and parameter is self.proxies)]
         share_first([*replicated, *self.buffers()], self._sharding.group)
 
@@ -277,14 +272,11 @@ class ProxyLoss(Described, ABC):
     def step_scoring(
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
     ) -> Scoring:
-        """`scoring`, as the pass over the classes is to take it in this step, for losses that change it.
+        """The `Scoring` of this step, for losses that change it.
 
         A loss with running statistics updates them here while it is in training mode, so that `objective` does not.
-
-        Args:
-            positive: Computes the positive class scores of the (joined) batch, without gradient: B·K·D operations and,
-                over processes, an all-reduce of one number per sample.
-            embeddings: The (joined) batch, without gradient.
+        ``positive`` computes the positive class scores of the (joined) batch, which costs B·K·D operations and, over
+        processes, an all-reduce of one number per sample; neither they nor the embeddings have a gradient.
         """
         return self.scoring
 
@@ -337,7 +329,7 @@ class ProxyLoss(Described, ABC):
     def _regularized(
         self, proxies: Tensor, sampling: SamplingWeights
     ) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
-        """The proxies that the loss is to use, terms to add to it, and regularisers to compute with its chunks."""
+        """The proxies for the loss to use, terms to add to it, and regularisers to compute with its chunks."""
         terms, inside = [], []
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
@@ -373,7 +365,7 @@ class ProxyLoss(Described, ABC):
         self._awaits_counts = False  # a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:
-        """Refuse what an objective of the user's own must not give."""
+        """Raise `ValueError` if an objective, which may be a user's, gives values of a wrong shape."""
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if shape == () or (shape == (batch,) and self.data_wise):
             return
@@ -401,12 +393,6 @@ class ProxyLoss(Described, ABC):
             queries = self.scoring.similarity.prepare(embeddings)
             scores = pair_scores(queries, centers[target], self.scoring).masked_fill(target != labels, 0)
         return scores if self._sharding is None else sum_across(scores, self._sharding.group)
-
-    def _keep_shard(self, classes: slice) -> None:
-        """Drop the proxies of all other classes."""
-        self.proxies = nn.Parameter(self.proxies.detach()[classes].clone(), self.proxies.requires_grad)
-        if self.sample_rate < 1:
-            step_rows(self.proxies)
 
     def _need_all_classes(self) -> None:
         if len(self.proxies) != self.num_classes:
