@@ -421,10 +421,10 @@ def test_state_dict_round_trip(case: str) -> None:
 
 @each_case
 def test_what_needs_no_gradient_gets_none(case: str) -> None:
-    for frozen in ("embeddings", "proxies"):
-        loss = make(case)
+    for frozen, chunk in product(("embeddings", "proxies"), (2, 5, None)):
+        loss = make(case, chunk_size=chunk)
         x, y = torch.randn(3, 7, requires_grad=frozen != "embeddings"), torch.tensor([0, 1, 2])
-        loss.proxies.requires_grad_(frozen != "proxies")
+        loss.requires_grad_(frozen != "proxies")
         loss(x, y).backward()
         assert (x.grad is None) == (frozen == "embeddings")
         assert (loss.proxies.grad is None) == (frozen == "proxies")
