@@ -1,4 +1,4 @@
-"""AdaFace: a margin by the quality of the image, which the length of its embedding tells."""
+"""AdaFace: a margin by the quality of the image, for which the length of its embedding stands."""
 
 from collections.abc import Callable
 from typing import Unpack
@@ -19,7 +19,7 @@ _EPS = 0.001  # added to σ_z there
 
 
 class AdaFaceLoss(MarginSoftmax):
-    """Hard samples count most where the image is good and least where it is bad, as its embedding's length tells.
+    """A margin by the image's quality: hard samples count more in good images, less in bad ones.
 
     ``mean_i softplus(N_i(σ) − σ p_i)`` with ``p = cos(clip(θ + g_angle, 0, π)) − g_add``, ``g_angle = −m ẑ``,
     ``g_add = m ẑ + m`` and the quality ``ẑ = clip(h (‖x‖ − μ_z)/σ_z, −1, 1)``, which gets no gradient: ``ẑ = −1`` is
@@ -27,10 +27,9 @@ class AdaFaceLoss(MarginSoftmax):
     mean and the standard deviation of the lengths in a batch.
 
     What the paper leaves open is as in the authors' code: lengths are clipped to [0.001, 100], 0.001 is added to σ_z,
-    the averages start from 20 and 100 and take in each batch before they are used, and the angle is clipped. (Its clips
-    of cosines and angles to 0.001 before their ends, against infinite gradients, are not needed here.)
+    the averages start from 20 and 100 and are updated with each batch before they are used, and the angle is clipped.
 
-    The averages are those of the joined batch of all processes. They move in training mode only; a batch of one
+    The averages are those of the joined batch of all processes. They are updated in training mode only; a batch of one
     sample, which has no standard deviation, leaves σ_z as it is.
 
     Args:
@@ -38,16 +37,13 @@ class AdaFaceLoss(MarginSoftmax):
         embedding_size: Dimension D of the embeddings, which must not be normalised by the model.
         margin: m in [0, π/2], in radians and in units of the cosine.
         concentration: h > 0; at 0.333, ẑ of 68 % of normally distributed lengths is in [−0.333, 0.333].
-        momentum: Share of a batch in the averages, in (0, 1].
+        momentum: Weight of a batch in the averages, in (0, 1].
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Attributes:
         norm_mean: Buffer, μ_z.
         norm_std: Buffer, σ_z.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = AdaFaceLoss(2, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))).eval()
     >>> loss(torch.tensor([[20.0, 0.0]]), torch.tensor([0])).item()  # ẑ = 0, CosFace: log(1 + e^(0 − (1 − 0.4)))
@@ -94,7 +90,7 @@ class AdaFaceLoss(MarginSoftmax):
 
     @torch.no_grad()
     def quality(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
-        """``ẑ`` in [−1, 1], by the averages as they stand."""
+        """``ẑ`` in [−1, 1], by the current averages."""
         deviation = (_length(embeddings) - self.norm_mean) / (self.norm_std + _EPS)
         return (self.concentration * deviation).clamp(-1, 1)
 

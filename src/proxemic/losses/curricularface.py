@@ -22,23 +22,20 @@ class CurricularFaceLoss(MarginSoftmax):
     ``S (t + S)`` for the hard negatives, above it; beyond ``θ + m = π`` the positive score is ArcFace's. Huang et al.,
     CurricularFace, CVPR 2020, section 3.2. ``t`` is a moving average of the batches' mean positive cosine.
 
-    As in the authors' code, t starts from 0 and takes in each batch, with a weight of 0.01, before it is used (the
-    paper gives the momentum as 0.99); neither it nor what is hard, which ``cos(θ + m)`` itself tells, has a gradient.
-    The average is that of the joined batch of all processes. It moves in training mode only.
+    As in the authors' code, t starts from 0 and is updated with each batch, with a weight of 0.01, before it is used
+    (the paper gives the momentum as 0.99). Neither t nor the threshold ``cos(θ + m)`` of hard negatives has a gradient.
+    The average is that of the joined batch of all processes. It is updated in training mode only.
 
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
         margin: m in [0, π/2], in radians.
-        momentum: Share of a batch in t, in (0, 1].
+        momentum: Weight of a batch in t, in (0, 1].
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Attributes:
         t: Buffer, in [−1, 1].
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = CurricularFaceLoss(2, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))).eval()
     >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([0])).item()  # t = 0: log(1 + e^(cos² 45° − cos(45° + 0.5)))

@@ -1,4 +1,4 @@
-"""ElasticFace: margins that are drawn anew for every sample."""
+"""ElasticFace: a margin that is drawn at random for each sample."""
 
 import math
 from typing import Literal, Unpack
@@ -16,16 +16,16 @@ from proxemic.losses.options import ProxyOptions
 
 
 class ElasticFaceLoss(MarginSoftmax):
-    """ArcFace or CosFace with a margin ``m_i ~ N(m, s²)`` for every sample of every step.
+    """ArcFace or CosFace with a margin ``m_i ~ N(m, s²)`` per sample, drawn at every step.
 
     ``mean_i softplus(N_i(σ) − σ cos(θ_i + m_i))``, or ``− σ (cos θ_i − m_i)``. Boutros et al., ElasticFace, CVPRW 2022.
     ElasticFace+ (``plus``) gives the largest of the margins drawn to the sample farthest from its
     proxy, and so on down. (The authors' code sorts the margins and then indexes them by the order of the cosines where
     the inverse of that permutation is meant; here it is as the paper says.)
 
-    Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, which
-    all processes share; they depend on the seed alone, not on how scores are held. Those of an angle are kept in
-    [0, π/2], and beyond ``θ + m = π`` the score goes on as ArcFace's. In evaluation mode every margin is m.
+    Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, and
+    are the same on all processes. Those of an angle are clipped to [0, π/2], and beyond ``θ + m = π`` the score goes on
+    as ArcFace's. In evaluation mode every margin is m.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -33,13 +33,10 @@ class ElasticFaceLoss(MarginSoftmax):
         margin: m, the mean: in [0, π/2]; radians of "arc"; of "cos" the paper has 0.35.
         deviation: s ≥ 0, the margins' standard deviation; the paper has 0.0175 with "arc" and ``plus``, 0.025 with
             "cos" and ``plus``.
-        form: "arc" takes the margin to the angle, "cos" from the cosine.
+        form: "arc" adds the margin to the angle, "cos" subtracts it from the cosine.
         plus: ElasticFace+.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = ElasticFaceLoss(2, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))).eval()
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # ArcFace: log(1 + e^(0 − cos 0.5))

@@ -1,4 +1,4 @@
-"""HIST: classes as Gaussians, and a small hypergraph network over the batch."""
+"""HIST: classes are Gaussians, and a small hypergraph network runs over the batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class HISTLoss(ProxyLoss):
     ``out = G X' Θ2``, from embeddings X as they came, with batch norm by the statistics of the batch. Lim et al.,
     Hypergraph-Induced Semantic Tuplet Loss, CVPR 2022.
 
-    The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
+    The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
     of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
@@ -75,9 +75,6 @@ class HISTLoss(ProxyLoss):
         hidden: Width of the network.
         graph_weight: λ_s ≥ 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = HISTLoss(10, 4, hidden=16)
     >>> loss(torch.randn(6, 4), torch.arange(6)).shape

@@ -1,4 +1,4 @@
-"""Softmax of cosines with a margin on the own class: SphereFace, CosFace, ArcFace, MagFace."""
+"""Softmax of cosines with a margin on the target class: SphereFace, CosFace, ArcFace, MagFace."""
 
 import math
 from abc import abstractmethod
@@ -57,7 +57,7 @@ class MarginSoftmax(ProxyLoss):
     def with_margin(
         self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
-        """The scores of the target classes ``[B]``, made harder."""
+        """The scores of the target classes ``[B]`` with the margin."""
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
@@ -67,13 +67,14 @@ class MarginSoftmax(ProxyLoss):
     ) -> Bool[Tensor, " rows"]:
         """Find the samples that the sub-centers of their class mark as mislabelled: sub-center ArcFace's cleaning.
 
-        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one,
-        and noise at the others. An outlier is more than 75° from the dominant sub-center of its class, the one that
-        most samples of the class are nearest to, also where no other sub-center is nearer. Deng et al., Sub-center
-        ArcFace, ECCV 2020, as in the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers``.
+        With several proxies per class and `MaxPooling`, most samples of a class gather at one sub-center, the dominant
+        one, and noise gathers at the others. An outlier is more than 75° from the dominant sub-center of its class,
+        whether or not another one is nearer. Deng et al., Sub-center ArcFace, ECCV 2020, as in the authors' ``drop.py``
+        and pytorch-metric-learning's ``get_outliers``.
 
         Args:
-            embeddings: ``[N, D]`` of all samples to be cleaned at once, as the samples of a class vote.
+            embeddings: ``[N, D]`` of all samples at once: most samples of a class are nearest to its dominant
+                sub-center.
             labels: ``[N]``, their classes.
             degrees: The angle, in [0, 180].
 
@@ -98,7 +99,7 @@ class MarginSoftmax(ProxyLoss):
 
 
 class SphereFaceLoss(MarginSoftmax):
-    """A-softmax: the angle to the own class counts m times, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
+    """A-softmax: the angle to the target class is multiplied by m, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
 
     ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
     unit embeddings with a scale; the authors use the embedding's length in place of σ and blend ψ with cos θ at first.
@@ -109,9 +110,6 @@ class SphereFaceLoss(MarginSoftmax):
         margin: m ≥ 1, a whole number; 1 is the normalised softmax.
         scale: σ > 0. ψ reaches down to 1 − 2m, so that it may be smaller than the other margins'.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = SphereFaceLoss(2, 2, margin=2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([0])).item()  # log(1 + e^(cos 45° − cos 90°))
@@ -149,9 +147,6 @@ class CosFaceLoss(MarginSoftmax):
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> loss = CosFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − 0.5))
     0.4740...
@@ -177,7 +172,7 @@ class CosFaceLoss(MarginSoftmax):
 
 
 class ArcFaceLoss(MarginSoftmax):
-    """A margin on the angle to the own class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
+    """A margin on the angle to the target class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
 
     Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score goes on as ``σ(cos θ − m sin m)``.
     The gradient is the true one of the margin, which insightface's arcface_torch leaves out (it passes the cosine's:
@@ -189,9 +184,6 @@ class ArcFaceLoss(MarginSoftmax):
         margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range, as a margin in degrees is.
 
     >>> loss = ArcFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − cos 0.5))
@@ -232,9 +224,6 @@ class MagFaceLoss(MarginSoftmax):
         norm_weight: λ ≥ 0.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = MagFaceLoss(2, 2, scale=1.0, norm_weight=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[10.0, 0.0]]), torch.tensor([0])).item()  # the least margin: log(1 + e^(0 − cos 0.45))

@@ -45,9 +45,6 @@ class DynamicMargin(MarginRule):
         b: ≥ 0, the margin of a class of very many.
         power: > 0, how fast the margin falls.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> DynamicMargin()([1, 16, 10_000])
     tensor([0.5500, 0.3000, 0.1000])
     """

@@ -23,8 +23,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
     ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``, and of the `CenterRegularizer`. The paper does not state α;
     32 is Proxy-Anchor's.
 
-    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.gradient_cache.embed_in_micro_batches` makes that of the whole.
+    As for `ProxyAnchorLoss`, gradients of parts of a batch do not add up to that of the whole batch.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -35,9 +34,6 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         **options: The keywords of every proxy loss, see `ProxyOptions`: K is best below the number of images per class,
             and a ``pooling`` takes the place of that with γ.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = MultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
@@ -78,9 +74,6 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         **options: The keywords of every proxy loss, see `ProxyOptions`: K is best below the number of images per class,
             and a ``pooling`` takes the place of that with γ.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = DataWiseMultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
@@ -136,9 +129,6 @@ class AllPairMultiProxyAnchorLoss(DataWiseMultiProxyAnchorLoss):
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         **options: The keywords of every proxy loss, see `ProxyOptions`: K is best below the number of images per class,
             and a ``pooling`` takes the place of that with γ.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = AllPairMultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))

@@ -1,4 +1,4 @@
-"""Proxy-Anchor: proxies pull and push the samples of the batch."""
+"""Proxy-Anchor: proxies are anchors that pull and push the samples of the batch."""
 
 from functools import partial
 from typing import Unpack
@@ -24,8 +24,8 @@ class ProxyAnchorLoss(ProxyLoss):
 
     Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
 
-    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.gradient_cache.embed_in_micro_batches` makes that of the whole.
+    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole batch; see
+    `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -33,9 +33,6 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: α > 0, the sharpness.
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = ProxyAnchorLoss(2, 2, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)/2

@@ -64,7 +64,7 @@ class ProxyLoss(Described, ABC):
             `distribute` with ``sharded=True``, those of this process's classes.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, also one of a subclass.
     """
 
     defaults: ClassVar[ProxyOptions] = ProxyOptions(

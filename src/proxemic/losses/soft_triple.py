@@ -30,9 +30,6 @@ class SoftTripleLoss(ProxyLoss):
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
         **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> loss = SoftTripleLoss(
     ...     2, 2, proxies_per_class=1, scale=1.0, margin=0.5, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
     ... )

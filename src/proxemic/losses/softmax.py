@@ -24,9 +24,6 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         scale: σ > 0, the inverse of the temperature.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> loss = NormalizedSoftmaxLoss(3, 2, scale=1.0, init=lambda w: w.copy_(torch.eye(3, 2).unsqueeze(1)))
     >>> loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 2/e)
     0.5514...
@@ -49,7 +46,7 @@ class NormalizedSoftmaxLoss(ProxyLoss):
 
 
 class ProxyNCALoss(ProxyLoss):
-    """``mean_i −log(e^{−σ‖x̂_i−ŵ_{y_i}‖²} / Σ_{c≠y_i} e^{−σ‖x̂_i−ŵ_c‖²})``: the own class is not in the denominator.
+    """``mean_i −log(e^{−σ‖x̂_i−ŵ_{y_i}‖²} / Σ_{c≠y_i} e^{−σ‖x̂_i−ŵ_c‖²})``: the target class is not in the denominator.
 
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017, equation 6. It has no lower
     bound, and the pull towards the own proxy does not fade as it is reached. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is
@@ -60,9 +57,6 @@ class ProxyNCALoss(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         scale: σ > 0; published with 1, while tuned values are 8 to 14.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = ProxyNCALoss(2, 2, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # −log(e^0 / e^−2)
@@ -96,9 +90,6 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         temperature: T > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = ProxyNCAPlusPlusLoss(2, 2, temperature=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^−2)

@@ -44,9 +44,6 @@ class Power:
     Args:
         exponent: > 0.
 
-    Raises:
-        ValueError: If it is not.
-
     >>> Power(1.5)(torch.tensor([0.0, 4.0]))
     tensor([0., 8.])
     """
@@ -70,9 +67,6 @@ class EuclideanSoftmaxLoss(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         temperature: T > 0; it multiplies the distances.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = EuclideanSoftmaxLoss(2, 1, init=lambda w: w.copy_(torch.tensor([[[0.0]], [[2.0]]])))
     >>> loss(torch.tensor([[0.5]]), torch.tensor([0])).item()  # log(1 + e^(0.5 − 1.5))
@@ -112,8 +106,8 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
         k2: Slope above α, ≥ 1: pulls inwards; 1 turns that off.
         delta_scale: ≥ 1, the factor of Δ; 1 keeps the unwarped value, more acts like a margin.
         temperature: T > 0; it multiplies the distances.
-        f1: Elementwise on the distance to the own proxy.
-        f2: Elementwise on the distances to the others; ``None`` is the identity.
+        f1: Elementwise function of the distance to the target class's proxy.
+        f2: Elementwise function of the distances to the others; ``None`` is the identity.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:

@@ -37,9 +37,6 @@ class SoftmaxPooling(Pooling):
     Args:
         gamma: Softness γ > 0, in units of the similarity: near 0 only the nearest proxy counts, near ∞ all count alike.
 
-    Raises:
-        ValueError: If ``gamma`` is not positive.
-
     >>> SoftmaxPooling(0.1).dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 1.0000])
     """

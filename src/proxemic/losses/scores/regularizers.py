@@ -1,4 +1,4 @@
-"""Terms that depend on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
+"""Regularisers: terms of the proxies alone, added to any proxy loss, a chunk of classes at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -100,9 +100,6 @@ class MeanProxyNorm(Regularizer):
     Args:
         weight: Factor ≥ 0; the paper takes 1.0 on CUB and 0.01 on Cars.
 
-    Raises:
-        ValueError: If ``weight`` is negative.
-
     >>> MeanProxyNorm(weight=1.0)(torch.tensor([[[2.0, 0.0]], [[0.0, 3.0]]]))
     tensor(0.7071)
     """
@@ -142,15 +139,12 @@ class MeanProxyNorm(Regularizer):
 class CenterRegularizer(Regularizer):
     """``weight · Σ_c Σ_{k<l} ‖ŵ_ck − ŵ_cl‖ / (C K (K − 1))``: lets surplus proxies of a class merge.
 
-    0 for one proxy a class. Its gradient stays finite, 0, between two proxies that coincide (SoftTriple; MPA
-    paper, equation 3), in float32 those nearer than about 1e-3 radians, below which ``2 − 2cos`` is rounding.
-    SoftTriple's published code adds 1e-5 inside the root instead.
+    SoftTriple; MPA paper, equation 3. It is 0 for one proxy per class. Between two proxies that coincide, which in
+    float32 are those nearer than about 1e-3 radians, where ``2 − 2cos`` is rounding, its gradient is 0; SoftTriple's
+    published code adds 1e-5 inside the root instead.
 
     Args:
         weight: Factor τ ≥ 0; the papers take 0.2.
-
-    Raises:
-        ValueError: If ``weight`` is negative.
 
     >>> CenterRegularizer(weight=1.0)(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor(0.7071)
