@@ -12,7 +12,7 @@ from proxemic.losses.initialization import unit_directions
 from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
 from proxemic.losses.margins import shifted_angle
 from proxemic.losses.options import ProxyOptions
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import Scoring
 
 _SHORTEST, _LONGEST = 0.001, 100.0  # lengths are clipped to, as in the authors' code
 _EPS = 0.001  # added to σ_z there

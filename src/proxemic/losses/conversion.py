@@ -10,7 +10,7 @@ from proxemic.extras import optional_dependency
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import MaxPooling
+from proxemic.losses.scores import MaxPooling
 from proxemic.losses.soft_triple import SoftTripleLoss
 from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss
 

@@ -12,7 +12,7 @@ from proxemic.losses.initialization import small_normal
 from proxemic.losses.margin_softmax import MarginSoftmax, check_momentum, check_radians
 from proxemic.losses.margins import angular_margin, wider_angle
 from proxemic.losses.options import ProxyOptions
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import Scoring
 
 
 class CurricularFaceLoss(MarginSoftmax):

@@ -14,10 +14,9 @@ from proxemic.losses.checks import check_count, check_number, check_positive
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, dense_class_scores
-from proxemic.losses.scores.similarity import InnerProduct, unit
+from proxemic.losses.scores import InnerProduct, SampledClasses, SamplingWeights, Scoring, SoftmaxPooling
+from proxemic.losses.scores.scoring import dense_class_scores
+from proxemic.losses.scores.similarity import unit
 from proxemic.optim.sparse_rows import step_rows
 
 

@@ -23,9 +23,11 @@ from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, ta
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
-from proxemic.losses.sub_centers import far_from_dominant
+from proxemic.losses.scores import InnerProduct, Scoring, SoftmaxPooling
+from proxemic.losses.scores.similarity import unit
+
+# `outliers` compares embeddings with a copy of their class's proxies each, of at most this many numbers (64 MiB).
+_HELD = 2**24
 
 
 class MarginSoftmax(ProxyLoss):
@@ -62,6 +64,7 @@ class MarginSoftmax(ProxyLoss):
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
 
+    @torch.no_grad()
     def outliers(
         self, embeddings: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], *, degrees: float = 75.0
     ) -> Bool[Tensor, " rows"]:
@@ -93,9 +96,14 @@ class MarginSoftmax(ProxyLoss):
         check_labels(labels, len(embeddings), self.num_classes)
         check_number("degrees", degrees, "an angle between directions is 0 to 180: take 75", least=0, most=180)
         self._need_all_classes()
-        dtype = self._dtype(embeddings)
-        cosine = math.cos(math.radians(degrees))
-        return far_from_dominant(embeddings.to(dtype), labels.long(), self.proxies.to(dtype), cosine)
+        dtype, per_class = self._dtype(embeddings), self.proxies_per_class
+        x, labels, proxies = unit(embeddings.to(dtype)), labels.long(), unit(self.proxies.to(dtype))
+        size = max(_HELD // (per_class * self.embedding_size), 1)
+        parts = zip(x.split(size), labels.split(size), strict=True)
+        cosines = torch.cat([InnerProduct().pairs(queries, proxies[label]) for queries, label in parts])
+        votes = torch.bincount(labels * per_class + cosines.argmax(1), minlength=self.num_classes * per_class)
+        dominant = votes.view(-1, per_class).argmax(1)
+        return cosines.gather(1, dominant[labels].unsqueeze(1)).squeeze(1) < math.cos(math.radians(degrees))
 
 
 class SphereFaceLoss(MarginSoftmax):

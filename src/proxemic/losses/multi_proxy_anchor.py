@@ -11,9 +11,7 @@ from proxemic.losses.objectives import all_pair_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.regularizers import CenterRegularizer
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
 
 
 class MultiProxyAnchorLoss(ProxyAnchorLoss):

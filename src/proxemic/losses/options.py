@@ -6,7 +6,7 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 
 from torch import Tensor, nn
 
-from proxemic.losses.scores.pooling import Pooling
+from proxemic.losses.scores import Pooling
 
 
 class ProxyOptions(TypedDict, total=False):

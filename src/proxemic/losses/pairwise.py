@@ -24,18 +24,10 @@ class GatheredLoss(Described):
         self._sharding: ClassSharding | None = None
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
-        """From now on the loss is that of the joined batch of all processes, each of which passes its own part.
+        """From now on compute the loss of the joined batch of all processes, as `ProxyLoss.distribute`.
 
-        As `ProxyLoss.distribute`: every process gets the same value, and its gradients. Each process computes the whole
-        loss: the embeddings are gathered once, and nothing is sent back. What the loss draws at random must be the same
-        on all processes: seed torch's generator with the same number on each.
-
-        Args:
-            group: The processes; ``None`` is all.
-            even_batches: Every step has as many samples on each process; else their numbers are exchanged first.
-
-        Raises:
-            ValueError: If there is no process group, this process is not in it, or the loss is distributed already.
+        Each process computes the whole loss: the embeddings are gathered once, and nothing is sent back. If the loss
+        draws random numbers, seed torch's generator with the same number on each process.
         """
         self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
         share_first([*self.parameters(), *self.buffers()], self._sharding.group)
@@ -56,11 +48,11 @@ class PairwiseLoss(GatheredLoss):
     The value and the gradient are PML's own: of ``loss(embeddings, labels, miner(embeddings, labels))``, and with a
     memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
     from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
-    memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole,
-    which `proxemic.training.gradient_cache.embed_in_micro_batches` makes.
+    memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole batch; see
+    `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
-    What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
-    loss) and the memory. What it draws at random comes from torch's global generator.
+    The ``state_dict`` holds the parameters that PML learns, which are trained as those of any loss, and the memory.
+    Random numbers come from torch's global generator.
 
     Args:
         num_classes: Classes C ≥ 2, for the check of the labels.
@@ -70,10 +62,10 @@ class PairwiseLoss(GatheredLoss):
             proxies, and PML's wrappers of losses, are refused.
         miner: A miner of `pytorch_metric_learning.miners` that chooses pairs or triplets; it is copied. ``None`` takes
             what the loss takes.
-        memory_size: Embeddings of the latest batches, this one included, that the batch is compared with (PML's
-            ``CrossBatchMemory``), at least those of a batch; 0 compares it with itself. Every call fills it. Miners
-            see each row also beside its own copy in the memory, at a distance of nearly 0: where they sort all pairs,
-            as ``HDCMiner`` does, what they choose depends on the last bit of such distances.
+        memory_size: Number of embeddings of the latest batches, this one included, that the batch is compared with
+            (PML's ``CrossBatchMemory``), at least those of a batch; 0 compares the batch with itself. Every call adds
+            to the memory. Miners compare each row with its own copy in the memory, too, at a distance of nearly 0:
+            where they sort all pairs, as ``HDCMiner`` does, their choice depends on the last bit of such distances.
 
     Raises:
         ValueError: If a size is not allowed, or the loss or the miner is none of those.
@@ -136,16 +128,15 @@ class PairwiseLoss(GatheredLoss):
             labels: ``[B]``, integers in [0, num_classes).
             reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with in place of itself: of
                 a second view, or a second network. PML's ``ref_emb`` and ``ref_labels``; no pair is left out.
-            weights: Not to be given.
-            reduction: ``"mean"``, what the loss's reducer makes.
+            weights: Refused, as is a reduction other than ``"mean"``, which is that of the loss's reducer.
+            reduction: See ``weights``.
 
         Returns:
             A scalar, float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype or a label is not allowed, the batch does not fit into the memory, a
-                reference comes beside a memory, or samples are to be weighed or told apart. On a GPU a label out of
-                range fails later, by a device-side assertion.
+            ValueError: If an argument is not allowed, the batch does not fit into the memory, or a reference is given
+                although there is a memory. On a GPU a label out of range fails later, by a device-side assertion.
         """
         refuse_samples(
             weights,

@@ -10,8 +10,7 @@ from proxemic.losses.margins import Margin, target_margin
 from proxemic.losses.objectives import anchor_negative, anchor_positive
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import Scoring, SoftmaxPooling
 
 
 class ProxyAnchorLoss(ProxyLoss):

@@ -28,10 +28,8 @@ from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
-from proxemic.losses.scores.regularizers import Regularizer
-from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, dense_class_scores, pair_scores
-from proxemic.losses.scores.streaming import streamed_scores
+from proxemic.losses.scores import Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
 

@@ -10,9 +10,7 @@ from proxemic.losses.margins import Margin, target_margin
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.regularizers import CenterRegularizer
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
 
 
 class SoftTripleLoss(ProxyLoss):

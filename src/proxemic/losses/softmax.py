@@ -9,8 +9,7 @@ from proxemic.losses.initialization import eighth_normal
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import Scoring, SoftmaxPooling
 
 
 class NormalizedSoftmaxLoss(ProxyLoss):

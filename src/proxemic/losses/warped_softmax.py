@@ -13,9 +13,7 @@ from proxemic.losses.checks import check_callable, check_number, check_positive
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
-from proxemic.losses.scores.similarity import Euclidean
+from proxemic.losses.scores import Euclidean, Scoring, SoftmaxPooling
 
 Distances = Callable[..., Any]  # of a tensor; its types are not checked, so that a recipe may name torch.sqrt
 

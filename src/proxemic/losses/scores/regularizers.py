@@ -15,13 +15,15 @@ from proxemic.losses.described import Described
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
 
+Proxies = Float[Tensor, "classes proxies dim"]
+
 
 class Regularizer(Described, ABC):
     """``weight ·`` a function of the proxies, which stays exact where classes are sampled or sharded.
 
-    A subclass implements `value`, whose gradient autograd computes. It may write the gradient in closed form by
-    `add_gradient`, and keep in the state of `make_state` what `value` computes for it: that spares the memory of unit
-    copies of the proxies and of a second gradient.
+    A subclass implements `value`, whose gradient autograd computes. It may give the gradient in closed form by
+    `add_gradient`, with what `value` has kept in the state of `make_state`, which spares the memory of unit copies of
+    the proxies and of a second gradient.
 
     Args:
         weight: Factor ≥ 0.
@@ -48,39 +50,34 @@ class Regularizer(Described, ABC):
         super().__init__()
         self.weight = check_number("weight", weight, "a regulariser's weight must be 0 or more", least=0)
 
-    def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
+    def forward(self, proxies: Proxies) -> Float[Tensor, ""]:
         """The weighted term."""
         return self.apply_to(proxies)[1]
 
-    def apply_to(
-        self, proxies: Float[Tensor, "classes proxies dim"], sampling: SamplingWeights | None = None
-    ) -> tuple[Float[Tensor, "classes proxies dim"], Float[Tensor, ""]]:
-        """The proxies, to be used in place of the argument, and the weighted term, whose gradients share memory."""
+    def apply_to(self, proxies: Proxies, sampling: SamplingWeights | None = None) -> tuple[Proxies, Float[Tensor, ""]]:
+        """The proxies, to be used in place of the argument, and the weighted term: their gradients share memory."""
         return _Apply.apply(proxies, self, sampling or SamplingWeights(len(proxies)))  # type: ignore[return-value]
 
     @abstractmethod
     def value(
-        self,
-        proxies: Float[Tensor, "classes proxies dim"],
-        sampling: SamplingWeights,
-        state: Float[Tensor, "*state"] | None = None,
+        self, proxies: Proxies, sampling: SamplingWeights, state: Float[Tensor, "*state"] | None = None
     ) -> Float[Tensor, ""]:
         """The term without its weight.
 
         Args:
             proxies: All proxies, or those of the sampled classes, of a shard or of a chunk.
             sampling: What these rows stand for among all classes.
-            state: What `make_state` made, to be filled for `add_gradient`.
+            state: The state of `make_state`, to be filled for `add_gradient`.
         """
 
-    def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
-        """Room for what `value` leaves for `add_gradient`; of a separable term, one entry per class."""
+    def make_state(self, proxies: Proxies) -> Float[Tensor, "*state"] | None:
+        """Make room for what `value` keeps for `add_gradient`; of a separable term, one entry per class."""
         return None
 
     def add_gradient(
         self,
-        grad: Float[Tensor, "classes proxies dim"],
-        proxies: Float[Tensor, "classes proxies dim"],
+        grad: Proxies,
+        proxies: Proxies,
         sampling: SamplingWeights,
         state: Float[Tensor, "*state"] | None,
         factor: Float[Tensor, ""] | float,
