@@ -58,7 +58,6 @@ WITHOUT_SOURCE = {
     "distributed/test_equality.py": "every loss on several processes",
     "distributed/test_steps.py": "training steps on several processes",
     "distributed/test_unlike.py": "processes that differ",
-    "losses/test_moving.py": "losses with state or random numbers",
     "losses/test_weights.py": "every loss: values and weights per sample",
     "recipes/test_every_recipe.py": "the recipes themselves",
     "recipes/test_messages.py": "all messages about recipes and flags",

@@ -11,8 +11,7 @@ from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import MaxPooling
-from proxemic.losses.soft_triple import SoftTripleLoss
-from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss
+from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss, SoftTripleLoss
 
 Converter = tuple[Callable[..., ProxyLoss], Callable[[Any], dict[str, Any]]]
 

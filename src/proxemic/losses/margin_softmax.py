@@ -45,14 +45,7 @@ class MarginSoftmax(ProxyLoss):
 
     defaults = ProxyOptions(pooling=SoftmaxPooling())
 
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        scale: float,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
+    def __init__(self, num_classes: int, embedding_size: int, *, scale: float, **options: Unpack[ProxyOptions]) -> None:
         super().__init__(num_classes, embedding_size, scoring=Scoring(check_positive("scale", scale)), **options)
 
     @abstractmethod

@@ -74,12 +74,7 @@ class EuclideanSoftmaxLoss(ProxyLoss):
     defaults = ProxyOptions(pooling=SoftmaxPooling())
 
     def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        temperature: float = 1.0,
-        **options: Unpack[ProxyOptions],
+        self, num_classes: int, embedding_size: int, *, temperature: float = 1.0, **options: Unpack[ProxyOptions]
     ) -> None:
         scoring = Scoring(check_positive("temperature", temperature), similarity=Euclidean())
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
