@@ -152,7 +152,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def make(case: str, classes: int = 5, dim: int = 7, proxies: int = 1, **keywords: Any) -> ProxyLoss:
-    """In evaluation mode: averages stand still and no margin is drawn; test_adaptive_margins.py is of losses in training."""
+    """In evaluation mode, without updates of averages and random margins; test_adaptive_margins.py tests training."""
     loss = CASES[case].loss(classes, dim, proxies_per_class=proxies, **CASES[case].keywords, **keywords)
     loss.load_state_dict({name: torch.tensor(value) for name, value in CASES[case].state.items()}, strict=False)
     return loss.eval()

@@ -17,8 +17,8 @@ from proxemic.losses.margins import angular_margin, shifted_angle, wider_angle
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.scores import Scoring
 
-_SHORTEST, _LONGEST = 0.001, 100.0  # lengths are clipped to, as in the authors' code
-_EPS = 0.001  # added to σ_z there
+# As in AdaFace's code: the bounds that lengths are clipped to, and what is added to σ_z.
+_SHORTEST, _LONGEST, _EPS = 0.001, 100.0, 0.001
 
 
 class AdaFaceLoss(MarginSoftmax):
@@ -81,7 +81,7 @@ class AdaFaceLoss(MarginSoftmax):
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
     ) -> Scoring:
         if self.training:
-            length = _length(embeddings).to(self.norm_mean)
+            length = self._length(embeddings).to(self.norm_mean)
             self.norm_mean.lerp_(length.mean(), self.momentum)
             if len(length) > 1:
                 self.norm_std.lerp_(length.std(), self.momentum)
@@ -94,12 +94,11 @@ class AdaFaceLoss(MarginSoftmax):
     @torch.no_grad()
     def quality(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
         """``ẑ`` in [−1, 1], by the current averages."""
-        deviation = (_length(embeddings) - self.norm_mean) / (self.norm_std + _EPS)
+        deviation = (self._length(embeddings) - self.norm_mean) / (self.norm_std + _EPS)
         return (self.concentration * deviation).clamp(-1, 1)
 
-
-def _length(embeddings: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(embeddings, dim=1).clamp(_SHORTEST, _LONGEST)
+    def _length(self, embeddings: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(embeddings, dim=1).clamp(_SHORTEST, _LONGEST)
 
 
 class CurricularFaceLoss(MarginSoftmax):

@@ -1,7 +1,7 @@
 """Modules whose ``repr`` shows their arguments, and which know what other libraries call these."""
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -46,7 +46,15 @@ class Described(nn.Module):
         signature = inspect.signature(cls.__init__)
         open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
         if not open_ended:
-            _check_names(cls.__name__, [*signature.parameters][1:], arguments, keywords)
+            known = [*signature.parameters][1:]
+            if arguments and known[0] == "num_classes" and "num_classes" in keywords:
+                raise TypeError(
+                    f"{cls.__name__} is given num_classes twice: it is its first argument, and embedding_size its "
+                    "second, where OML's losses have in_features first."
+                )
+            for name in keywords:
+                if name not in known and (advice := keyword_here(name, known)):
+                    raise TypeError(f"{cls.__name__} has no argument {name}: {advice}.")
         made = super().__new__(cls)
         try:
             given = signature.bind(made, *arguments, **keywords)
@@ -65,17 +73,6 @@ class Described(nn.Module):
             f"{type(self).__name__} cannot be scripted: script the network alone, which is what is deployed, or "
             "compile the loss with torch.compile."
         )
-
-
-def _check_names(name: str, known: Sequence[str], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    if arguments and known[0] == "num_classes" and "num_classes" in keywords:
-        raise TypeError(
-            f"{name} is given num_classes twice: it is its first argument, and embedding_size its second, where OML's "
-            "losses have in_features first."
-        )
-    for each in keywords:
-        if each not in known and (advice := keyword_here(each, known)):
-            raise TypeError(f"{name} has no argument {each}: {advice}.")
 
 
 def keyword_here(name: str, known: Collection[str]) -> str | None:

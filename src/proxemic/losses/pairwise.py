@@ -93,8 +93,7 @@ class PairwiseLoss(GatheredLoss):
         check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("memory_size", memory_size, 0, "it counts the embeddings of the latest batches; 0 keeps none")
-        _check_loss(loss)
-        _check_miner(miner)
+        _check_loss_and_miner(loss, miner)
         self.memory_size = memory_size
         # A recipe makes one loss and one miner, and builds from them more than once.
         self.loss, self.miner = copy.deepcopy((loss, miner))
@@ -192,9 +191,10 @@ class PairwiseLoss(GatheredLoss):
             ) from error
 
 
-def _check_loss(loss: nn.Module) -> None:
+def _check_loss_and_miner(loss: nn.Module, miner: nn.Module | None) -> None:
     with optional_dependency("pairs"):
         from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, WeightRegularizerMixin
+        from pytorch_metric_learning.miners import BaseMiner
     name = type(loss).__name__
     if isinstance(loss, CrossBatchMemory):
         raise ValueError("loss is CrossBatchMemory: give the loss that is inside it, and memory_size beside it.")
@@ -217,11 +217,6 @@ def _check_loss(loss: nn.Module) -> None:
             f"loss is PML's {name}, which has proxies or class weights of its own: take "
             f"{f'proxemic.losses.{ours}' if ours else 'a loss of proxemic.losses'} itself, not inside PairwiseLoss."
         )
-
-
-def _check_miner(miner: nn.Module | None) -> None:
-    with optional_dependency("pairs"):
-        from pytorch_metric_learning.miners import BaseMiner
     if not (miner is None or isinstance(miner, BaseMiner)):
         raise ValueError(
             f"miner is {type(miner).__module__}.{type(miner).__name__}, but must be a miner of "

@@ -206,24 +206,21 @@ class ProxyLoss(Described, ABC):
         """The loss of a batch, or of each of its samples.
 
         With sample weights the mean is ``Σ_i w_i l_i / Σ_i w_i``, as with the class weights of
-        `torch.nn.CrossEntropyLoss`: equal weights change nothing. Regularisers are added to it. Without a reduction,
-        the value of a sample is ``w_i (l_i + R)`` with the regularisers R, so that the sum of the values over that of
-        the weights is the loss.
+        `torch.nn.CrossEntropyLoss`, to which the regularisers R are added. Without a reduction, the value of a sample
+        is ``w_i (l_i + R)``, so that the sum of the values over that of the weights is the loss.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
-            weights: ``[B]``, 0 or more and not all 0, for a data-wise loss; they get no gradient. ``None`` weights all
-                samples alike.
+            weights: ``[B]``, 0 or more and not all 0, for a data-wise loss, without gradient; ``None`` is all equal.
             reduction: ``"mean"``, or ``"none"`` for one value per sample, of a data-wise loss.
 
         Returns:
             A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype, a label or a weight is not allowed, or if a class-wise loss is given
-                weights or is not to be reduced. On a GPU a label or a weight out of range fails later, by a device-side
-                assertion, so that the check need not wait for the GPU.
+            ValueError: If an argument is not allowed, or a class-wise loss is given weights or asked for values per
+                sample. On a GPU a label or a weight out of range fails later, by a device-side assertion.
         """
         sharding = self._sharding
         check_embeddings(embeddings, self.embedding_size, least=1 if sharding is None else 0)
@@ -378,12 +375,7 @@ class ProxyLoss(Described, ABC):
         )
 
     @torch.no_grad()
-    def _target_scores(
-        self,
-        embeddings: Float[Tensor, "batch dim"],
-        centers: Float[Tensor, "classes proxies features"],
-        labels: Int[Tensor, " batch"],
-    ) -> Float[Tensor, " batch"]:
+    def _target_scores(self, embeddings: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
         """The positive scores of the joined batch; other processes have the classes of labels out of [0, classes)."""
         scores = embeddings.new_zeros(len(labels))
         if len(centers):

@@ -132,8 +132,6 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
                 check_callable(name, function, "a function of a tensor of distances, for example torch.sqrt")
         if isinstance(f2, nn.Module) and any(True for _ in f2.parameters()):
             raise ValueError("f2 has parameters of its own, which would not be trained: give a fixed function.")
-        if f1 is not None and delta_scale != 1:
-            raise ValueError(f"delta_scale is {delta_scale}, but belongs to the warp of alpha, k1 and k2, not to f1.")
         if f1 is None:
             if alpha is None or k1 is None or k2 is None:
                 raise ValueError(
@@ -145,8 +143,10 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
             if f2 is not None:
                 raise ValueError("f2 came without f1: give both functions, or alpha, k1 and k2 alone.")
             f1 = partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
-        elif (alpha, k1, k2) != (None, None, None):
-            raise ValueError("both f1 and alpha, k1, k2 came: give the functions or the warp, not both.")
+        elif (alpha, k1, k2, delta_scale) != (None, None, None, 1):
+            raise ValueError(
+                "f1 came with alpha, k1, k2 or delta_scale, which belong to the warp: give one of the two."
+            )
         super().__init__(num_classes, embedding_size, temperature=temperature, **options)
         self.f1 = f1
         if f2 is not None:

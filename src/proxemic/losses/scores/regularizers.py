@@ -158,32 +158,28 @@ class CenterRegularizer(Regularizer):
         return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
-        total = proxies.new_zeros(())
-        if proxies.shape[1] == 1:
+        total, per_class = proxies.new_zeros(()), proxies.shape[1]
+        if per_class == 1:
             return total
         for part in _parts(proxies):
             lengths, mixing = _center_terms(proxies[part])
             total.add_(sampling.part(part).sum(lengths))
             if state is not None:
                 state[part] = mixing
-        return total / self._pairs(proxies, sampling)
+        return total / (2 * sampling.total * per_class * (per_class - 1))  # each pair is summed twice
 
     def add_gradient(
         self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
     ) -> None:
-        if proxies.shape[1] == 1:
+        per_class = proxies.shape[1]
+        if per_class == 1:
             return
-        factor = 2 * factor / self._pairs(proxies, sampling)
+        factor = factor / (sampling.total * per_class * (per_class - 1))
         for part in _parts(proxies):
             mixing = (_center_terms(proxies[part])[1] if state is None else state[part]) * factor
             if sampling.weights is not None:
                 mixing.mul_(sampling.weights[part].view(-1, 1, 1))
             grad[part].baddbmm_(mixing, proxies[part])
-
-    def _pairs(self, proxies: Tensor, sampling: SamplingWeights) -> int:
-        """Twice the number of pairs, as each stands twice in the matrix of a class."""
-        per_class = proxies.shape[1]
-        return 2 * sampling.total * per_class * (per_class - 1)
 
 
 class _Apply(torch.autograd.Function):
