@@ -168,9 +168,8 @@ class ElasticFaceLoss(MarginSoftmax):
     """ArcFace or CosFace with a margin ``m_i ~ N(m, s²)`` per sample, drawn at every step.
 
     ``mean_i softplus(N_i(σ) − σ cos(θ_i + m_i))``, or ``− σ (cos θ_i − m_i)``. Boutros et al., ElasticFace, CVPRW 2022.
-    ElasticFace+ (``plus``) gives the largest of the margins drawn to the sample farthest from its
-    proxy, and so on down. (The authors' code sorts the margins and then indexes them by the order of the cosines where
-    the inverse of that permutation is meant; here it is as the paper says.)
+    ElasticFace+ (``plus``) gives the largest of the margins drawn to the sample farthest from its proxy, the second
+    largest to the next, and so on, as in the paper (in the authors' code they are permuted in another way).
 
     Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, and
     are the same on all processes. Those of an angle are clipped to [0, π/2], and beyond ``θ + m = π`` the score goes on

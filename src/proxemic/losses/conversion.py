@@ -78,13 +78,17 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
 
 def _check_defaults(loss: Any) -> None:
     """Refuse what changes a PML loss's value beyond its own hyper-parameters."""
+
+    def settings(thing: nn.Module) -> dict[str, object]:
+        return {key: value for key, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
+
     # Of losses that are sums, PML holds one reducer per term.
     reducers = getattr(loss.reducer, "reducers", {"": loss.reducer}).values()
     for name, given, default in (
         ("distance", loss.distance, loss.get_default_distance()),
         *(("reducer", each, loss.get_default_reducer()) for each in reducers),
     ):
-        if type(given) is not type(default) or _settings(given) != _settings(default):
+        if type(given) is not type(default) or settings(given) != settings(default):
             raise ValueError(
                 f"loss has the {name} {type(given).__name__}, but only PML's default {type(default).__name__} "
                 "has an equal here: train this loss as it is."
@@ -92,7 +96,3 @@ def _check_defaults(loss: Any) -> None:
     for name in ("weight_regularizer", "embedding_regularizer"):
         if getattr(loss, name, None) is not None:
             raise ValueError(f"loss has a {name}, which has no equal here: convert it without, and add regularizers=.")
-
-
-def _settings(thing: nn.Module) -> dict[str, object]:
-    return {key: value for key, value in vars(thing).items() if isinstance(value, bool | int | float | str)}

@@ -22,7 +22,7 @@ from proxemic.optim.sparse_rows import step_rows
 
 @dataclass(frozen=True)
 class _Mahalanobis(InnerProduct):
-    """``−Σ_d (x̂_d − μ_d)²/v_d``, squared out into a product of features with one row a Gaussian."""
+    """``−Σ_d (x̂_d − μ_d)²/v_d``, squared out into a product of features with one row per Gaussian."""
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         x = unit(embeddings)
@@ -134,16 +134,14 @@ class HISTLoss(ProxyLoss):
         return distribution + self.graph_weight * graph
 
     def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: SampledClasses) -> Tensor:
-        """Class logits ``[B, C]`` of the hypergraph network, of the classes looked at."""
+        """Logits ``[B, C]`` of the hypergraph network for the classes of the step."""
         labels = classes.labels
-        # One hyperedge a sample, weighted by how many samples share its class: the same G, and no list of the classes
-        # in the batch, whose length a GPU would have to be waited for.
+        # One hyperedge per sample, weighted by how many samples share its class, gives the same G without a list of the
+        # classes in the batch, for whose length a GPU would have to be waited for.
         same = labels.unsqueeze(1) == labels
         queries = self.scoring.similarity.prepare(embeddings)
-        means, log_variances = (
-            classes.rows(each)[labels].to(queries.dtype) for each in (self.proxies, self.log_variances)
-        )
-        rows = _rows(means, log_variances)
+        parameters = self.proxies, self.log_variances
+        rows = _rows(*(classes.rows(each)[labels].to(queries.dtype) for each in parameters))
         scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))

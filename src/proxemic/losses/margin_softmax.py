@@ -137,7 +137,7 @@ class SphereFaceLoss(MarginSoftmax):
 
 
 class CosFaceLoss(MarginSoftmax):
-    """The cosine to the own class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
+    """The cosine to the target class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
 
     Wang et al., CosFace, CVPR 2018, equation 4.
 
@@ -176,8 +176,8 @@ class ArcFaceLoss(MarginSoftmax):
     """A margin on the angle to the target class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
 
     Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score goes on as ``σ(cos θ − m sin m)``.
-    The gradient is the true one of the margin, which insightface's arcface_torch leaves out (it passes the cosine's:
-    64 where the derivative is 65.8). With ``proxies_per_class=3, pooling=MaxPooling()`` it is sub-center ArcFace.
+    The gradient is that of the margin, which insightface's arcface_torch leaves out. With ``proxies_per_class=3,
+    pooling=MaxPooling()`` it is sub-center ArcFace.
 
     Args:
         num_classes: Classes C ≥ 2.

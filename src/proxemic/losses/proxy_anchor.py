@@ -87,8 +87,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`: K is best below the number of images per class,
-            and a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
 
     >>> loss = MultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
@@ -118,7 +117,7 @@ class MultiProxyAnchorLoss(ProxyAnchorLoss):
 class DataWiseMultiProxyAnchorLoss(ProxyLoss):
     """MPA-DW: ``mean_i [log(1 + e^{−α(P_i−δ)}) + log(1 + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)})] + τR``.
 
-    MPA paper, equations 12 and 13, which do not state α; 32 is Proxy-Anchor's.
+    MPA paper, equations 12 and 13. As for `MultiProxyAnchorLoss`, α is Proxy-Anchor's.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -127,8 +126,7 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`: K is best below the number of images per class,
-            and a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
 
     >>> loss = DataWiseMultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
@@ -173,8 +171,6 @@ class DataWiseMultiProxyAnchorLoss(ProxyLoss):
 class AllPairMultiProxyAnchorLoss(DataWiseMultiProxyAnchorLoss):
     """MPA-AP: ``mean_i log(1 + e^{α(δ−P_i)} + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)}) + τR`` (MPA paper, equations 16 and 17).
 
-    The paper does not state α; 32 is Proxy-Anchor's.
-
     Args:
         num_classes: Classes C ≥ 2.
         embedding_size: Dimension D of the embeddings.
@@ -182,8 +178,7 @@ class AllPairMultiProxyAnchorLoss(DataWiseMultiProxyAnchorLoss):
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         gamma: γ > 0, the softness of the pooling over proxies.
         center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
-        **options: The keywords of every proxy loss, see `ProxyOptions`: K is best below the number of images per class,
-            and a ``pooling`` takes the place of that with γ.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
 
     >>> loss = AllPairMultiProxyAnchorLoss(
     ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))

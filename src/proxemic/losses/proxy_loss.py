@@ -88,19 +88,17 @@ class ProxyLoss(Described, ABC):
         if unknown := sorted(options.keys() - self.defaults.keys()):
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
         chosen: dict[str, Any] = {**self.defaults, **options}
-        per_class, pooling, chunk_size, init = (
-            chosen[name] for name in ("proxies_per_class", "pooling", "chunk_size", "init")
-        )
+        per_class, pooling, init = chosen["proxies_per_class"], chosen["pooling"], chosen["init"]
+        self.chunk_size: int | None = chosen["chunk_size"]
         check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("proxies_per_class", per_class, 1, "every class has a proxy; 1 is the usual choice")
-        if chunk_size is not None:
-            check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
+        if self.chunk_size is not None:
+            check_count("chunk_size", self.chunk_size, 1, "it counts classes; None chooses it")
         rule = "is a share of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
-        self.chunk_size: int | None = chunk_size
         self.num_classes = num_classes
         self._sharding: ClassSharding | None = None
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
@@ -166,10 +164,6 @@ class ProxyLoss(Described, ABC):
         of its own embeddings, as `torch.nn.parallel.DistributedDataParallel` takes the mean over the W processes. Each
         process works on C/W classes. Call it on all processes, before an optimiser is given the parameters: these are
         overwritten with the values of the first process, except sharded proxies, of which each process keeps its own.
-
-        A step gathers the embeddings and labels once, scatters the embeddings' gradient once, and reduces three floats
-        per sample, or one for class-wise losses. Where the proxies are replicated, their gradient is gathered too, and
-        the choice of sampled classes is sent.
 
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
@@ -357,7 +351,7 @@ class ProxyLoss(Described, ABC):
                 "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training "
                 "images."
             )
-        self._awaits_counts = False  # a GPU is waited for once
+        self._awaits_counts = False  # so that a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:
         """Raise `ValueError` if an objective, which may be a user's, gives values of a wrong shape."""

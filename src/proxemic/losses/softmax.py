@@ -44,7 +44,7 @@ class ProxyNCALoss(ProxyLoss):
     """``mean_i −log(e^{−σ‖x̂_i−ŵ_{y_i}‖²} / Σ_{c≠y_i} e^{−σ‖x̂_i−ŵ_c‖²})``: the target class is not in the denominator.
 
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017, equation 6. It has no lower
-    bound, and the pull towards the own proxy does not fade as it is reached. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is
+    bound, and the pull to the proxy of the target class does not weaken near it. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is
     ``mean_i N_i(2σ) − 2σP_i`` of cosines.
 
     Args:
@@ -70,7 +70,7 @@ class ProxyNCALoss(ProxyLoss):
 
 
 class ProxyNCAPlusPlusLoss(ProxyLoss):
-    """Softmax cross-entropy of ``−‖x̂ − ŵ_c‖² / T``, the own class included.
+    """Softmax cross-entropy of ``−‖x̂ − ŵ_c‖² / T``, the target class included.
 
     Teh et al., ProxyNCA++, ECCV 2020, equation 9. With ``‖x̂−ŵ‖² = 2 − 2cos`` it is a normalised softmax of scale 2/T;
     the authors scale both sides by 3, which is T = 1/9.
@@ -101,8 +101,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
 class SoftTripleLoss(ProxyLoss):
     """``mean_i softplus(N_i(λ) − λ(P_i − δ)) + τR`` over softmax-pooled class scores.
 
-    Qian et al., SoftTriple, ICCV 2019, equations 6 to 11. The authors' code adds 1e-5 inside the root of R, which keeps
-    its gradient finite where two proxies coincide; here R is the paper's and its gradient there is 0.
+    Qian et al., SoftTriple, ICCV 2019, equations 6 to 11, with R as in the paper (see `CenterRegularizer`).
 
     Args:
         num_classes: Classes C ≥ 2.

@@ -106,7 +106,9 @@ class Cosine(Similarity):
         return (unit(proxies) @ queries.unsqueeze(2)).squeeze(2)
 
     def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
-        torch.mm(proxies, queries.T, out=out).mul_(_inverse_norm(proxies))
+        torch.mm(proxies, queries.T, out=out).mul_(
+            inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
+        )
 
     def backward(
         self,
@@ -117,7 +119,7 @@ class Cosine(Similarity):
         grad_queries: Queries | None,
         grad_proxies: Proxies | None,
     ) -> None:
-        scale = _inverse_norm(proxies)
+        scale = inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
         # ŵ·∂L/∂ŵ of every proxy, from the scores: the part of the gradient along w, which ‖ŵ‖ = 1 removes.
         along = scores.mul_(grad).sum(1, keepdim=True).mul_(scale).mul_(scale)
         grad.mul_(scale)
@@ -151,7 +153,7 @@ class Euclidean(Similarity):
         torch.mm(proxies, queries.T, out=out).mul_(-2).add_(queries.square().sum(1))
         squared = out.add_(torch.linalg.vector_norm(proxies, dim=1, keepdim=True).square_())
         # d = d²/√d²: the reciprocal root is a processor's instruction, where torch's root on a CPU is 30 times slower.
-        squared.mul_(squared.clamp(min=_tiny(out)).rsqrt_()).neg_().clamp_(max=0)
+        squared.mul_(squared.clamp(min=torch.finfo(out.dtype).tiny).rsqrt_()).neg_().clamp_(max=0)
         out.nan_to_num_(nan=-_largest(out))  # ∞ · 1/√∞, or of terms that overflow one by one, ∞ − ∞
 
     def backward(
@@ -164,7 +166,7 @@ class Euclidean(Similarity):
         grad_proxies: Proxies | None,
     ) -> None:
         # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0, and ∞ for the largest d.
-        pull = grad.mul_(scores).div_(scores.square_().clamp_(min=_tiny(scores)))
+        pull = grad.mul_(scores).div_(scores.square_().clamp_(min=torch.finfo(scores.dtype).tiny))
         if grad_queries is not None:
             grad_queries.addcmul_(queries, pull.sum(0).unsqueeze(1)).addmm_(pull.T, proxies, alpha=-1)
         if grad_proxies is not None:
@@ -203,16 +205,6 @@ class InnerProduct(Similarity):
             grad_queries.addmm_(grad.T, proxies)
         if grad_proxies is not None:
             torch.mm(grad, queries, out=grad_proxies)
-
-
-def _inverse_norm(proxies: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows 1"]:
-    """``1 / ‖w‖``, outside autograd."""
-    return inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
-
-
-def _tiny(like: Tensor) -> float:
-    """Below every squared distance that rounding lets stand, and far enough from underflow to be divided by."""
-    return torch.finfo(like.dtype).tiny
 
 
 def _largest(like: Tensor) -> float:
