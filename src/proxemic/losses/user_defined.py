@@ -50,10 +50,7 @@ Loss = ProxyLoss | PairwiseLoss | UserLoss
 
 @runtime_checkable
 class MakesLoss(Protocol):
-    """Makes a loss for a number of classes and a dimension of the embeddings.
-
-    A recipe may name any module: the two are passed to a constructor that has parameters of these names.
-    """
+    """Makes a loss or any module; of the two arguments, those that the constructor has parameters for are passed."""
 
     def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
 

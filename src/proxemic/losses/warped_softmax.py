@@ -154,11 +154,7 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
 
 
 def check_warp(alpha: float, k1: float, k2: float) -> None:
-    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``.
-
-    Equation 7 of the warping paper has ``k1 < 1 < k2``; its figures 6 and 7 begin where the warp is off, at α = 0,
-    k1 = 1 and k2 = 1.
-    """
+    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``: figures 6 and 7 of the paper begin with no warp."""
     check_number("alpha", alpha, "must be a distance of at least 0", least=0)
     check_number("k1", k1, "the slope below alpha must be above 0 and at most 1", above=0, most=1)
     check_number("k2", k2, "the slope above alpha must be at least 1", least=1)

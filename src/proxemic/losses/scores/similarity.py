@@ -26,8 +26,7 @@ def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
     """Vectors over their Euclidean norm.
 
     A vector shorter than 1e-12, the bound of `torch.nn.functional.normalize`, has no direction: it becomes zero and
-    gets no gradient. So does one whose square overflows, from a length of 1.8e19 in float32. In between, the gradient
-    is proportional to the inverse of the length. The same holds wherever this package takes a cosine.
+    gets no gradient. So does one whose square overflows, from a length of 1.8e19 in float32.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],

@@ -11,8 +11,7 @@ allows (`Plan`):
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +112,10 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
         scoring, plan, terms, _ = settings
-        with _without_autograd(queries, scoring):
+        with (
+            torch.autocast(queries.device.type, enabled=False),
+            full_precision(scoring.similarity.needs_full_precision),
+        ):
             walk = _Walk(queries, proxies, labels, settings)
             if scoring.similarity.needs_full_precision:
                 walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
@@ -137,7 +139,10 @@ class _Streamed(torch.autograd.Function):
         # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
         # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        with _without_autograd(queries, scoring):
+        with (
+            torch.autocast(queries.device.type, enabled=False),
+            full_precision(scoring.similarity.needs_full_precision),
+        ):
             walk = _Walk(queries, proxies, labels, ctx.settings)
             walk.target, walk.kept, walk.filled, walk.states = target, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
@@ -348,13 +353,3 @@ def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
         torch.zeros_like(queries, memory_format=torch.contiguous_format) if ctx.needs_input_grad[0] else None,
         torch.empty_like(proxies, memory_format=torch.contiguous_format) if ctx.needs_input_grad[1] else None,
     )
-
-
-@contextmanager
-def _without_autograd(like: Tensor, scoring: Scoring) -> Iterator[None]:
-    with (
-        torch.no_grad(),
-        torch.autocast(like.device.type, enabled=False),
-        full_precision(scoring.similarity.needs_full_precision),
-    ):
-        yield
