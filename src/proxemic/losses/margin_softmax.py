@@ -38,9 +38,6 @@ class MarginSoftmax(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     defaults = ProxyOptions(pooling=SoftmaxPooling())
@@ -90,10 +87,10 @@ class MarginSoftmax(ProxyLoss):
         check_number("degrees", degrees, "an angle between directions is 0 to 180: take 75", least=0, most=180)
         self._need_all_classes()
         dtype, per_class = self._dtype(embeddings), self.proxies_per_class
-        x, labels, proxies = unit(embeddings.to(dtype)), labels.long(), unit(self.proxies.to(dtype))
+        x, labels, proxies = embeddings.to(dtype), labels.long(), unit(self.proxies.to(dtype))
         size = max(_HELD // (per_class * self.embedding_size), 1)
         parts = zip(x.split(size), labels.split(size), strict=True)
-        cosines = torch.cat([InnerProduct().pairs(queries, proxies[label]) for queries, label in parts])
+        cosines = torch.cat([InnerProduct().pairs(unit(queries), proxies[label]) for queries, label in parts])
         votes = torch.bincount(labels * per_class + cosines.argmax(1), minlength=self.num_classes * per_class)
         dominant = votes.view(-1, per_class).argmax(1)
         return cosines.gather(1, dominant[labels].unsqueeze(1)).squeeze(1) < math.cos(math.radians(degrees))

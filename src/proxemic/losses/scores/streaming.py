@@ -112,12 +112,10 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
         scoring, plan, terms, _ = settings
-        with (
-            torch.autocast(queries.device.type, enabled=False),
-            full_precision(scoring.similarity.needs_full_precision),
-        ):
+        inexact = scoring.similarity.needs_full_precision
+        with torch.autocast(queries.device.type, enabled=False), full_precision(inexact):
             walk = _Walk(queries, proxies, labels, settings)
-            if scoring.similarity.needs_full_precision:
+            if inexact:
                 walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in terms]
             if plan.keep and differentiable:
@@ -135,14 +133,11 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         queries, proxies, labels, negative, target, kept = ctx.saved_tensors
-        scoring = ctx.settings[0]
+        inexact = ctx.settings[0].similarity.needs_full_precision
         # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
         # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        with (
-            torch.autocast(queries.device.type, enabled=False),
-            full_precision(scoring.similarity.needs_full_precision),
-        ):
+        with torch.autocast(queries.device.type, enabled=False), full_precision(inexact):
             walk = _Walk(queries, proxies, labels, ctx.settings)
             walk.target, walk.kept, walk.filled, walk.states = target, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
@@ -153,7 +148,7 @@ class _Streamed(torch.autograd.Function):
                     walk.backward_chunk(part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
-            if walk.one_pass or scoring.similarity.needs_full_precision:
+            if walk.one_pass or inexact:
                 walk.add_target_gradient(grads, grad_positive)
         return grads[0], grads[1], None, None, None
 
