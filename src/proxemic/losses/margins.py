@@ -123,7 +123,9 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     """
     cos_m, sin_m = _cos_sin(margin)
     # θ + m ≤ π, by cosines: θ ≤ π − m, which a negative margin never exceeds.
-    widened = (cosine >= -cos_m) | (margin < 0)
+    widened = cosine >= -cos_m
+    if isinstance(margin, Tensor) or margin < 0:
+        widened = widened | (margin < 0)
     return torch.where(widened, wider_angle(cosine, margin), cosine - margin * sin_m)
 
 
