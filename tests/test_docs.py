@@ -81,10 +81,10 @@ def test_the_page_of_a_loss(name: str) -> None:
     check_defaults(parameters(page), own(LOSSES[name]))
     for part in (
         "**Source:**",
-        "**Pulls and pushes.**",
-        "**Take it**",
-        "**Not**",
-        "**Beside published code.**",
+        "**Forces.**",
+        "**Use it**",
+        "**Do not use it**",
+        "**Compared with published code.**",
         "**Cost.**",
     ):
         assert page.count(part) == 1, part
@@ -124,7 +124,12 @@ def test_the_regularizers(name: str) -> None:
 def test_how_the_proxies_of_each_loss_start() -> None:
     documented = {row[0].strip("`"): row[2] for row in rows(OTHERS) if len(row) == 3 and row[0].startswith("`")}
     documented = {name: losses for name, losses in documented.items() if hasattr(initialization, name)}
-    assert documented.keys() == {name for name, each in vars(initialization).items() if inspect.isfunction(each)}
+    functions = {
+        name
+        for name, each in vars(initialization).items()
+        if inspect.isfunction(each) and each.__module__ == initialization.__name__
+    }
+    assert documented.keys() == functions
     for name, kind in LOSSES.items():
         if init := keywords(kind).get("init"):
             assert [each for each in documented if name in documented[each].split(", ")] == [init.__name__], name

@@ -29,7 +29,7 @@ ROOMS = {
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
 # Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.
-BACK_UP = {"training/train.py": {"recipes"}, "losses/own.py": {"protocols"}}
+BACK_UP = {"training/train.py": {"recipes"}, "losses/user_defined.py": {"protocols"}}
 # The command line and the package itself may import every room.
 ABOVE_ALL = {"cli", "__init__", "__main__"}
 
@@ -58,7 +58,6 @@ WITHOUT_SOURCE = {
     "distributed/test_equality.py": "every loss on several processes",
     "distributed/test_steps.py": "training steps on several processes",
     "distributed/test_unlike.py": "processes that differ",
-    "losses/test_moving.py": "losses with state or random numbers",
     "losses/test_weights.py": "every loss: values and weights per sample",
     "recipes/test_every_recipe.py": "the recipes themselves",
     "recipes/test_messages.py": "all messages about recipes and flags",

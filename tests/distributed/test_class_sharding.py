@@ -35,7 +35,7 @@ def twice(loss: ProxyLoss) -> None:
 def part(loss: ProxyLoss) -> None:
     """As on the first of two processes."""
     loss.distribute(sharded=True)
-    loss._keep_shard(slice(0, 3))
+    loss.proxies = nn.Parameter(loss.proxies.detach()[:3])
     loss.class_scores(torch.randn(2, 4))
 
 

@@ -27,7 +27,7 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
 
     from measure import Moved  # type: ignore[import-not-found]
     from proxemic.losses import MeanProxyNorm, NormalizedSoftmaxLoss, PairwiseLoss, ProxyAnchorLoss
-    from proxemic.losses.own import OwnLoss
+    from proxemic.losses.user_defined import UserLoss
 
     made: dict[str, tuple[nn.Module, dict[str, bool]]] = {
         "data-wise": (NormalizedSoftmaxLoss(CLASSES, DIM), {"sharded": True}),
@@ -38,7 +38,7 @@ def collectives(rank: int) -> dict[str, list[list[Any]]]:
         "sampled": (ProxyAnchorLoss(CLASSES, DIM, sample_rate=0.01), {}),
         "sampled, sharded": (ProxyAnchorLoss(CLASSES, DIM, sample_rate=0.01), {"sharded": True}),
         "pairs": (PairwiseLoss(CLASSES, DIM, loss=ContrastiveLoss()), {}),
-        "own": (OwnLoss(CLASSES, DIM, ContrastiveLoss()), {}),
+        "own": (UserLoss(CLASSES, DIM, ContrastiveLoss()), {}),
     }
     found = {}
     for name, (loss, layout) in made.items():
@@ -118,11 +118,11 @@ def own(rank: int) -> dict[str, list[float]]:
     from pytorch_metric_learning.losses import MultiSimilarityLoss
 
     from proxemic.losses import PairwiseLoss
-    from proxemic.losses.own import OwnLoss
+    from proxemic.losses.user_defined import UserLoss
 
     found = {}
     for name, loss in {
-        "own": OwnLoss(CLASSES, DIM, MultiSimilarityLoss()),
+        "own": UserLoss(CLASSES, DIM, MultiSimilarityLoss()),
         "pairs": PairwiseLoss(CLASSES, DIM, loss=MultiSimilarityLoss()),
     }.items():
         loss.distribute()

@@ -11,6 +11,7 @@ from torch import nn
 
 from proxemic import losses
 from proxemic.losses import PairwiseLoss, ProxyLoss
+from proxemic.losses.checks import check_labels, check_weights
 
 KEYWORDS: dict[str, dict[str, Any]] = {
     "WarpedSoftmaxLoss": {"alpha": 1.0, "k1": 0.5, "k2": 2.0},
@@ -42,3 +43,21 @@ def test_what_a_loss_takes(name: str) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             loss(embeddings, labels)
+
+
+class OnGPU(torch.Tensor):
+    """A tensor on the CPU that says it is on a GPU: the assertion, asynchronous there, fails here at once."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+def test_on_a_gpu_values_out_of_range_fail_by_an_assertion_of_the_device() -> None:
+    embeddings = torch.randn(2, 4).as_subclass(OnGPU)
+    check_labels(torch.tensor([0, 4]).as_subclass(OnGPU), 2, 5)
+    check_weights(torch.tensor([0.0, 2.0]).as_subclass(OnGPU), embeddings)
+    for wrong in ([0, 5], [-1, 0]):
+        with pytest.raises(RuntimeError, match="single nonzero value"):
+            check_labels(torch.tensor(wrong).as_subclass(OnGPU), 2, 5)
+    for weights in ([-1.0, 2.0], [torch.inf, 1.0], [0.0, 0.0]):
+        with pytest.raises(RuntimeError, match="single nonzero value"):
+            check_weights(torch.tensor(weights).as_subclass(OnGPU), embeddings)

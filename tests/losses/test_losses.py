@@ -152,7 +152,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def make(case: str, classes: int = 5, dim: int = 7, proxies: int = 1, **keywords: Any) -> ProxyLoss:
-    """In evaluation mode: averages stand still and no margin is drawn; test_moving.py is of losses in training."""
+    """In evaluation mode, without updates of averages and random margins; test_adaptive_margins.py tests training."""
     loss = CASES[case].loss(classes, dim, proxies_per_class=proxies, **CASES[case].keywords, **keywords)
     loss.load_state_dict({name: torch.tensor(value) for name, value in CASES[case].state.items()}, strict=False)
     return loss.eval()
@@ -421,10 +421,10 @@ def test_state_dict_round_trip(case: str) -> None:
 
 @each_case
 def test_what_needs_no_gradient_gets_none(case: str) -> None:
-    for frozen in ("embeddings", "proxies"):
-        loss = make(case)
+    for frozen, chunk in product(("embeddings", "proxies"), (2, 5, None)):
+        loss = make(case, chunk_size=chunk)
         x, y = torch.randn(3, 7, requires_grad=frozen != "embeddings"), torch.tensor([0, 1, 2])
-        loss.proxies.requires_grad_(frozen != "proxies")
+        loss.requires_grad_(frozen != "proxies")
         loss(x, y).backward()
         assert (x.grad is None) == (frozen == "embeddings")
         assert (loss.proxies.grad is None) == (frozen == "proxies")

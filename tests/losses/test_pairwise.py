@@ -316,6 +316,12 @@ def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], wor
     assert all(word in str(error.value) for word in words)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_reference_without_labels_is_refused() -> None:
+    with pytest.raises(ValueError, match="reference is of type Tensor, but must be a tuple of embeddings and labels"):
+        make("contrastive")(*batch([0, 1]), reference=torch.randn(2, 6))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from losses.test_losses import CASES, make
 from proxemic.losses import MeanProxyNorm, NormalizedSoftmaxLoss, ProxyLoss, class_balanced_weights
-from proxemic.losses.own import OwnLoss
 from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.user_defined import UserLoss
 
 CLASS_WISE = ("proxy-anchor", "mpa")
 WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 3.0], dtype=torch.float64)
@@ -79,7 +79,7 @@ def pairwise(*_: object) -> nn.Module:
         (lambda: make("proxy-anchor"), "ProxyAnchorLoss has no values of samples: it takes the logarithm of sums"),
         (lambda: make("mpa"), "MultiProxyAnchorLoss has no values of samples"),
         (lambda: Batched(5, 7), "Batched has no values of samples: its objective gives one value"),
-        (lambda: OwnLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss is given embeddings and labels alone"),
+        (lambda: UserLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss is given embeddings and labels alone"),
         (pairwise, "PairwiseLoss has values of pairs or triplets"),
     ],
 )

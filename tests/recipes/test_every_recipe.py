@@ -32,7 +32,7 @@ from proxemic.data import (
     StanfordOnlineProducts,
 )
 from proxemic.losses import PairwiseLoss
-from proxemic.losses.own import make_loss
+from proxemic.losses.user_defined import make_loss
 from proxemic.models import bn_inception, build_model, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.flags import merge

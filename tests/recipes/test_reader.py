@@ -15,7 +15,7 @@ import proxemic.losses
 from proxemic.data import ArrayPixels, ClassBalancedBatches, ImageSet
 from proxemic.errors import UserError
 from proxemic.losses import CosFaceLoss, MaxPooling, MeanProxyNorm, PairwiseLoss, ProxyLoss
-from proxemic.losses.own import OwnLoss, make_loss
+from proxemic.losses.user_defined import UserLoss, make_loss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.data_module import TrainingData
@@ -237,7 +237,7 @@ def test_a_second_phase_with_another_loss_is_read_again(tmp_path: Path) -> None:
 def made(recipe: Path, *flags: str) -> Any:
     """The user's module inside the loss."""
     loss = make_loss(read_recipe(recipe, flags).recipe.loss, 5, 6)
-    assert isinstance(loss, OwnLoss)
+    assert isinstance(loss, UserLoss)
     return loss.loss
 
 

@@ -25,8 +25,8 @@ from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.checks import check_count
-from proxemic.losses.own import loss_name
 from proxemic.losses.scores.similarity import unit
+from proxemic.losses.user_defined import loss_name
 from proxemic.metrics.exact import Distance
 from proxemic.plots import write_figure
 from proxemic.protocols.runs.finished import FinishedRun

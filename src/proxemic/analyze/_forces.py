@@ -10,7 +10,7 @@ from proxemic.analysis.toy import Scene, plot_loss_diagrams
 from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss, ProxyLoss, WarpedSoftmaxLoss
-from proxemic.losses.own import loss_name
+from proxemic.losses.user_defined import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 

@@ -19,8 +19,8 @@ from proxemic.analysis.gap import (
 )
 from proxemic.analyze.results import Analysis, PathLike, file_stem, format_mean
 from proxemic.errors import UserError
-from proxemic.losses.own import Loss
 from proxemic.losses.scores.similarity import unit
+from proxemic.losses.user_defined import Loss
 from proxemic.plots import write_figure
 from proxemic.protocols.statistics import Estimate, t_interval
 from proxemic.tables import Table

@@ -27,7 +27,7 @@ from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.losses import EuclideanSoftmaxLoss, WarpedSoftmaxLoss
 from proxemic.losses.checks import check_count, check_positive
-from proxemic.losses.own import loss_name
+from proxemic.losses.user_defined import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 

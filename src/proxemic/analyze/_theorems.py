@@ -9,8 +9,8 @@ from proxemic.analyze.results import Analysis, PathLike, file_stem, suffixed
 from proxemic.errors import UserError
 from proxemic.files import write_csv
 from proxemic.losses import ProxyLoss
-from proxemic.losses.own import loss_name
 from proxemic.losses.scores.similarity import Cosine
+from proxemic.losses.user_defined import loss_name
 from proxemic.plots import write_figure
 from proxemic.tables import Table
 

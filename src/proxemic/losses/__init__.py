@@ -5,11 +5,9 @@ A loss of one's own derives from `ProxyLoss` (or from `MarginSoftmax`, for a mar
 and margins here. `proxemic.losses.scores` computes the scores in chunks, whatever the loss.
 """
 
-from proxemic.losses.adaface import AdaFaceLoss
+from proxemic.losses.adaptive_margins import AdaFaceLoss, CurricularFaceLoss, ElasticFaceLoss
 from proxemic.losses.class_weights import class_balanced_weights
 from proxemic.losses.conversion import from_pytorch_metric_learning
-from proxemic.losses.curricularface import CurricularFaceLoss
-from proxemic.losses.elasticface import ElasticFaceLoss
 from proxemic.losses.hist import HISTLoss
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss, MagFaceLoss, MarginSoftmax, SphereFaceLoss
 from proxemic.losses.margins import (
@@ -20,18 +18,16 @@ from proxemic.losses.margins import (
     shifted_angle,
     wider_angle,
 )
-from proxemic.losses.multi_proxy_anchor import (
+from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
+from proxemic.losses.options import ProxyOptions
+from proxemic.losses.pairwise import PairwiseLoss
+from proxemic.losses.proxy_anchor import (
     AllPairMultiProxyAnchorLoss,
     DataWiseMultiProxyAnchorLoss,
     MultiProxyAnchorLoss,
+    ProxyAnchorLoss,
 )
-from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
-from proxemic.losses.options import ProxyOptions
-from proxemic.losses.own import load_loss
-from proxemic.losses.pairwise import PairwiseLoss
-from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.proxy_nca import ProxyNCALoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.scores import (
     CenterRegularizer,
     Cosine,
@@ -47,8 +43,8 @@ from proxemic.losses.scores import (
     Similarity,
     SoftmaxPooling,
 )
-from proxemic.losses.soft_triple import SoftTripleLoss
-from proxemic.losses.softmax import NormalizedSoftmaxLoss
+from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCALoss, ProxyNCAPlusPlusLoss, SoftTripleLoss
+from proxemic.losses.user_defined import load_loss
 from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSoftmaxLoss
 
 __all__ = [

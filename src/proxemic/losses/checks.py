@@ -1,26 +1,21 @@
-"""What is asked of every loss's arguments and of every batch; each refusal says what came, what is allowed, the fix."""
+"""Checks of the losses' arguments and of batches; each message says what came, what is allowed and the fix."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is one finite number, NumPy's included: no bool, no tensor."""
+    """Whether it is one finite number, also one of NumPy, and neither a bool nor a tensor."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_pair(value: object) -> TypeGuard[Sequence[float]]:
-    """Whether it is two finite numbers."""
-    return isinstance(value, Sequence) and len(value) == 2 and all(map(is_number, value))
-
-
 def shown(value: object) -> str:
-    """What came, short enough for a sentence: numbers and words, one or a few, or else its type.
+    """A value as a message names it: one or a few numbers and strings as they are, anything else by its type.
 
     >>> shown(3), shown("max"), shown((0.1, None)), shown(torch.ones(9)), shown(Tensor)
     ('3', "'max'", '(0.1, None)', 'of type Tensor', 'the class Tensor')
@@ -33,18 +28,30 @@ def shown(value: object) -> str:
     return text if plain and len(text) < 80 else f"of type {type(value).__name__}"
 
 
+def check_number(
+    name: str,
+    value: float,
+    rule: str,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """``value``, if it is a finite number within the bounds; else a `ValueError` that gives the rule."""
+    if not (is_number(value) and above < value < below and least <= value <= most):
+        raise ValueError(f"{name} is {shown(value)}, but {rule}.")
+    return value
+
+
 def check_positive(name: str, value: float) -> float:
-    """``value``, if it is finite and above 0; else a `ValueError` that names it."""
-    if not (is_number(value) and value > 0):
-        raise ValueError(f"{name} is {shown(value)}, but must be a positive number.")
-    return float(value)
+    """``value`` as a float, if it is finite and above 0; else a `ValueError`."""
+    return float(check_number(name, value, "must be a positive number", above=0))
 
 
 def check_finite(name: str, value: float) -> float:
-    """``value``, if it is finite; else a `ValueError` that names it."""
-    if not is_number(value):
-        raise ValueError(f"{name} is {shown(value)}, but must be a finite number.")
-    return float(value)
+    """``value`` as a float, if it is finite; else a `ValueError`."""
+    return float(check_number(name, value, "must be a finite number"))
 
 
 def check_count(name: str, value: int, least: int, why: str) -> None:
@@ -76,11 +83,9 @@ def check_callable(name: str, value: object, what: str) -> None:
         raise ValueError(f"{name} is {shown(value)}, but must be {what}.")
 
 
-def check_modules(name: str, value: Iterable[nn.Module]) -> list[nn.Module]:
-    """The modules of a sequence of them; else a `ValueError` that names it."""
-    one = isinstance(value, nn.Module) and not isinstance(value, nn.ModuleList)
-    several = isinstance(value, Iterable) and not (one or isinstance(value, Tensor))
-    modules: list[Any] = list(value) if several else [None]
+def check_modules(name: str, value: Any) -> list[nn.Module]:
+    """The modules of a sequence of modules; else a `ValueError` that names it."""
+    modules: list[Any] = list(value) if isinstance(value, Sequence | nn.ModuleList) else [None]
     if not all(isinstance(each, nn.Module) for each in modules):
         raise ValueError(
             f"{name} is {shown(value)}, but must be a tuple of modules, for example (MeanProxyNorm(1.0),)."
@@ -123,12 +128,13 @@ def check_labels(labels: Tensor, batch: int, num_classes: int) -> None:
     labels = labels.long()  # of a narrow type, the comparison would be made in that type
     if labels.is_cuda:
         torch._assert_async(((labels >= 0) & (labels < num_classes)).all())
-    elif len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
-        wrong = labels.min() if labels.min() < 0 else labels.max()
-        raise ValueError(
-            f"labels hold {wrong.item()}, but num_classes={num_classes} allows 0 to {num_classes - 1}: "
-            "number the training classes from 0 without gaps."
-        )
+    elif len(labels):
+        least, most = map(int, labels.aminmax())
+        if least < 0 or most >= num_classes:
+            raise ValueError(
+                f"labels hold {least if least < 0 else most}, but num_classes={num_classes} allows 0 to "
+                f"{num_classes - 1}: number the training classes from 0 without gaps."
+            )
 
 
 def check_reduction(reduction: str) -> None:
@@ -138,14 +144,10 @@ def check_reduction(reduction: str) -> None:
 
 
 def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_of_them: bool = True) -> Tensor:
-    """Weights of samples as a tensor beside the embeddings, without a gradient; else a `ValueError`.
+    """Weights per sample as a tensor of the embeddings' device and dtype, without a gradient; else a `ValueError`.
 
+    They must be 0 or more and, unless other processes have the rest of the batch (``all_of_them=False``), not all 0.
     On a GPU a weight out of range fails later, by a device-side assertion.
-
-    Args:
-        weights: One a sample, 0 or more, and not all 0.
-        embeddings: Of the samples.
-        all_of_them: Not so where other processes have the rest of the batch: here all may be 0.
     """
     try:
         weights = torch.as_tensor(weights).detach().to(embeddings)
@@ -166,22 +168,8 @@ def check_weights(weights: Tensor | Sequence[float], embeddings: Tensor, *, all_
     return weights
 
 
-def refuse_samples(weights: object, reduction: str, whose: str) -> None:
-    """Raise `ValueError` if samples are to be weighed or told apart, by a loss that cannot.
-
-    Args:
-        weights: As they came.
-        reduction: As it came.
-        whose: What values the loss has instead, and what to do.
-    """
+def refuse_samples(weights: object, reduction: str, why: str) -> None:
+    """Raise `ValueError` if weights or values per sample are asked of a loss that has none, which ``why`` explains."""
     check_reduction(reduction)
     if weights is not None or reduction == "none":
-        raise ValueError(f"weights or reduction='none' came, but {whose}")
-
-
-def refuse_script(loss: nn.Module) -> NoReturn:
-    """Raise `TypeError`, as `torch.jit.script` is answered with that of what it cannot do."""
-    raise TypeError(
-        f"{type(loss).__name__} cannot be scripted: script the network alone, which is what is deployed, or compile "
-        "the loss with torch.compile."
-    )
+        raise ValueError(f"weights or reduction='none' came, but {why}")

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.losses.checks import check_counts, is_number, shown
+from proxemic.losses.checks import check_counts, check_number
 
 
 def class_balanced_weights(
@@ -39,7 +39,5 @@ def class_balanced_weights(
 
 def check_beta(name: str, value: float) -> None:
     """Raise `ValueError` unless it is in [0, 1]."""
-    if not (is_number(value) and 0 <= value <= 1):
-        raise ValueError(
-            f"{name} is {shown(value)}, but must be 0 (all samples weigh alike) to 1 (all classes do); 0.999 is usual."
-        )
+    rule = "must be 0 (all samples weigh alike) to 1 (all classes do); 0.999 is usual"
+    check_number(name, value, rule, least=0, most=1)

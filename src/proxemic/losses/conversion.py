@@ -1,29 +1,27 @@
-"""From pytorch-metric-learning's proxy losses to ours, with their weights."""
+"""Conversion of pytorch-metric-learning's proxy losses, with their weights."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from proxemic.extras import optional_dependency
 from proxemic.losses.margin_softmax import ArcFaceLoss, CosFaceLoss
 from proxemic.losses.proxy_anchor import ProxyAnchorLoss
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.proxy_nca import ProxyNCAPlusPlusLoss
-from proxemic.losses.scores.pooling import MaxPooling
-from proxemic.losses.soft_triple import SoftTripleLoss
-from proxemic.losses.softmax import NormalizedSoftmaxLoss
+from proxemic.losses.scores import MaxPooling
+from proxemic.losses.softmax import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss, SoftTripleLoss
 
-Maker = Callable[[Any], tuple[Callable[..., ProxyLoss], dict[str, Any], Tensor, int]]
+Converter = tuple[Callable[..., ProxyLoss], Callable[[Any], dict[str, Any]]]
 
 
 def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
-    """Our loss with the weights and the values of one of pytorch-metric-learning (PML).
+    """Convert a proxy loss of pytorch-metric-learning (PML) to the loss of this package with the same values.
 
-    PML's ``proxies`` ``[C, D]``, ``W`` ``[D, C]`` and ``fc`` ``[D, C·K]`` become ``proxies`` ``[C, K, D]``, margins
-    in degrees radians. Its ProxyNCALoss has the own class in the denominator, so that it is ours of the name
-    `ProxyNCAPlusPlusLoss`; its SoftTripleLoss has no `CenterRegularizer`. A miner's sample weights are left behind.
+    PML's ``proxies`` ``[C, D]``, ``W`` ``[D, C]`` and ``fc`` ``[D, C·K]`` become ``proxies`` ``[C, K, D]``, and margins
+    in degrees become radians. PML's ProxyNCALoss has the target class in the denominator and becomes
+    `ProxyNCAPlusPlusLoss`; its SoftTripleLoss has no `CenterRegularizer`. A miner's sample weights are not converted.
 
     Args:
         loss: NormalizedSoftmaxLoss, CosFaceLoss, ArcFaceLoss, SubCenterArcFaceLoss, ProxyNCALoss, ProxyAnchorLoss or
@@ -33,7 +31,7 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
         A new loss, on the same device and of the same dtype; the weights are copied.
 
     Raises:
-        ValueError: If the loss is another, or is configured in a way that ours has no equal of.
+        ValueError: If the loss is another, or is configured in a way that has no equal here.
 
     >>> from pytorch_metric_learning.losses import ProxyAnchorLoss as Theirs
     >>> theirs = Theirs(num_classes=3, embedding_size=2, alpha=16)
@@ -45,34 +43,34 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
     with optional_dependency("pairs"):
         from pytorch_metric_learning import losses as pml
 
-    makers: dict[type, Maker] = {
-        pml.NormalizedSoftmaxLoss: lambda it: (NormalizedSoftmaxLoss, {"scale": 1 / it.temperature}, it.W.T, 1),
-        pml.CosFaceLoss: lambda it: (CosFaceLoss, {"margin": it.margin, "scale": it.scale}, it.W.T, 1),
-        pml.ArcFaceLoss: lambda it: (ArcFaceLoss, {"margin": float(it.margin), "scale": it.scale}, it.W.T, 1),
-        pml.SubCenterArcFaceLoss: lambda it: (
+    converters: dict[type, Converter] = {
+        pml.NormalizedSoftmaxLoss: (NormalizedSoftmaxLoss, lambda it: {"scale": 1 / it.temperature}),
+        pml.CosFaceLoss: (CosFaceLoss, lambda it: {"margin": it.margin, "scale": it.scale}),
+        pml.ArcFaceLoss: (ArcFaceLoss, lambda it: {"margin": float(it.margin), "scale": it.scale}),
+        pml.SubCenterArcFaceLoss: (
             ArcFaceLoss,
-            {"margin": float(it.margin), "scale": it.scale, "pooling": MaxPooling()},
-            it.W.T,
-            it.sub_centers,
+            lambda it: {"margin": float(it.margin), "scale": it.scale, "pooling": MaxPooling()},
         ),
-        pml.ProxyNCALoss: lambda it: (ProxyNCAPlusPlusLoss, {"temperature": 1 / it.softmax_scale}, it.proxies, 1),
-        pml.ProxyAnchorLoss: lambda it: (ProxyAnchorLoss, {"alpha": it.alpha, "margin": it.margin}, it.proxies, 1),
-        pml.SoftTripleLoss: lambda it: (
+        pml.ProxyNCALoss: (ProxyNCAPlusPlusLoss, lambda it: {"temperature": 1 / it.softmax_scale}),
+        pml.ProxyAnchorLoss: (ProxyAnchorLoss, lambda it: {"alpha": it.alpha, "margin": it.margin}),
+        pml.SoftTripleLoss: (
             SoftTripleLoss,
-            {"scale": it.la, "gamma": 1 / it.gamma, "margin": it.margin, "center_weight": 0.0},
-            it.fc.T,
-            it.centers_per_class,
+            lambda it: {"scale": it.la, "gamma": 1 / it.gamma, "margin": it.margin, "center_weight": 0.0},
         ),
     }
-    if type(loss) not in makers:
+    if type(loss) not in converters:
+        names = ", ".join(sorted(kind.__name__ for kind in converters))
         raise ValueError(
-            f"loss is a {type(loss).__name__}, but these convert: {', '.join(sorted(m.__name__ for m in makers))}; "
-            "train others as they are, pair losses by PairwiseLoss."
+            f"loss is a {type(loss).__name__}, but these convert: {names}; train others as they are, pair losses by "
+            "PairwiseLoss."
         )
     _check_defaults(loss)
-    make, keywords, weights, per_class = makers[type(loss)](loss)
+    make, keywords = converters[type(loss)]
+    given: Any = loss
+    weights = given.proxies if hasattr(given, "proxies") else (given.fc if hasattr(given, "fc") else given.W).T
+    per_class = getattr(given, "sub_centers", getattr(given, "centers_per_class", 1))
     proxies = weights.detach().unflatten(0, (-1, per_class))
-    ours = make(len(proxies), proxies.shape[2], proxies_per_class=per_class, **keywords).to(proxies)
+    ours = make(len(proxies), proxies.shape[2], proxies_per_class=per_class, **keywords(given)).to(proxies)
     with torch.no_grad():
         ours.proxies.copy_(proxies)
     return ours
@@ -80,16 +78,17 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
 
 def _check_defaults(loss: Any) -> None:
     """Refuse what changes a PML loss's value beyond its own hyper-parameters."""
-    reducer = loss.reducer
+
+    def settings(thing: nn.Module) -> dict[str, object]:
+        return {key: value for key, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
+
+    # Of losses that are sums, PML holds one reducer per term.
+    reducers = getattr(loss.reducer, "reducers", {"": loss.reducer}).values()
     for name, given, default in (
         ("distance", loss.distance, loss.get_default_distance()),
-        # Of losses that are sums, PML holds one reducer a term.
-        *(
-            ("reducer", each, loss.get_default_reducer())
-            for each in getattr(reducer, "reducers", {"": reducer}).values()
-        ),
+        *(("reducer", each, loss.get_default_reducer()) for each in reducers),
     ):
-        if type(given) is not type(default) or _settings(given) != _settings(default):
+        if type(given) is not type(default) or settings(given) != settings(default):
             raise ValueError(
                 f"loss has the {name} {type(given).__name__}, but only PML's default {type(default).__name__} "
                 "has an equal here: train this loss as it is."
@@ -97,8 +96,3 @@ def _check_defaults(loss: Any) -> None:
     for name in ("weight_regularizer", "embedding_regularizer"):
         if getattr(loss, name, None) is not None:
             raise ValueError(f"loss has a {name}, which has no equal here: convert it without, and add regularizers=.")
-
-
-def _settings(thing: nn.Module) -> dict[str, object]:
-    """A PML object's plain settings."""
-    return {key: value for key, value in vars(thing).items() if isinstance(value, bool | int | float | str)}

@@ -1,9 +1,9 @@
-"""Modules that show what they were made with, and know what other libraries call their arguments."""
+"""Modules whose ``repr`` shows their arguments, and which know what other libraries call these."""
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from torch import Tensor, nn
 
@@ -27,18 +27,17 @@ ELSEWHERE = {
     "cN": ("num_classes", "num_classes=cN"),
     "weight_init_func": ("init", "init, a function that fills the proxies in place"),
     "weight_regularizer": ("regularizers", "regularizers, as (MeanProxyNorm(1.0),)"),
-    "embedding_regularizer": (None, "it no place here: add it to the value of the loss"),
+    "embedding_regularizer": (None, "none: add such a term to the value of the loss"),
     "distance": (None, "none: every loss has its own similarity"),
     "reducer": (None, "reduction to the call, as loss(embeddings, labels, reduction='none')"),
 }
-"""Keywords of pytorch-metric-learning (PML), OML and authors' code: ours, None where it has none, and the advice."""
+"""Keywords of pytorch-metric-learning (PML), OML and authors' code, each with the keyword here, if any, and advice."""
 
 
 class Described(nn.Module):
-    """A module whose ``repr`` shows every argument that its constructor was given, and the defaults of the others.
+    """A module whose ``repr`` shows every argument of its constructor, the defaults included.
 
-    Raises:
-        TypeError: For an argument that another library has and this class has not; the message says what to give.
+    An argument that other libraries have and this class has not is a `TypeError` that says what to give in its place.
     """
 
     _made_with: ClassVar[str] = ""
@@ -47,7 +46,15 @@ class Described(nn.Module):
         signature = inspect.signature(cls.__init__)
         open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
         if not open_ended:
-            _check_names(cls.__name__, [*signature.parameters][1:], arguments, keywords)
+            known = [*signature.parameters][1:]
+            if arguments and known[0] == "num_classes" and "num_classes" in keywords:
+                raise TypeError(
+                    f"{cls.__name__} is given num_classes twice: it is its first argument, and embedding_size its "
+                    "second, where OML's losses have in_features first."
+                )
+            for name in keywords:
+                if name not in known and (advice := keyword_here(name, known)):
+                    raise TypeError(f"{cls.__name__} has no argument {name}: {advice}.")
         made = super().__new__(cls)
         try:
             given = signature.bind(made, *arguments, **keywords)
@@ -61,24 +68,15 @@ class Described(nn.Module):
     def extra_repr(self) -> str:
         return self._made_with
 
-
-def _check_names(name: str, known: Sequence[str], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    if arguments and known[0] == "num_classes" and "num_classes" in keywords:
+    def __prepare_scriptable__(self) -> NoReturn:
         raise TypeError(
-            f"{name} is given num_classes twice: it is its first argument, and embedding_size its second, where OML's "
-            "losses have in_features first."
+            f"{type(self).__name__} cannot be scripted: script the network alone, which is what is deployed, or "
+            "compile the loss with torch.compile."
         )
-    for each in keywords:
-        if each not in known and (advice := keyword_here(each, known)):
-            raise TypeError(f"{name} has no argument {each}: {advice}.")
 
 
 def keyword_here(name: str, known: Collection[str]) -> str | None:
-    """What to give in place of a keyword of another library; None where it is not known.
-
-    Args:
-        name: The keyword.
-        known: The arguments that there are.
+    """What to give in place of another library's keyword, of the arguments in ``known``; `None` for other names.
 
     >>> keyword_here("la", ["scale", "margin"])
     'give scale=la'

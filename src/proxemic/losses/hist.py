@@ -1,4 +1,4 @@
-"""HIST: classes as Gaussians, and a small hypergraph network over the batch."""
+"""HIST: classes are Gaussians, and a small hypergraph network runs over the batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,20 +10,19 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_count, check_positive, is_number, shown
+from proxemic.losses.checks import check_count, check_number, check_positive
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, dense_class_scores
-from proxemic.losses.scores.similarity import InnerProduct, unit
+from proxemic.losses.scores import InnerProduct, SampledClasses, SamplingWeights, Scoring, SoftmaxPooling
+from proxemic.losses.scores.scoring import dense_class_scores
+from proxemic.losses.scores.similarity import unit
 from proxemic.optim.sparse_rows import step_rows
 
 
 @dataclass(frozen=True)
 class _Mahalanobis(InnerProduct):
-    """``−Σ_d (x̂_d − μ_d)²/v_d``, squared out into a product of features with one row a Gaussian."""
+    """``−Σ_d (x̂_d − μ_d)²/v_d``, squared out into a product of features with one row per Gaussian."""
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         x = unit(embeddings)
@@ -44,10 +43,7 @@ def propagation(
 ) -> Float[Tensor, "batch batch"]:
     """``G = Dv^{-½} H W De^{-1} Hᵀ Dv^{-½}`` of a hypergraph: one step of averaging over shared hyperedges.
 
-    Args:
-        membership: H ≥ 0, how much each sample belongs to each hyperedge; every row and column has a positive entry.
-        weights: W ≥ 0, of the hyperedges.
-        **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
+    The membership H ≥ 0 of each sample in each hyperedge must have a positive entry in every row and column.
 
     >>> propagation(torch.ones(2, 1), torch.ones(1))
     tensor([[0.5000, 0.5000],
@@ -66,7 +62,7 @@ class HISTLoss(ProxyLoss):
     ``out = G X' Θ2``, from embeddings X as they came, with batch norm by the statistics of the batch. Lim et al.,
     Hypergraph-Induced Semantic Tuplet Loss, CVPR 2022.
 
-    The authors' code drops samples whose softmax underflows, which are the hardest; here it stays in log space.
+    The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
     Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
     of a batch do not add up to that of the whole batch; see `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
@@ -78,9 +74,6 @@ class HISTLoss(ProxyLoss):
         hidden: Width of the network.
         graph_weight: λ_s ≥ 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`; ``init`` fills the means and the log-variances.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = HISTLoss(10, 4, hidden=16)
     >>> loss(torch.randn(6, 4), torch.arange(6)).shape
@@ -104,9 +97,7 @@ class HISTLoss(ProxyLoss):
         super().__init__(num_classes, embedding_size, scoring=scoring, **options)
         self.alpha = check_positive("alpha", alpha)
         check_count("hidden", hidden, 1, "it is the width of the hypergraph network; 512 is the authors'")
-        if not (is_number(graph_weight) and graph_weight >= 0):
-            raise ValueError(f"graph_weight is {shown(graph_weight)}, but a weight must be 0 or more.")
-        self.graph_weight = graph_weight
+        self.graph_weight = check_number("graph_weight", graph_weight, "a weight must be 0 or more", least=0)
         self.log_variances = nn.Parameter(torch.empty_like(self.proxies))
         init: Any = {**self.defaults, **options}["init"]
         with torch.no_grad():
@@ -143,16 +134,14 @@ class HISTLoss(ProxyLoss):
         return distribution + self.graph_weight * graph
 
     def _propagated(self, embeddings: Float[Tensor, "batch dim"], classes: SampledClasses) -> Tensor:
-        """Class logits ``[B, C]`` of the hypergraph network, of the classes looked at."""
+        """Logits ``[B, C]`` of the hypergraph network for the classes of the step."""
         labels = classes.labels
-        # One hyperedge a sample, weighted by how many samples share its class: the same G, and no list of the classes
-        # in the batch, whose length a GPU would have to be waited for.
+        # One hyperedge per sample, weighted by how many samples share its class, gives the same G without a list of the
+        # classes in the batch, for whose length a GPU would have to be waited for.
         same = labels.unsqueeze(1) == labels
         queries = self.scoring.similarity.prepare(embeddings)
-        means, log_variances = (
-            classes.rows(each)[labels].to(queries.dtype) for each in (self.proxies, self.log_variances)
-        )
-        rows = _rows(means, log_variances)
+        parameters = self.proxies, self.log_variances
+        rows = _rows(*(classes.rows(each)[labels].to(queries.dtype) for each in parameters))
         scores = dense_class_scores(queries, rows, self.scoring.similarity, self.scoring.pooling)
         membership = torch.where(same, 1, (self.alpha * scores.clamp(max=0)).exp())
         graph = propagation(membership, 1 / same.sum(1).to(membership.dtype))

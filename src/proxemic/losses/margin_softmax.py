@@ -1,7 +1,8 @@
-"""Softmax of cosines with a margin on the own class: SphereFace, CosFace, ArcFace, MagFace."""
+"""Softmax of cosines with a margin on the target class: SphereFace, CosFace, ArcFace, MagFace."""
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Unpack
 
 import torch
@@ -12,9 +13,9 @@ from proxemic.losses.checks import (
     check_count,
     check_embeddings,
     check_labels,
+    check_number,
     check_positive,
     is_number,
-    is_pair,
     shown,
 )
 from proxemic.losses.initialization import small_normal, unit_directions, xavier_uniform
@@ -22,9 +23,11 @@ from proxemic.losses.margins import Margin, angular_margin, multiplied_angle, ta
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
-from proxemic.losses.sub_centers import far_from_dominant
+from proxemic.losses.scores import InnerProduct, Scoring, SoftmaxPooling
+from proxemic.losses.scores.similarity import unit
+
+# `outliers` compares embeddings with a copy of their class's proxies each, of at most this many numbers (64 MiB).
+_HELD = 2**24
 
 
 class MarginSoftmax(ProxyLoss):
@@ -35,47 +38,38 @@ class MarginSoftmax(ProxyLoss):
         embedding_size: Dimension D of the embeddings.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     defaults = ProxyOptions(pooling=SoftmaxPooling())
 
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        scale: float,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
+    def __init__(self, num_classes: int, embedding_size: int, *, scale: float, **options: Unpack[ProxyOptions]) -> None:
         super().__init__(num_classes, embedding_size, scoring=Scoring(check_positive("scale", scale)), **options)
 
     @abstractmethod
     def with_margin(
         self, cosine: Float[Tensor, " batch"], labels: Int[Tensor, " batch"], embeddings: Float[Tensor, "batch dim"]
     ) -> Float[Tensor, " batch"]:
-        """The scores of the target classes ``[B]``, made harder."""
+        """The scores of the target classes ``[B]`` with the margin."""
 
     def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         return softmax_objective(self.scoring.scale * self.with_margin(positive, labels, embeddings), negative)
 
+    @torch.no_grad()
     def outliers(
         self, embeddings: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], *, degrees: float = 75.0
     ) -> Bool[Tensor, " rows"]:
         """Find the samples that the sub-centers of their class mark as mislabelled: sub-center ArcFace's cleaning.
 
-        With several proxies per class and `MaxPooling`, most of a class gathers at one sub-center, the dominant one,
-        and noise at the others. An outlier is more than 75° from the dominant sub-center of its class, the one that
-        most samples of the class are nearest to, also where no other sub-center is nearer. Deng et al., Sub-center
-        ArcFace, ECCV 2020, as in the authors' ``drop.py`` and pytorch-metric-learning's ``get_outliers``.
+        With several proxies per class and `MaxPooling`, most samples of a class gather at one sub-center, the dominant
+        one, and noise gathers at the others. An outlier is more than 75° from the dominant sub-center of its class,
+        whether or not another one is nearer. Deng et al., Sub-center ArcFace, ECCV 2020, as in the authors' ``drop.py``
+        and pytorch-metric-learning's ``get_outliers``.
 
         Args:
-            embeddings: ``[N, D]`` of all samples to be cleaned at once, as the samples of a class vote.
+            embeddings: ``[N, D]`` of all samples at once: most samples of a class are nearest to its dominant
+                sub-center.
             labels: ``[N]``, their classes.
             degrees: The angle, in [0, 180].
-        **options: The keywords of every proxy loss, see `ProxyOptions`.
 
         Returns:
             A mask ``[N]``, true for outliers.
@@ -90,16 +84,20 @@ class MarginSoftmax(ProxyLoss):
         """
         check_embeddings(embeddings, self.embedding_size, least=0)
         check_labels(labels, len(embeddings), self.num_classes)
-        if not (is_number(degrees) and 0 <= degrees <= 180):
-            raise ValueError(f"degrees is {shown(degrees)}, but an angle between directions is 0 to 180: take 75.")
+        check_number("degrees", degrees, "an angle between directions is 0 to 180: take 75", least=0, most=180)
         self._need_all_classes()
-        dtype = self._dtype(embeddings)
-        cosine = math.cos(math.radians(degrees))
-        return far_from_dominant(embeddings.to(dtype), labels.long(), self.proxies.to(dtype), cosine)
+        dtype, per_class = self._dtype(embeddings), self.proxies_per_class
+        x, labels, proxies = embeddings.to(dtype), labels.long(), unit(self.proxies.to(dtype))
+        size = max(_HELD // (per_class * self.embedding_size), 1)
+        parts = zip(x.split(size), labels.split(size), strict=True)
+        cosines = torch.cat([InnerProduct().pairs(unit(queries), proxies[label]) for queries, label in parts])
+        votes = torch.bincount(labels * per_class + cosines.argmax(1), minlength=self.num_classes * per_class)
+        dominant = votes.view(-1, per_class).argmax(1)
+        return cosines.gather(1, dominant[labels].unsqueeze(1)).squeeze(1) < math.cos(math.radians(degrees))
 
 
 class SphereFaceLoss(MarginSoftmax):
-    """A-softmax: the angle to the own class counts m times, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
+    """A-softmax: the angle to the target class is multiplied by m, ``mean_i softplus(N_i(σ) − σ ψ(θ_i))``.
 
     ``ψ(θ) = (−1)^j cos(mθ) − 2j`` on ``[jπ/m, (j+1)π/m]``. Liu et al., SphereFace, CVPR 2017, equations 6 and 7, on
     unit embeddings with a scale; the authors use the embedding's length in place of σ and blend ψ with cos θ at first.
@@ -110,9 +108,6 @@ class SphereFaceLoss(MarginSoftmax):
         margin: m ≥ 1, a whole number; 1 is the normalised softmax.
         scale: σ > 0. ψ reaches down to 1 − 2m, so that it may be smaller than the other margins'.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = SphereFaceLoss(2, 2, margin=2, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 1.0]]), torch.tensor([0])).item()  # log(1 + e^(cos 45° − cos 90°))
@@ -139,7 +134,7 @@ class SphereFaceLoss(MarginSoftmax):
 
 
 class CosFaceLoss(MarginSoftmax):
-    """The cosine to the own class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
+    """The cosine to the target class less a margin, ``mean_i softplus(N_i(σ) − σ(P_i − m))``.
 
     Wang et al., CosFace, CVPR 2018, equation 4.
 
@@ -149,9 +144,6 @@ class CosFaceLoss(MarginSoftmax):
         margin: m in [0, 2), in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = CosFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − 0.5))
@@ -178,11 +170,11 @@ class CosFaceLoss(MarginSoftmax):
 
 
 class ArcFaceLoss(MarginSoftmax):
-    """A margin on the angle to the own class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
+    """A margin on the angle to the target class, ``mean_i softplus(N_i(σ) − σ cos(θ_i + m))``.
 
     Deng et al., ArcFace, CVPR 2019, equation 3; beyond ``θ + m = π`` the score goes on as ``σ(cos θ − m sin m)``.
-    The gradient is the true one of the margin, which insightface's arcface_torch leaves out (it passes the cosine's:
-    64 where the derivative is 65.8). With ``proxies_per_class=3, pooling=MaxPooling()`` it is sub-center ArcFace.
+    The gradient is that of the margin, which insightface's arcface_torch leaves out. With ``proxies_per_class=3,
+    pooling=MaxPooling()`` it is sub-center ArcFace.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -190,9 +182,6 @@ class ArcFaceLoss(MarginSoftmax):
         margin: m in [0, π/2], in radians: one number, ``[C]`` of the classes, or a `MarginRule`.
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range, as a margin in degrees is.
 
     >>> loss = ArcFaceLoss(2, 2, margin=0.5, scale=1.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + e^(0 − cos 0.5))
@@ -234,9 +223,6 @@ class MagFaceLoss(MarginSoftmax):
         scale: σ > 0.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> loss = MagFaceLoss(2, 2, scale=1.0, norm_weight=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[10.0, 0.0]]), torch.tensor([0])).item()  # the least margin: log(1 + e^(0 − cos 0.45))
     0.3410...
@@ -258,18 +244,15 @@ class MagFaceLoss(MarginSoftmax):
     ) -> None:
         super().__init__(num_classes, embedding_size, scale=scale, **options)
         for name, pair in {"margin_range": margin_range, "norm_range": norm_range}.items():
-            if not is_pair(pair):
+            if not (isinstance(pair, Sequence) and len(pair) == 2 and all(map(is_number, pair))):
                 raise ValueError(f"{name} is {shown(pair)}, but must be two numbers.")
         low, high = (check_radians("margin_range", bound) for bound in margin_range)
         if not low <= high:
             raise ValueError(f"margin_range is {margin_range}, but the longest embeddings take the larger: swap them.")
         if not 0 < norm_range[0] < norm_range[1]:
             raise ValueError(f"norm_range is {norm_range}, but must be two growing lengths above 0, as (10, 110).")
-        if not (is_number(norm_weight) and norm_weight >= 0):
-            raise ValueError(f"norm_weight is {shown(norm_weight)}, but a weight must be 0 or more.")
-        self.margin_range = (low, high)
-        self.norm_range = norm_range
-        self.norm_weight = norm_weight
+        self.margin_range, self.norm_range = (low, high), norm_range
+        self.norm_weight = check_number("norm_weight", norm_weight, "a weight must be 0 or more", least=0)
 
     def with_margin(self, cosine: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
         (low, high), (shortest, longest) = self.margin_range, self.norm_range
@@ -286,24 +269,19 @@ class MagFaceLoss(MarginSoftmax):
 
 
 def _check_cosine_margin(name: str, value: float) -> float:
-    if not (is_number(value) and 0 <= value < 2):
-        raise ValueError(f"{name} is {shown(value)}, but is taken from a cosine: use 0 to 2, CosFace takes 0.35.")
-    return value
+    return check_number(name, value, "is taken from a cosine: use 0 to 2, CosFace takes 0.35", least=0, below=2)
 
 
 def check_radians(name: str, value: float) -> float:
-    """``value``, if it is an angle in radians up to a right one; else a `ValueError`."""
-    if not (is_number(value) and 0 <= value <= math.pi / 2):
-        large = is_number(value) and value > math.pi / 2
-        degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
-        raise ValueError(f"{name} is {shown(value)}, but is an angle in radians, 0 to π/2: convert degrees{degrees}.")
-    return value
+    """``value``, if it is an angle from 0 to π/2; else a `ValueError` that converts what may be degrees."""
+    large = is_number(value) and value > math.pi / 2
+    degrees = f" ({value} degrees are {math.radians(value):.4g})" if large else ""
+    rule = f"is an angle in radians, 0 to π/2: convert degrees{degrees}"
+    return check_number(name, value, rule, least=0, most=math.pi / 2)
 
 
 def check_momentum(value: float) -> float:
-    """``value``, if it is a share of a batch in a moving average; else a `ValueError`."""
-    if not (is_number(value) and 0 < value <= 1):
-        raise ValueError(
-            f"momentum is {shown(value)}, but is a batch's share of the average: above 0, up to 1 for all."
-        )
-    return value
+    """``value``, if it can be the weight of a batch in a moving average; else a `ValueError`."""
+    return check_number(
+        "momentum", value, "is a batch's share of the average: above 0, up to 1 for all", above=0, most=1
+    )

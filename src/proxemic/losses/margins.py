@@ -1,4 +1,4 @@
-"""Margins on the cosine to the target class: functions of the positive score alone, so that they cost nothing.
+"""Margins on the cosine to the target class, which are functions of the positive score alone.
 
 A margin is one number for all classes or one per class, given as such or by a rule that makes them from class counts.
 """
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from proxemic.losses.checks import check_counts, check_positive, is_number, shown
+from proxemic.losses.checks import check_counts, check_number, check_positive, shown
 
 MARGINS = ("margin", "_margin")
 """Names of the buffers ``[C]`` in which losses keep margins per class: given to them, not learned."""
@@ -45,9 +45,6 @@ class DynamicMargin(MarginRule):
         b: ≥ 0, the margin of a class of very many.
         power: > 0, how fast the margin falls.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> DynamicMargin()([1, 16, 10_000])
     tensor([0.5500, 0.3000, 0.1000])
     """
@@ -58,8 +55,7 @@ class DynamicMargin(MarginRule):
 
     def __post_init__(self) -> None:
         for name in ("a", "b"):
-            if not (is_number(value := getattr(self, name)) and value >= 0):
-                raise ValueError(f"{name} is {shown(value)}, but must be 0 or more: margins are a / n^power + b.")
+            check_number(name, getattr(self, name), "must be 0 or more: margins are a / n^power + b", least=0)
         check_positive("power", self.power)
 
     def __call__(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> Float[Tensor, " classes"]:
@@ -71,13 +67,7 @@ Margin = float | Sequence[float] | Tensor | MarginRule
 
 
 def class_margins(margin: object, num_classes: int, check: Callable[[str, float], float]) -> Float[Tensor, " classes"]:
-    """Margins per class, checked; NaN if they follow from counts that are not known yet.
-
-    Args:
-        margin: As the user gave it.
-        num_classes: C.
-        check: Returns a value that is in range; else raises a `ValueError` that names it.
-    """
+    """Margins per class, of which the least and the largest pass ``check``; NaN if a rule has no class counts yet."""
     if isinstance(margin, MarginRule):
         return torch.full((num_classes,), torch.nan)
     try:
@@ -96,23 +86,18 @@ def class_margins(margin: object, num_classes: int, check: Callable[[str, float]
 
 
 def target_margin(margin: float | Float[Tensor, " classes"], labels: Int[Tensor, " batch"]) -> float | Tensor:
-    """The margin of the target class of each sample; one number, if it is the same for all."""
+    """The margin of each sample's target class; one number, if it is the same for all classes."""
     return margin[labels] if isinstance(margin, Tensor) else margin
-
-
-def common_margin(margin: float | Float[Tensor, " classes"]) -> float:
-    """The margin, if it is the same for all classes; else 0, as `ProxyLoss.class_bias` adds it to their scores."""
-    return 0.0 if isinstance(margin, Tensor) else margin
 
 
 def wider_angle(cosine: Float[Tensor, " batch"], angle: float | Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
     """``cos(θ + g)``, which rises again beyond ``θ + g = π``.
 
+    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
+
     Args:
         cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
         angle: g in radians, one for all or one per sample.
-
-    The gradient is exact, also through ``sin θ = √(1 − cos²θ)``. Where ``cos θ = ±1``, ``sin θ`` gets none.
 
     >>> wider_angle(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -0.8776])
@@ -128,10 +113,8 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     """``cos(θ + m)`` while ``θ + m ≤ π``, else ``cos θ − m sin m``, which goes on falling (ArcFace).
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        cosine: As for `wider_angle`.
         margin: m in [-π/2, π/2] radians, one for all or one per sample.
-
-    The gradient is exact (see `wider_angle`); insightface's arcface_torch leaves it out.
 
     >>> angular_margin(torch.tensor([1.0, 0.0, -1.0]), 0.5)
     tensor([ 0.8776, -0.4794, -1.2397])
@@ -140,18 +123,18 @@ def angular_margin(cosine: Float[Tensor, " batch"], margin: float | Float[Tensor
     """
     cos_m, sin_m = _cos_sin(margin)
     # θ + m ≤ π, by cosines: θ ≤ π − m, which a negative margin never exceeds.
-    widened = (cosine >= -cos_m) | (margin < 0)
+    widened = cosine >= -cos_m
+    if isinstance(margin, Tensor) or margin < 0:
+        widened = widened | (margin < 0)
     return torch.where(widened, wider_angle(cosine, margin), cosine - margin * sin_m)
 
 
 def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """``cos(clip(θ + g, 0, π))``: an angle shifted either way, which stops at 0 and π (AdaFace).
+    """``cos(clip(θ + g, 0, π))`` (AdaFace), without a gradient where the angle is clipped.
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        cosine: As for `wider_angle`.
         shift: g in [-π, π] radians, one per sample.
-
-    Where it is clipped it has no gradient.
 
     >>> shifted_angle(torch.tensor([0.0, 0.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5]))
     tensor([-0.4794,  0.4794,  1.0000, -1.0000])
@@ -162,12 +145,12 @@ def shifted_angle(cosine: Float[Tensor, " batch"], shift: Float[Tensor, " batch"
 
 
 def multiplied_angle(cosine: Float[Tensor, " batch"], margin: int) -> Float[Tensor, " batch"]:
-    """``ψ(θ) = (−1)^j cos(mθ) − 2j`` for θ in ``[jπ/m, (j+1)π/m]``: cos(mθ), made to fall all the way (A-softmax).
+    """``ψ(θ) = (−1)^j cos(mθ) − 2j`` for θ in ``[jπ/m, (j+1)π/m]``, which falls from 0 to π (A-softmax).
 
     ``cos(mθ)`` is the Chebyshev polynomial ``T_m(cos θ)``: no arccos, whose gradient is infinite at ±1.
 
     Args:
-        cosine: ``cos θ`` in [-1, 1]; rounding beyond it is allowed.
+        cosine: As for `wider_angle`.
         margin: m, a whole number of at least 1.
 
     >>> multiplied_angle(torch.tensor([1.0, 0.0, -1.0]), 4)

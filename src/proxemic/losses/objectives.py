@@ -32,7 +32,7 @@ def anchor_positive(
     >>> anchor_positive(torch.tensor([0.0, 0.0]), torch.tensor([3, 3]), 5)  # log 3
     tensor(1.0986)
     """
-    # By scattering, one row a class: [batch, batch] masks would grow with the square of the batch.
+    # By scattering, one row per class: [batch, batch] masks would grow with the square of the batch.
     per_class = positive.new_full((num_classes,), -torch.inf)
     highest = per_class.scatter_reduce(0, labels, positive.detach(), "amax")[labels]
     sums = positive.new_zeros(num_classes).index_add(0, labels, (positive - highest).exp())

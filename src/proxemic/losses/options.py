@@ -1,4 +1,4 @@
-"""The keywords that every proxy loss takes beside its own."""
+"""The keywords that every proxy loss takes in addition to its own."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any, TypedDict, Unpack, get_type_hints
 
 from torch import Tensor, nn
 
-from proxemic.losses.scores.pooling import Pooling
+from proxemic.losses.scores import Pooling
 
 
 class ProxyOptions(TypedDict, total=False):
@@ -32,9 +32,9 @@ class ProxyOptions(TypedDict, total=False):
 
 
 def list_options(loss: Any) -> None:
-    """Let the signature of a loss's constructor list the options, with the defaults of the class, for ``**options``.
+    """List the options, with the defaults of the class, in the signature of a constructor that takes ``**options``.
 
-    So `help` and recipes, which are written with all defaults, name every keyword, though no class repeats them.
+    `help` and recipes, which are written with all defaults, then name every keyword.
     """
     constructor = vars(loss).get("__init__")
     if constructor is None:

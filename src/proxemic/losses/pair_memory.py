@@ -13,17 +13,7 @@ with optional_dependency("pairs"):
 
 
 class PairMemory(nn.Module):
-    """PML's memory, with its position in the ``state_dict``: PML has the embeddings and the labels there alone.
-
-    Args:
-        loss: A loss that PML supports with a memory.
-        miner: Chooses pairs or triplets of the batch and the memory; ``None`` takes all.
-        embedding_size: Dimension D of the embeddings.
-        memory_size: Embeddings that are kept.
-
-    Raises:
-        ValueError: If PML does not support the loss.
-    """
+    """PML's memory, with its position in the ``state_dict``, where PML has the embeddings and the labels alone."""
 
     def __init__(self, loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> None:
         super().__init__()

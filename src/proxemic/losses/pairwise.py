@@ -1,7 +1,7 @@
 """The pair and triplet losses of pytorch-metric-learning (PML), trained as the proxy losses are."""
 
 import copy
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -11,23 +11,48 @@ from torch import Tensor, nn
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import share_first
 from proxemic.extras import optional_dependency
-from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, refuse_script, shown
+from proxemic.losses.checks import check_count, check_embeddings, check_labels, refuse_samples, shown
 from proxemic.losses.described import Described
 
-LOSSES = "pytorch_metric_learning.losses"
+
+class GatheredLoss(Described):
+    """Base class of the losses without proxies, which every process computes of the joined batch of all processes."""
+
+    def __init__(self, num_classes: int, embedding_size: int) -> None:
+        super().__init__()
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self._sharding: ClassSharding | None = None
+
+    def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
+        """From now on compute the loss of the joined batch of all processes, as `ProxyLoss.distribute`.
+
+        Each process computes the whole loss: the embeddings are gathered once, and nothing is sent back. If the loss
+        draws random numbers, seed torch's generator with the same number on each process.
+        """
+        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
+        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
+
+    def joined(
+        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
+        """The checked embeddings, in float32 at least, and labels of all processes."""
+        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
+        check_labels(labels, len(embeddings), self.num_classes)
+        x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
+        return (x, labels) if self._sharding is None else self._sharding.gather(x, labels)[1:]
 
 
-class PairwiseLoss(Described):
+class PairwiseLoss(GatheredLoss):
     """A loss of PML on the pairs or triplets of a batch, as ``loss(embeddings, labels)``.
 
     The value and the gradient are PML's own: of ``loss(embeddings, labels, miner(embeddings, labels))``, and with a
     memory of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
     from the memory. A batch without pairs that count gives 0, with gradient 0; so does one row alone, which PML's
-    memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole,
-    which `proxemic.training.gradient_cache.embed_in_micro_batches` makes.
+    memory takes for its own positive. Gradients of parts of a batch do not add up to that of the whole batch; see
+    `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
-    What PML keeps between batches is kept in the ``state_dict``: parameters that it learns (train them as those of any
-    loss) and the memory. What it draws at random comes from torch's global generator.
+    The ``state_dict`` holds the parameters that PML learns, which are trained as those of any loss, and the memory.
+    Random numbers come from torch's global generator.
 
     Args:
         num_classes: Classes C ≥ 2, for the check of the labels.
@@ -37,10 +62,10 @@ class PairwiseLoss(Described):
             proxies, and PML's wrappers of losses, are refused.
         miner: A miner of `pytorch_metric_learning.miners` that chooses pairs or triplets; it is copied. ``None`` takes
             what the loss takes.
-        memory_size: Embeddings of the latest batches, this one included, that the batch is compared with (PML's
-            ``CrossBatchMemory``), at least those of a batch; 0 compares it with itself. Every call fills it. Miners
-            see each row also beside its own copy in the memory, at a distance of nearly 0: where they sort all pairs,
-            as ``HDCMiner`` does, what they choose depends on the last bit of such distances.
+        memory_size: Number of embeddings of the latest batches, this one included, that the batch is compared with
+            (PML's ``CrossBatchMemory``), at least those of a batch; 0 compares the batch with itself. Every call adds
+            to the memory. Miners compare each row with its own copy in the memory, too, at a distance of nearly 0:
+            where they sort all pairs, as ``HDCMiner`` does, their choice depends on the last bit of such distances.
 
     Raises:
         ValueError: If a size is not allowed, or the loss or the miner is none of those.
@@ -64,37 +89,24 @@ class PairwiseLoss(Described):
         miner: nn.Module | None = None,
         memory_size: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(num_classes, embedding_size)
         check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("memory_size", memory_size, 0, "it counts the embeddings of the latest batches; 0 keeps none")
-        _check_loss(loss)
-        _check_miner(miner)
-        self.num_classes, self.embedding_size, self.memory_size = num_classes, embedding_size, memory_size
-        self._sharding: ClassSharding | None = None
+        _check_loss_and_miner(loss, miner)
+        self.memory_size = memory_size
         # A recipe makes one loss and one miner, and builds from them more than once.
-        loss, miner = copy.deepcopy((loss, miner))
-        self.loss = _remember(loss, miner, embedding_size, memory_size) if memory_size else loss
-        self.miner = None if memory_size else miner
+        self.loss, self.miner = copy.deepcopy((loss, miner))
+        if memory_size:
+            from proxemic.losses.pair_memory import PairMemory  # which imports PML
+
+            self.loss, self.miner = PairMemory(self.loss, self.miner, embedding_size, memory_size), None
         self._try()
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
-        """From now on the loss is that of the joined batch of all processes, each of which passes its own part.
-
-        As `ProxyLoss.distribute`: every process gets the same value, and its gradients. Each computes it whole: the
-        embeddings are gathered once, and nothing is sent back. What the loss draws at random must be drawn alike on all
-        processes: seed torch's generator alike.
-
-        Args:
-            group: The processes; ``None`` is all.
-            even_batches: Every step has as many samples on each process; else their numbers are exchanged first.
-
-        Raises:
-            ValueError: If there is no process group, or this process is not of it, or this was done before.
-        """
-        self._sharding = make_class_sharding(self._sharding, self.num_classes, False, group, even_batches)
-        share_first([*self.parameters(), *self.buffers()], self._sharding.group)
+        super().distribute(group=group, even_batches=even_batches)
         if self.memory_size:
+            assert self._sharding is not None
             position = self.loss.get_extra_state()
             share_first([position], self._sharding.group)
             self.loss.set_extra_state(position)
@@ -115,16 +127,15 @@ class PairwiseLoss(Described):
             labels: ``[B]``, integers in [0, num_classes).
             reference: Embeddings ``[M, D]`` and labels ``[M]`` that the batch is compared with in place of itself: of
                 a second view, or a second network. PML's ``ref_emb`` and ``ref_labels``; no pair is left out.
-            weights: Not to be given.
-            reduction: ``"mean"``, what the loss's reducer makes.
+            weights: Refused, as is a reduction other than ``"mean"``, which is that of the loss's reducer.
+            reduction: See ``weights``.
 
         Returns:
             A scalar, float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype or a label is not allowed, the batch does not fit into the memory, a
-                reference comes beside a memory, or samples are to be weighed or told apart. On a GPU a label out of
-                range fails later, by a device-side assertion.
+            ValueError: If an argument is not allowed, the batch does not fit into the memory, or a reference is given
+                although there is a memory. On a GPU a label out of range fails later, by a device-side assertion.
         """
         refuse_samples(
             weights,
@@ -134,12 +145,12 @@ class PairwiseLoss(Described):
         )
         if reference is not None:
             self._check_reference(reference)
-        with torch.autocast(embeddings.device.type if isinstance(embeddings, Tensor) else "cpu", enabled=False):
-            batch = self._joined(embeddings, labels)
-            self.check_batch_size(len(batch[0]))
+        batch = self.joined(embeddings, labels)
+        self.check_batch_size(len(batch[0]))
+        others = () if reference is None else self.joined(*reference)
+        with torch.autocast(embeddings.device.type, enabled=False):
             if self.memory_size:
                 return self.loss(*batch).reshape(())
-            others = () if reference is None else self._joined(*reference)
             pairs = None if self.miner is None else self.miner(*batch, *others)
             return self.loss(*batch, pairs, *others).reshape(())
 
@@ -152,15 +163,6 @@ class PairwiseLoss(Described):
         if not isinstance(reference, tuple | list) or len(reference) != 2:
             raise ValueError(f"reference is {shown(reference)}, but must be a tuple of embeddings and labels.")
 
-    def _joined(
-        self, embeddings: Float[Tensor, "batch dim"], labels: Integer[Tensor, " batch"]
-    ) -> tuple[Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """Of all processes, checked, with at least 32 bits."""
-        check_embeddings(embeddings, self.embedding_size, least=1 if self._sharding is None else 0)
-        check_labels(labels, len(embeddings), self.num_classes)
-        x, labels = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels.long()
-        return (x, labels) if self._sharding is None else self._sharding.gather(x, labels)[1:]
-
     def check_batch_size(self, batch: int) -> None:
         """Raise `ValueError` if a batch of this size does not fit into the memory."""
         if 0 < self.memory_size < batch:
@@ -168,9 +170,6 @@ class PairwiseLoss(Described):
                 f"memory_size is {self.memory_size}, but must be at least the size of a batch, which is {batch}: raise "
                 "it, usually to several batches, or leave it at 0."
             )
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_script(self)
 
     def _try(self) -> None:
         """Refuse what PML finds out in a training step only: an argument of the wrong type, a loss without labels."""
@@ -192,49 +191,34 @@ class PairwiseLoss(Described):
             ) from error
 
 
-def _remember(loss: nn.Module, miner: nn.Module | None, embedding_size: int, memory_size: int) -> nn.Module:
-    from proxemic.losses.pair_memory import PairMemory  # which imports PML
-
-    return PairMemory(loss, miner, embedding_size, memory_size)
-
-
-def _check_loss(loss: nn.Module) -> None:
+def _check_loss_and_miner(loss: nn.Module, miner: nn.Module | None) -> None:
     with optional_dependency("pairs"):
         from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, WeightRegularizerMixin
+        from pytorch_metric_learning.miners import BaseMiner
     name = type(loss).__name__
     if isinstance(loss, CrossBatchMemory):
         raise ValueError("loss is CrossBatchMemory: give the loss that is inside it, and memory_size beside it.")
-    if not isinstance(loss, BaseMetricLossFunction) and type(loss).__module__.startswith(f"{LOSSES}."):
-        raise ValueError(
-            f"loss is PML's {name}, which calls other losses: give the loss that is inside it"
-            f"{', and the second view by reference=' if name == 'SelfSupervisedLoss' else ''}."
-        )
     if not isinstance(loss, BaseMetricLossFunction):
+        if type(loss).__module__.startswith("pytorch_metric_learning.losses."):
+            raise ValueError(
+                f"loss is PML's {name}, which calls other losses: give the loss that is inside it"
+                f"{', and the second view by reference=' if name == 'SelfSupervisedLoss' else ''}."
+            )
         raise ValueError(
-            f"loss is {type(loss).__module__}.{name}, but must be a loss of {LOSSES}, for "
+            f"loss is {type(loss).__module__}.{name}, but must be a loss of pytorch_metric_learning.losses, for "
             "example TripletMarginLoss, or a class of your own derived from its BaseMetricLossFunction."
         )
     # These are the names under which PML's losses keep what they know of classes.
     if isinstance(loss, WeightRegularizerMixin) or hasattr(loss, "num_classes") or hasattr(loss, "proxies"):
-        ours = _ours(loss)
+        from proxemic import losses
+
+        ours = next((base.__name__ for base in type(loss).__mro__ if base.__name__ in losses.__all__), None)
         raise ValueError(
             f"loss is PML's {name}, which has proxies or class weights of its own: take "
             f"{f'proxemic.losses.{ours}' if ours else 'a loss of proxemic.losses'} itself, not inside PairwiseLoss."
         )
-
-
-def _check_miner(miner: nn.Module | None) -> None:
-    with optional_dependency("pairs"):
-        from pytorch_metric_learning.miners import BaseMiner
     if not (miner is None or isinstance(miner, BaseMiner)):
         raise ValueError(
             f"miner is {type(miner).__module__}.{type(miner).__name__}, but must be a miner of "
             "pytorch_metric_learning.miners, for example MultiSimilarityMiner, or None."
         )
-
-
-def _ours(loss: nn.Module) -> str | None:
-    """The loss of this package that a loss of PML, or one that it derives from, is named as."""
-    from proxemic import losses
-
-    return next((base.__name__ for base in type(loss).__mro__ if base.__name__ in losses.__all__), None)

@@ -1,17 +1,17 @@
-"""Proxy-Anchor: proxies pull and push the samples of the batch."""
+"""Proxy-Anchor, whose anchors are proxies, and its forms with several proxies per class (MPA; Saeki et al.)."""
 
 from functools import partial
 from typing import Unpack
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from proxemic.losses.checks import check_finite, check_positive, is_number
 from proxemic.losses.margins import Margin, target_margin
-from proxemic.losses.objectives import anchor_negative, anchor_positive
+from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
+from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
 
 
 class ProxyAnchorLoss(ProxyLoss):
@@ -24,8 +24,8 @@ class ProxyAnchorLoss(ProxyLoss):
 
     Kim et al., Proxy Anchor Loss, CVPR 2020; with K > 1 proxies and a `CenterRegularizer` it is MPA.
 
-    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole:
-    `proxemic.training.gradient_cache.embed_in_micro_batches` makes that of the whole.
+    Its sums run over the batch, so that gradients of parts of a batch do not add up to that of the whole batch; see
+    `proxemic.training.gradient_cache.embed_in_micro_batches`.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -33,9 +33,6 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: α > 0, the sharpness.
         margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     >>> loss = ProxyAnchorLoss(2, 2, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1)))
     >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)/2
@@ -72,3 +69,123 @@ class ProxyAnchorLoss(ProxyLoss):
             -self.scoring.scale * (positive - target_margin(self.margin, labels)), labels, self.num_classes
         )
         return pull + negative
+
+
+class MultiProxyAnchorLoss(ProxyAnchorLoss):
+    """MPA: Proxy-Anchor of softmax-pooled class scores, plus τR (MPA paper, equations 6 and 7).
+
+    The sum of ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{i: y_i=c} e^{−α(S_c(x_i)−δ)})``, of
+    ``(1/C) Σ_c log(1 + Σ_{i: y_i≠c} e^{α(S_c(x_i)+δ)})``, and of the `CenterRegularizer`. The paper does not state α;
+    32 is Proxy-Anchor's.
+
+    As for `ProxyAnchorLoss`, gradients of parts of a batch do not add up to that of the whole batch.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+
+    >>> loss = MultiProxyAnchorLoss(
+    ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)/2
+    0.6598...
+    """
+
+    defaults = ProxyOptions(proxies_per_class=10, pooling=None)
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        alpha: float = 32.0,
+        margin: Margin = 0.1,
+        gamma: float = 0.1,
+        center_weight: float = 0.2,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        options["pooling"] = options.get("pooling") or SoftmaxPooling(gamma)
+        super().__init__(num_classes, embedding_size, alpha=alpha, margin=margin, **options)
+        self.regularizers.insert(0, CenterRegularizer(center_weight))
+
+
+class DataWiseMultiProxyAnchorLoss(ProxyLoss):
+    """MPA-DW: ``mean_i [log(1 + e^{−α(P_i−δ)}) + log(1 + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)})] + τR``.
+
+    MPA paper, equations 12 and 13. As for `MultiProxyAnchorLoss`, α is Proxy-Anchor's.
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+
+    >>> loss = DataWiseMultiProxyAnchorLoss(
+    ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e) + log(2)
+    1.0064...
+    """
+
+    defaults = ProxyOptions(proxies_per_class=10)
+    margin: float | Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        alpha: float = 32.0,
+        margin: Margin = 0.1,
+        gamma: float = 0.1,
+        center_weight: float = 0.2,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        scoring = Scoring(check_positive("alpha", alpha), pooling=SoftmaxPooling(gamma))
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
+        self.regularizers.insert(0, CenterRegularizer(center_weight))
+        self._set_margin(margin, check_finite)
+
+    def class_bias(self) -> Tensor | None:
+        return self.scoring.scale * self.margin if isinstance(self.margin, Tensor) else None
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        pull, push = self._exponents(positive, negative, labels)
+        return F.softplus(pull) + F.softplus(push)
+
+    def _exponents(self, positive: Tensor, negative: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """``α(δ − P_i)`` and ``LSE_c α(S_c(x_i) + δ)``; margins per class are in the negatives by `class_bias`."""
+        alpha, margin = self.scoring.scale, self.margin
+        push = negative if isinstance(margin, Tensor) else negative + alpha * margin
+        return alpha * (target_margin(margin, labels) - positive), push
+
+
+class AllPairMultiProxyAnchorLoss(DataWiseMultiProxyAnchorLoss):
+    """MPA-AP: ``mean_i log(1 + e^{α(δ−P_i)} + Σ_{c≠y_i} e^{α(S_c(x_i)+δ)}) + τR`` (MPA paper, equations 16 and 17).
+
+    Args:
+        num_classes: Classes C ≥ 2.
+        embedding_size: Dimension D of the embeddings.
+        alpha: α > 0, the sharpness.
+        margin: δ, in units of the cosine: one number, ``[C]`` of the classes, or a `MarginRule`.
+        gamma: γ > 0, the softness of the pooling over proxies.
+        center_weight: τ ≥ 0, the weight of the `CenterRegularizer` R, which lets surplus proxies merge.
+        **options: The keywords of every proxy loss, see `ProxyOptions`; a ``pooling`` takes the place of that with γ.
+
+    >>> loss = AllPairMultiProxyAnchorLoss(
+    ...     2, 2, proxies_per_class=1, alpha=1.0, margin=0.0, init=lambda w: w.copy_(torch.eye(2).unsqueeze(1))
+    ... )
+    >>> loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0])).item()  # log(1 + 1/e + 1)
+    0.8619...
+    """
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        return all_pair_objective(*self._exponents(positive, negative, labels))

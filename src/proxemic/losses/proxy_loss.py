@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NoReturn, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 import torch.distributed as dist
@@ -18,20 +18,18 @@ from proxemic.losses.checks import (
     check_embeddings,
     check_labels,
     check_modules,
+    check_number,
     check_reduction,
     check_weights,
     is_number,
-    refuse_script,
     shown,
 )
 from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
-from proxemic.losses.scores.regularizers import Regularizer
-from proxemic.losses.scores.sampling import SampledClasses, SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, dense_class_scores, pair_scores
-from proxemic.losses.scores.streaming import streamed_scores
+from proxemic.losses.scores import Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
 
@@ -47,12 +45,11 @@ class ProxyLoss(Described, ABC):
 
     With ``sample_rate`` r < 1 a step looks at the classes of the batch and at a random share of the others, at least
     r, each of which stands for several (Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022, where
-    they stand for themselves alone, which makes the loss smaller). Sums over classes are then unbiased: those of
+    each stands for itself alone, which makes the loss smaller). Sums over classes are then unbiased: those of
     class-wise losses and of a `CenterRegularizer`, with their gradients, and the sum of exponentials inside the
     log-sum-exp of a data-wise loss; its logarithm, and so the loss, is smaller on average. The gradient of the proxies
-    is sparse, and torch's optimisers step only the rows of the sampled classes, with their momentum and other state,
-    and decay no others; Adam's bias correction counts the steps of the whole run. Clipping and the like must be able to
-    take sparse gradients. At r = 1 everything is exact and dense.
+    is sparse, and torch's optimisers step and decay only the rows of the sampled classes; Adam's bias correction counts
+    the steps of the whole run. What clips gradients must take sparse ones. At r = 1 everything is exact and dense.
 
     Args:
         num_classes: Number of classes C ≥ 2.
@@ -65,7 +62,7 @@ class ProxyLoss(Described, ABC):
             `distribute` with ``sharded=True``, those of this process's classes.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, also one of a subclass.
     """
 
     defaults: ClassVar[ProxyOptions] = ProxyOptions(
@@ -91,23 +88,18 @@ class ProxyLoss(Described, ABC):
         if unknown := sorted(options.keys() - self.defaults.keys()):
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
         chosen: dict[str, Any] = {**self.defaults, **options}
-        per_class, pooling, chunk_size, init = (
-            chosen[name] for name in ("proxies_per_class", "pooling", "chunk_size", "init")
-        )
-        self.sample_rate: float = chosen["sample_rate"]
+        per_class, pooling, init = chosen["proxies_per_class"], chosen["pooling"], chosen["init"]
+        self.chunk_size: int | None = chosen["chunk_size"]
         check_count("num_classes", num_classes, 2, "a class needs another one to be told apart from")
         check_count("embedding_size", embedding_size, 1, "it is the dimension of the embeddings")
         check_count("proxies_per_class", per_class, 1, "every class has a proxy; 1 is the usual choice")
-        if chunk_size is not None:
-            check_count("chunk_size", chunk_size, 1, "it counts classes; None chooses it")
-        if not (is_number(self.sample_rate) and 0 < self.sample_rate <= 1):
-            raise ValueError(
-                f"sample_rate is {shown(self.sample_rate)}, but is a share of the classes: above 0, up to 1 for all."
-            )
+        if self.chunk_size is not None:
+            check_count("chunk_size", self.chunk_size, 1, "it counts classes; None chooses it")
+        rule = "is a share of the classes: above 0, up to 1 for all"
+        self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         check_callable("init", init, "a function that fills the proxies in place, as proxemic.losses.initialization's")
         self.scoring = scoring if pooling is None else replace(scoring, pooling=pooling)
-        self.chunk_size: int | None = chunk_size
-        self._num_classes = num_classes
+        self.num_classes = num_classes
         self._sharding: ClassSharding | None = None
         self._margin_rule: tuple[MarginRule, Callable[[str, float], float], str] | None = None
         self._awaits_counts = False
@@ -119,11 +111,6 @@ class ProxyLoss(Described, ABC):
         with torch.no_grad():
             init(self.proxies)
         watch_proxies(self)
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return self._num_classes
 
     @property
     def proxies_per_class(self) -> int:
@@ -155,17 +142,15 @@ class ProxyLoss(Described, ABC):
         """
 
     def class_bias(self) -> Float[Tensor, " classes"] | None:
-        """What is added to the scaled score of each class where it is a negative, in the sums; ``None``: nothing."""
+        """What is added to the scaled score of each class where the class is a negative; ``None`` adds nothing."""
         return None
 
     def centers(
         self, proxies: Float[Tensor, "classes proxies dim"], rows: Callable[[Tensor], Tensor] = lambda it: it
     ) -> Float[Tensor, "classes proxies features"]:
-        """What the similarity takes for the proxies: the proxies themselves, unless a loss derives it from them.
+        """What the similarity takes for the proxies of some classes: the proxies, unless a loss derives it from them.
 
-        Args:
-            proxies: Proxies of the classes at hand.
-            rows: Selects the rows of another parameter that belong to the same classes.
+        ``rows`` selects the rows of another parameter that belong to the same classes.
         """
         return proxies
 
@@ -180,15 +165,11 @@ class ProxyLoss(Described, ABC):
         process works on C/W classes. Call it on all processes, before an optimiser is given the parameters: these are
         overwritten with the values of the first process, except sharded proxies, of which each process keeps its own.
 
-        A step gathers the embeddings and labels once, scatters the embeddings' gradient once, and reduces three floats
-        per sample, or one for class-wise losses. Where the proxies are replicated, their gradient is gathered too, and
-        the choice of sampled classes is sent.
-
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last, and their optimiser state.
-                Take an optimiser that steps every row by itself (not LBFGS or Adafactor). What looks at the gradients
-                of all parameters must join those of the processes: `proxemic.optim.clipping.clip_norm` in place of
-                `torch.nn.utils.clip_grad_norm_`, `ShardedGradScaler` in place of `GradScaler`.
+                The optimiser must step every row by itself (not LBFGS or Adafactor). Use
+                `proxemic.optim.clipping.clip_norm` in place of `torch.nn.utils.clip_grad_norm_` and
+                `ShardedGradScaler` in place of `GradScaler`, which join the gradients of the processes.
             group: The processes; ``None`` is all.
             even_batches: Every step has equally many samples on each process; else their numbers are exchanged first,
                 which waits for the GPU.
@@ -201,7 +182,10 @@ class ProxyLoss(Described, ABC):
             self._require_regularizers_of_shards("proxies are sharded")
         self._sharding = make_class_sharding(self._sharding, self.num_classes, sharded, group, even_batches)
         if sharded:
-            self._keep_shard(self._sharding.local)
+            proxies = self.proxies.detach()[self._sharding.local].clone()
+            self.proxies = nn.Parameter(proxies, self.proxies.requires_grad)
+            if self.sample_rate < 1:
+                step_rows(self.proxies)
         replicated = [parameter for parameter in self.parameters() if not (sharded and parameter is self.proxies)]
         share_first([*replicated, *self.buffers()], self._sharding.group)
 
@@ -216,24 +200,21 @@ class ProxyLoss(Described, ABC):
         """The loss of a batch, or of each of its samples.
 
         With sample weights the mean is ``Σ_i w_i l_i / Σ_i w_i``, as with the class weights of
-        `torch.nn.CrossEntropyLoss`: equal weights change nothing. Regularisers are added to it. Without a reduction,
-        the value of a sample is ``w_i (l_i + R)`` with the regularisers R, so that the sum of the values over that of
-        the weights is the loss.
+        `torch.nn.CrossEntropyLoss`, to which the regularisers R are added. Without a reduction, the value of a sample
+        is ``w_i (l_i + R)``, so that the sum of the values over that of the weights is the loss.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
-            weights: ``[B]``, 0 or more and not all 0, for a data-wise loss; they get no gradient. ``None`` weights all
-                samples alike.
+            weights: ``[B]``, 0 or more and not all 0, for a data-wise loss, without gradient; ``None`` is all equal.
             reduction: ``"mean"``, or ``"none"`` for one value per sample, of a data-wise loss.
 
         Returns:
             A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If a shape, a dtype, a label or a weight is not allowed, or if a class-wise loss is given
-                weights or is not to be reduced. On a GPU a label or a weight out of range fails later, by a device-side
-                assertion, so that the check need not wait for the GPU.
+            ValueError: If an argument is not allowed, or a class-wise loss is given weights or asked for values per
+                sample. On a GPU a label or a weight out of range fails later, by a device-side assertion.
         """
         sharding = self._sharding
         check_embeddings(embeddings, self.embedding_size, least=1 if sharding is None else 0)
@@ -280,14 +261,11 @@ class ProxyLoss(Described, ABC):
     def step_scoring(
         self, positive: Callable[[], Float[Tensor, " batch"]], embeddings: Float[Tensor, "batch dim"]
     ) -> Scoring:
-        """`scoring`, as the pass over the classes is to take it in this step, for losses that change it.
+        """The `Scoring` of this step, for losses that change it.
 
         A loss with running statistics updates them here while it is in training mode, so that `objective` does not.
-
-        Args:
-            positive: Computes the positive class scores of the (joined) batch, without gradient: B·K·D operations and,
-                over processes, an all-reduce of one number per sample.
-            embeddings: The (joined) batch, without gradient.
+        ``positive`` computes the positive class scores of the (joined) batch, which costs B·K·D operations and, over
+        processes, an all-reduce of one number per sample; neither they nor the embeddings have a gradient.
         """
         return self.scoring
 
@@ -337,13 +315,10 @@ class ProxyLoss(Described, ABC):
             rule, check, name = self._margin_rule
             self.get_buffer(name).copy_(class_margins(rule(counts.cpu()), self.num_classes, check))
 
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_script(self)
-
     def _regularized(
         self, proxies: Tensor, sampling: SamplingWeights
     ) -> tuple[Tensor, list[Tensor], list[Regularizer]]:
-        """The proxies that the loss is to use, terms to add to it, and regularisers to compute with its chunks."""
+        """The proxies for the loss to use, terms to add to it, and regularisers to compute with its chunks."""
         terms, inside = [], []
         for regularizer in self.regularizers:
             if not isinstance(regularizer, Regularizer):
@@ -376,10 +351,10 @@ class ProxyLoss(Described, ABC):
                 "loss.count_classes(torch.bincount(labels, minlength=num_classes)) with the labels of all training "
                 "images."
             )
-        self._awaits_counts = False  # a GPU is waited for once
+        self._awaits_counts = False  # so that a GPU is waited for once
 
     def _check_values(self, values: Tensor, batch: int) -> None:
-        """Refuse what an objective of the user's own must not give."""
+        """Raise `ValueError` if an objective, which may be a user's, gives values of a wrong shape."""
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if shape == () or (shape == (batch,) and self.data_wise):
             return
@@ -394,12 +369,7 @@ class ProxyLoss(Described, ABC):
         )
 
     @torch.no_grad()
-    def _target_scores(
-        self,
-        embeddings: Float[Tensor, "batch dim"],
-        centers: Float[Tensor, "classes proxies features"],
-        labels: Int[Tensor, " batch"],
-    ) -> Float[Tensor, " batch"]:
+    def _target_scores(self, embeddings: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
         """The positive scores of the joined batch; other processes have the classes of labels out of [0, classes)."""
         scores = embeddings.new_zeros(len(labels))
         if len(centers):
@@ -407,12 +377,6 @@ class ProxyLoss(Described, ABC):
             queries = self.scoring.similarity.prepare(embeddings)
             scores = pair_scores(queries, centers[target], self.scoring).masked_fill(target != labels, 0)
         return scores if self._sharding is None else sum_across(scores, self._sharding.group)
-
-    def _keep_shard(self, classes: slice) -> None:
-        """Drop the proxies of all other classes."""
-        self.proxies = nn.Parameter(self.proxies.detach()[classes].clone(), self.proxies.requires_grad)
-        if self.sample_rate < 1:
-            step_rows(self.proxies)
 
     def _need_all_classes(self) -> None:
         if len(self.proxies) != self.num_classes:

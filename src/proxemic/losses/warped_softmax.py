@@ -1,7 +1,7 @@
 """Softmax of Euclidean distances, and its warped form, which puts the loss's minimum at a distance α from the proxy."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -9,15 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from proxemic.losses.checks import check_callable, check_positive, is_number, shown
+from proxemic.losses.checks import check_callable, check_number, check_positive
 from proxemic.losses.objectives import softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
-from proxemic.losses.scores.pooling import SoftmaxPooling
-from proxemic.losses.scores.scoring import Scoring
-from proxemic.losses.scores.similarity import Euclidean
+from proxemic.losses.scores import Euclidean, Scoring, SoftmaxPooling
 
-Distances = Callable[..., Any]  # of a tensor; its types unchecked, so that a recipe may name torch.sqrt
+Distances = Callable[..., Any]  # of a tensor; its types are not checked, so that a recipe may name torch.sqrt
 
 
 def warp(
@@ -43,10 +41,6 @@ class Power:
 
     Args:
         exponent: > 0.
-        **options: The keywords of every proxy loss, see `ProxyOptions`.
-
-    Raises:
-        ValueError: If it is not.
 
     >>> Power(1.5)(torch.tensor([0.0, 4.0]))
     tensor([0., 8.])
@@ -61,36 +55,7 @@ class Power:
         return distance**self.exponent
 
 
-class _DistanceSoftmax(ProxyLoss):
-    """``mean_i softplus(T·f1(t_i) + LSE_{j≠y_i}(−T·f2(‖x_i − w_j‖)))``."""
-
-    defaults = ProxyOptions(pooling=SoftmaxPooling())
-
-    def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        f1: Distances | None,
-        f2: Distances | None,
-        temperature: float,
-        **options: Unpack[ProxyOptions],
-    ) -> None:
-        scoring = Scoring(
-            check_positive("temperature", temperature),
-            similarity=Euclidean(),
-            transform=None if f2 is None else partial(_of_distance, f2),
-        )
-        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
-        self.f1 = f1
-
-    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-        if self.f1 is None:
-            return softmax_objective(self.scoring.scale * positive, negative)
-        return softmax_objective(-self.scoring.scale * _at(self.f1, -positive), negative)
-
-
-class EuclideanSoftmaxLoss(_DistanceSoftmax):
+class EuclideanSoftmaxLoss(ProxyLoss):
     """``mean_i softplus(T·‖x_i − w_{y_i}‖ + LSE_{j≠y_i}(−T‖x_i − w_j‖))``, nothing normalised.
 
     Equation 4 of the warping paper.
@@ -101,26 +66,27 @@ class EuclideanSoftmaxLoss(_DistanceSoftmax):
         temperature: T > 0; it multiplies the distances.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     >>> loss = EuclideanSoftmaxLoss(2, 1, init=lambda w: w.copy_(torch.tensor([[[0.0]], [[2.0]]])))
     >>> loss(torch.tensor([[0.5]]), torch.tensor([0])).item()  # log(1 + e^(0.5 − 1.5))
     0.3132...
     """
 
+    defaults = ProxyOptions(pooling=SoftmaxPooling())
+
     def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        temperature: float = 1.0,
-        **options: Unpack[ProxyOptions],
+        self, num_classes: int, embedding_size: int, *, temperature: float = 1.0, **options: Unpack[ProxyOptions]
     ) -> None:
-        super().__init__(num_classes, embedding_size, f1=None, f2=None, temperature=temperature, **options)
+        scoring = Scoring(check_positive("temperature", temperature), similarity=Euclidean())
+        super().__init__(num_classes, embedding_size, scoring=scoring, **options)
+        self.f1: Distances | None = None
+
+    def objective(self, positive: Tensor, negative: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
+        if self.f1 is None:
+            return softmax_objective(self.scoring.scale * positive, negative)
+        return softmax_objective(-self.scoring.scale * _at(self.f1, -positive), negative)
 
 
-class WarpedSoftmaxLoss(_DistanceSoftmax):
+class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
     """``mean_i softplus(T·f1(t_i) + LSE_{j≠y_i}(−T·f2(‖x_i − w_j‖)))`` with ``t_i = ‖x_i − w_{y_i}‖`` (equation 8).
 
     Either ``alpha``, ``k1`` and ``k2`` of the paper's `warp` (f1; f2 is the identity), or any ``f1`` and ``f2``.
@@ -133,8 +99,8 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
         k2: Slope above α, ≥ 1: pulls inwards; 1 turns that off.
         delta_scale: ≥ 1, the factor of Δ; 1 keeps the unwarped value, more acts like a margin.
         temperature: T > 0; it multiplies the distances.
-        f1: Elementwise on the distance to the own proxy.
-        f2: Elementwise on the distances to the others; ``None`` is the identity.
+        f1: Elementwise function of the distance to the target class's proxy.
+        f2: Elementwise function of the distances to the others; ``None`` is the identity.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 
     Raises:
@@ -166,42 +132,32 @@ class WarpedSoftmaxLoss(_DistanceSoftmax):
                 check_callable(name, function, "a function of a tensor of distances, for example torch.sqrt")
         if isinstance(f2, nn.Module) and any(True for _ in f2.parameters()):
             raise ValueError("f2 has parameters of its own, which would not be trained: give a fixed function.")
-        if f1 is not None and delta_scale != 1:
-            raise ValueError(f"delta_scale is {delta_scale}, but belongs to the warp of alpha, k1 and k2, not to f1.")
         if f1 is None:
-            f1 = _checked_warp(alpha, k1, k2, delta_scale)
+            if alpha is None or k1 is None or k2 is None:
+                raise ValueError(
+                    f"alpha={alpha}, k1={k1}, k2={k2}: the warp needs all three (for example 28.4, 0.93, 1.15), or f1 "
+                    "and f2."
+                )
+            check_warp(alpha, k1, k2)
+            check_number("delta_scale", delta_scale, "must be at least 1, which keeps the unwarped value", least=1)
             if f2 is not None:
                 raise ValueError("f2 came without f1: give both functions, or alpha, k1 and k2 alone.")
-        elif (alpha, k1, k2) != (None, None, None):
-            raise ValueError("both f1 and alpha, k1, k2 came: give the functions or the warp, not both.")
-        super().__init__(num_classes, embedding_size, f1=f1, f2=f2, temperature=temperature, **options)
+            f1 = partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
+        elif (alpha, k1, k2, delta_scale) != (None, None, None, 1):
+            raise ValueError(
+                "f1 came with alpha, k1, k2 or delta_scale, which belong to the warp: give one of the two."
+            )
+        super().__init__(num_classes, embedding_size, temperature=temperature, **options)
+        self.f1 = f1
+        if f2 is not None:
+            self.scoring = replace(self.scoring, transform=partial(_of_distance, f2))
 
 
 def check_warp(alpha: float, k1: float, k2: float) -> None:
-    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``.
-
-    Equation 7 of the warping paper has ``k1 < 1 < k2``; its figures 6 and 7 begin where the warp is off, at α = 0,
-    k1 = 1 and k2 = 1.
-    """
-    if not (is_number(alpha) and alpha >= 0):
-        raise ValueError(f"alpha is {shown(alpha)}, but must be a distance of at least 0.")
-    if not (is_number(k1) and 0 < k1 <= 1):
-        raise ValueError(f"k1 is {shown(k1)}, but the slope below alpha must be above 0 and at most 1.")
-    if not (is_number(k2) and k2 >= 1):
-        raise ValueError(f"k2 is {shown(k2)}, but the slope above alpha must be at least 1.")
-
-
-def _checked_warp(alpha: float | None, k1: float | None, k2: float | None, delta_scale: float) -> Distances:
-    if alpha is None or k1 is None or k2 is None:
-        raise ValueError(
-            f"alpha={alpha}, k1={k1}, k2={k2}: the warp needs all three (for example 28.4, 0.93, 1.15), or f1 and f2."
-        )
-    check_warp(alpha, k1, k2)
-    if not (is_number(delta_scale) and delta_scale >= 1):
-        raise ValueError(
-            f"delta_scale is {shown(delta_scale)}, but must be at least 1, which keeps the unwarped value."
-        )
-    return partial(warp, alpha=alpha, k1=k1, k2=k2, delta_scale=delta_scale)
+    """Raise `ValueError` unless ``α ≥ 0`` and ``0 < k1 ≤ 1 ≤ k2``: figures 6 and 7 of the paper begin with no warp."""
+    check_number("alpha", alpha, "must be a distance of at least 0", least=0)
+    check_number("k1", k1, "the slope below alpha must be above 0 and at most 1", above=0, most=1)
+    check_number("k2", k2, "the slope above alpha must be at least 1", least=1)
 
 
 def _of_distance(f2: Distances, score: Tensor) -> Tensor:

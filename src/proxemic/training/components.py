@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
-from proxemic.losses.own import Loss, MakesLoss, loss_name, make_loss
+from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import pick_device

@@ -17,8 +17,8 @@ from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.losses import ProxyLoss
-from proxemic.losses.own import Loss, loss_name
 from proxemic.losses.scores.similarity import Cosine, unit
+from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import embed_images, join_shares

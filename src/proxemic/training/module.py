@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
 from proxemic.losses import ProxyLoss
-from proxemic.losses.own import Loss
+from proxemic.losses.user_defined import Loss
 from proxemic.models import EmbeddingModel
 from proxemic.optim.schedules import PolynomialDecay
 from proxemic.optim.sparse_rows import is_stepped_by_rows

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from proxemic.losses.margins import MARGINS
-from proxemic.losses.own import Loss, MakesLoss
+from proxemic.losses.user_defined import Loss, MakesLoss
 from proxemic.optim.sparse_rows import is_stepped_by_rows
 from proxemic.training.parameter_groups import Optimization
 

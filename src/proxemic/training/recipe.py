@@ -13,7 +13,7 @@ from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing,
 from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
-from proxemic.losses.own import MakesLoss
+from proxemic.losses.user_defined import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow

@@ -10,7 +10,7 @@ import torch
 from command_line import warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.losses import WarpedSoftmaxLoss
+from proxemic.losses import WarpedSoftmaxLoss, load_loss
 from proxemic.protocols.runs.finished import FinishedRun, find_runs
 
 TWO_PHASES = """\
@@ -43,7 +43,7 @@ def test_the_loss_is_that_of_the_phase_of_the_chosen_epoch(runs: list[Path], tmp
         shutil.copytree(runs[0], path)
         metrics = json.loads((path / "metrics.json").read_text())
         (path / "metrics.json").write_text(json.dumps(metrics | {"epoch": epoch}))
-        loss = FinishedRun(path).loss
+        loss = load_loss(path)
         assert isinstance(loss, WarpedSoftmaxLoss)
         assert loss.f1 is not None
         assert loss.f1(torch.tensor([2.0])).item() == (2.0 if alpha == 3.0 else 2.5)

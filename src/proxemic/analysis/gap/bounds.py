@@ -9,7 +9,7 @@ from torch import Tensor
 
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyNCAPlusPlusLoss
 from proxemic.losses.checks import check_positive
-from proxemic.losses.own import Loss, loss_name
+from proxemic.losses.user_defined import Loss, loss_name
 
 _BYTES = 2**27  # of the logits held at once
 _STEPS = 20_000

@@ -8,27 +8,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from proxemic.losses.checks import is_number, shown
+from proxemic.losses.checks import check_number
+
+Similarities = Float[Tensor, "classes proxies batch"]
+ClassScores = Float[Tensor, "classes batch"]
 
 
 class Pooling(ABC):
-    """From K similarities to one class score; with K = 1 every pooling is the similarity itself."""
+    """From the K similarities of a class to its score; with K = 1 every pooling is the similarity itself."""
 
     @abstractmethod
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         """The class scores by ordinary autograd: the definition."""
 
     @abstractmethod
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         """`dense` for one chunk, outside autograd."""
 
     @abstractmethod
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         """The gradient of the similarities from that of the class scores; it may overwrite ``grad`` and ``pooled``."""
 
 
@@ -39,9 +37,6 @@ class SoftmaxPooling(Pooling):
     Args:
         gamma: Softness γ > 0, in units of the similarity: near 0 only the nearest proxy counts, near ∞ all count alike.
 
-    Raises:
-        ValueError: If ``gamma`` is not positive.
-
     >>> SoftmaxPooling(0.1).dense(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.5000, 1.0000])
     """
@@ -49,25 +44,17 @@ class SoftmaxPooling(Pooling):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (is_number(self.gamma) and self.gamma > 0):
-            raise ValueError(
-                f"gamma is {shown(self.gamma)}, but the softness of the pooling must be positive, as 0.1 is."
-            )
+        check_number("gamma", self.gamma, "the softness of the pooling must be positive, as 0.1 is", above=0)
 
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return (torch.softmax(similarities / self.gamma, dim=-1) * similarities).sum(-1)
 
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         weight = self._weight(similarities)
         total = weight.sum(1)
         return weight.mul_(similarities).sum(1).div_(total)
 
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ), a proxy at a time: no third buffer of the size of the similarities.
         weight = self._weight(similarities)
         factor = grad.div_(weight.sum(1))
@@ -93,15 +80,10 @@ class MaxPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return similarities.max(-1).values
 
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         return similarities.amax(1)
 
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         nearest = similarities.max(1, keepdim=True).indices
         return torch.zeros_like(similarities).scatter_(1, nearest, grad.unsqueeze(1))
 
@@ -117,14 +99,9 @@ class MeanPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return similarities.mean(-1)
 
-    def forward(self, similarities: Float[Tensor, "classes proxies batch"]) -> Float[Tensor, "classes batch"]:
+    def forward(self, similarities: Similarities) -> ClassScores:
         return similarities.mean(1)
 
-    def backward(
-        self,
-        grad: Float[Tensor, "classes batch"],
-        similarities: Float[Tensor, "classes proxies batch"],
-        pooled: Float[Tensor, "classes batch"],
-    ) -> Float[Tensor, "classes proxies batch"]:
+    def backward(self, grad: ClassScores, similarities: Similarities, pooled: ClassScores) -> Similarities:
         share = grad / similarities.shape[1]
         return share.unsqueeze(1).expand_as(similarities).contiguous()

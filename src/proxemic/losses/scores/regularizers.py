@@ -1,4 +1,4 @@
-"""Terms that depend on the proxies alone, added to any proxy loss, a chunk of classes at a time."""
+"""Regularisers: terms of the proxies alone, added to any proxy loss, a chunk of classes at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,18 +10,20 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from proxemic.losses.checks import is_number, shown
+from proxemic.losses.checks import check_number
 from proxemic.losses.described import Described
 from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.similarity import inverse_length
+
+Proxies = Float[Tensor, "classes proxies dim"]
 
 
 class Regularizer(Described, ABC):
     """``weight ·`` a function of the proxies, which stays exact where classes are sampled or sharded.
 
-    A subclass implements `value`, whose gradient autograd computes. It may write the gradient in closed form by
-    `add_gradient`, and keep in the state of `make_state` what `value` computes for it: that spares the memory of unit
-    copies of the proxies and of a second gradient.
+    A subclass implements `value`, whose gradient autograd computes. It may give the gradient in closed form by
+    `add_gradient`, with what `value` has kept in the state of `make_state`, which spares the memory of unit copies of
+    the proxies and of a second gradient.
 
     Args:
         weight: Factor ≥ 0.
@@ -46,43 +48,36 @@ class Regularizer(Described, ABC):
 
     def __init__(self, weight: float) -> None:
         super().__init__()
-        if not (is_number(weight) and weight >= 0):
-            raise ValueError(f"weight is {shown(weight)}, but a regulariser's weight must be 0 or more.")
-        self.weight = weight
+        self.weight = check_number("weight", weight, "a regulariser's weight must be 0 or more", least=0)
 
-    def forward(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, ""]:
+    def forward(self, proxies: Proxies) -> Float[Tensor, ""]:
         """The weighted term."""
         return self.apply_to(proxies)[1]
 
-    def apply_to(
-        self, proxies: Float[Tensor, "classes proxies dim"], sampling: SamplingWeights | None = None
-    ) -> tuple[Float[Tensor, "classes proxies dim"], Float[Tensor, ""]]:
-        """The proxies, to be used in place of the argument, and the weighted term, whose gradients share memory."""
+    def apply_to(self, proxies: Proxies, sampling: SamplingWeights | None = None) -> tuple[Proxies, Float[Tensor, ""]]:
+        """The proxies, to be used in place of the argument, and the weighted term: their gradients share memory."""
         return _Apply.apply(proxies, self, sampling or SamplingWeights(len(proxies)))  # type: ignore[return-value]
 
     @abstractmethod
     def value(
-        self,
-        proxies: Float[Tensor, "classes proxies dim"],
-        sampling: SamplingWeights,
-        state: Float[Tensor, "*state"] | None = None,
+        self, proxies: Proxies, sampling: SamplingWeights, state: Float[Tensor, "*state"] | None = None
     ) -> Float[Tensor, ""]:
         """The term without its weight.
 
         Args:
             proxies: All proxies, or those of the sampled classes, of a shard or of a chunk.
             sampling: What these rows stand for among all classes.
-            state: What `make_state` made, to be filled for `add_gradient`.
+            state: The state of `make_state`, to be filled for `add_gradient`.
         """
 
-    def make_state(self, proxies: Float[Tensor, "classes proxies dim"]) -> Float[Tensor, "*state"] | None:
-        """Room for what `value` leaves for `add_gradient`; of a separable term, one entry per class."""
+    def make_state(self, proxies: Proxies) -> Float[Tensor, "*state"] | None:
+        """Make room for what `value` keeps for `add_gradient`; of a separable term, one entry per class."""
         return None
 
     def add_gradient(
         self,
-        grad: Float[Tensor, "classes proxies dim"],
-        proxies: Float[Tensor, "classes proxies dim"],
+        grad: Proxies,
+        proxies: Proxies,
         sampling: SamplingWeights,
         state: Float[Tensor, "*state"] | None,
         factor: Float[Tensor, ""] | float,
@@ -101,9 +96,6 @@ class MeanProxyNorm(Regularizer):
 
     Args:
         weight: Factor ≥ 0; the paper takes 1.0 on CUB and 0.01 on Cars.
-
-    Raises:
-        ValueError: If ``weight`` is negative.
 
     >>> MeanProxyNorm(weight=1.0)(torch.tensor([[[2.0, 0.0]], [[0.0, 3.0]]]))
     tensor(0.7071)
@@ -144,15 +136,12 @@ class MeanProxyNorm(Regularizer):
 class CenterRegularizer(Regularizer):
     """``weight · Σ_c Σ_{k<l} ‖ŵ_ck − ŵ_cl‖ / (C K (K − 1))``: lets surplus proxies of a class merge.
 
-    0 for one proxy a class. Its gradient stays finite, 0, between two proxies that coincide (SoftTriple; MPA
-    paper, equation 3), in float32 those nearer than about 1e-3 radians, below which ``2 − 2cos`` is rounding.
-    SoftTriple's published code adds 1e-5 inside the root instead.
+    SoftTriple; MPA paper, equation 3. It is 0 for one proxy per class. Between two proxies that coincide, which in
+    float32 are those nearer than about 1e-3 radians, where ``2 − 2cos`` is rounding, its gradient is 0; SoftTriple's
+    published code adds 1e-5 inside the root instead.
 
     Args:
         weight: Factor τ ≥ 0; the papers take 0.2.
-
-    Raises:
-        ValueError: If ``weight`` is negative.
 
     >>> CenterRegularizer(weight=1.0)(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor(0.7071)
@@ -169,32 +158,28 @@ class CenterRegularizer(Regularizer):
         return proxies.new_empty(classes, per_class, per_class) if 1 < per_class < 8 else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
-        total = proxies.new_zeros(())
-        if proxies.shape[1] == 1:
+        total, per_class = proxies.new_zeros(()), proxies.shape[1]
+        if per_class == 1:
             return total
         for part in _parts(proxies):
             lengths, mixing = _center_terms(proxies[part])
             total.add_(sampling.part(part).sum(lengths))
             if state is not None:
                 state[part] = mixing
-        return total / self._pairs(proxies, sampling)
+        return total / (2 * sampling.total * per_class * (per_class - 1))  # each pair is summed twice
 
     def add_gradient(
         self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
     ) -> None:
-        if proxies.shape[1] == 1:
+        per_class = proxies.shape[1]
+        if per_class == 1:
             return
-        factor = 2 * factor / self._pairs(proxies, sampling)
+        factor = factor / (sampling.total * per_class * (per_class - 1))
         for part in _parts(proxies):
             mixing = (_center_terms(proxies[part])[1] if state is None else state[part]) * factor
             if sampling.weights is not None:
                 mixing.mul_(sampling.weights[part].view(-1, 1, 1))
             grad[part].baddbmm_(mixing, proxies[part])
-
-    def _pairs(self, proxies: Tensor, sampling: SamplingWeights) -> int:
-        """Twice the number of pairs, as each stands twice in the matrix of a class."""
-        per_class = proxies.shape[1]
-        return 2 * sampling.total * per_class * (per_class - 1)
 
 
 class _Apply(torch.autograd.Function):

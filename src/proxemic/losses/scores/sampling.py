@@ -61,29 +61,23 @@ class SampledClasses:
     def of(
         cls, labels: Int[Tensor, " batch"], rows: int, rate: float, sharding: ClassSharding | None, dtype: torch.dtype
     ) -> "SampledClasses":
-        """Sample the classes for a (joined) batch.
+        """Sample the classes for a (joined) batch, with a share ``rate`` of the classes that are not in it.
 
-        Args:
-            labels: Classes of the samples.
-            rows: Number of classes that this process holds.
-            rate: Share of the other classes to look at; 1 looks at all.
-            sharding: How the classes are spread over processes; ``None``: there is one process.
-            dtype: Data type of the weights.
+        ``rows`` is the number of classes that this process holds, ``dtype`` that of the weights.
         """
         total = rows if sharding is None else sharding.num_classes
         if sharding is not None and sharding.sharded:
             labels = labels - sharding.local.start
-        index = choose_classes(labels, rows, rate) if rate < 1 else None
-        if index is not None and sharding is not None and not sharding.sharded:
-            dist.broadcast(index, group=sharding.group, group_src=0)
-        weights = None
+        index, weights, part = choose_classes(labels, rows, rate) if rate < 1 else None, None, None
+        group = None if sharding is None else sharding.group
+        replicas = None if sharding is None or sharding.sharded else sharding.group
         if index is not None:
+            if replicas is not None:
+                dist.broadcast(index, group=replicas, group_src=0)
             labels, weights = _placed(labels, index, rows, dtype)
-        sampling = SamplingWeights(total, weights, None if sharding is None else sharding.group)
-        part = None
-        if sharding is not None and not sharding.sharded:
-            part = part_of(rows if index is None else len(index), sharding.group.rank(), sharding.group.size())
-        return cls(labels, sampling, index, part)
+        if replicas is not None:
+            part = part_of(rows if index is None else len(index), replicas.rank(), replicas.size())
+        return cls(labels, SamplingWeights(total, weights, group), index, part)
 
     def rows(self, parameter: Float[Tensor, "classes *shape"]) -> Float[Tensor, "rows *shape"]:
         """The sampled rows; where there are others, their gradient is sparse, as of ``nn.Embedding(sparse=True)``."""
@@ -116,7 +110,7 @@ class SampledClasses:
 def num_sampled(classes: int, batch: int, rate: float) -> int:
     """The number of classes that a step looks at: as many as the batch may have, and the share ``rate`` of the others.
 
-    It depends on sizes alone, so that the GPU need not be waited for.
+    It depends on sizes alone, so that no step waits for the GPU.
 
     >>> num_sampled(200_000, 128, 0.1), num_sampled(100, 128, 0.1), num_sampled(100, 10, 1.0)
     (20116, 100, 100)
@@ -128,13 +122,8 @@ def num_sampled(classes: int, batch: int, rate: float) -> int:
 def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> Int[Tensor, " rows"] | None:
     """The classes of the batch and, uniformly at random without replacement, others: `num_sampled` in all.
 
-    Args:
-        labels: Classes of the samples; those outside ``[0, classes)`` are ignored.
-        classes: Number of classes.
-        rate: Share of the others, in (0, 1).
-
-    Returns:
-        Their indices, ascending; ``None`` for all. Drawn from torch's global generator of the labels' device.
+    The indices are ascending, and ``None`` if all classes are chosen; labels outside ``[0, classes)`` are ignored. The
+    others are drawn from torch's global generator of the labels' device.
     """
     count = num_sampled(classes, len(labels), rate)
     if count >= classes:

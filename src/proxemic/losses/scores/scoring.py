@@ -84,14 +84,7 @@ def reduce_scores(
     scoring: Scoring,
     sampling: SamplingWeights | None = None,
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"]]:
-    """Positive scores and reduced negatives of class scores, by ordinary autograd.
-
-    Args:
-        scores: Scores of the classes at hand.
-        labels: Target classes; the positive score is 0 where a label is out of ``[0, classes)``.
-        scoring: What is summed.
-        sampling: How often each class counts in the sums, and its bias; ``None``: once, and none.
-    """
+    """Positive scores, 0 for labels out of ``[0, classes)``, and reduced negatives of class scores, by autograd."""
     classes = scores.shape[1]
     sampling = sampling or SamplingWeights(classes)
     inside = ((labels >= 0) & (labels < classes)).unsqueeze(1)

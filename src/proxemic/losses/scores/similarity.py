@@ -1,9 +1,8 @@
-"""How near an embedding is to a proxy, with the gradient written by hand.
+"""Similarities of embeddings and proxies: their definition by autograd, and the gradient of a chunk written by hand.
 
-A similarity is a few functions: ordinary PyTorch ones, which are the definition, and a forward and a backward for one
-chunk of proxies, which the streamed losses run. Neither of the latter ever builds a normalised copy of the proxies.
-Scores of a chunk are laid out as ``[rows, batch]``, one row per proxy: pooling over the proxies of a class and sums
-over the batch then run over contiguous memory, and a chunk is a slice of one buffer.
+The forward and the backward of a chunk, which the streamed losses run, never build a normalised copy of the proxies.
+Scores of a chunk are laid out as ``[rows, batch]``, one row per proxy, so that pooling over the proxies of a class and
+sums over the batch run over contiguous memory.
 """
 
 import math
@@ -14,6 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+Queries = Float[Tensor, "batch features"]
+Proxies = Float[Tensor, "rows features"]
+TargetProxies = Float[Tensor, "batch proxies features"]
+Scores = Float[Tensor, "rows batch"]
+
 SHORTEST = 1e-12
 """Length below which a vector has no direction; see `unit`."""
 
@@ -22,8 +26,7 @@ def unit(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
     """Vectors over their Euclidean norm.
 
     A vector shorter than 1e-12, the bound of `torch.nn.functional.normalize`, has no direction: it becomes zero and
-    gets no gradient. So does one whose square overflows, from a length of 1.8e19 in float32. In between, the gradient
-    is proportional to the inverse of the length. The same holds wherever this package takes a cosine.
+    gets no gradient. So does one whose square overflows, from a length of 1.8e19 in float32.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
@@ -50,50 +53,41 @@ class Similarity(Protocol):
     bfloat16.
     """
 
-    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
-        """What the embeddings become before any proxy is seen (ordinary autograd)."""
-        ...
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Queries:
+        """What is computed from the embeddings alone, by ordinary autograd; the embeddings themselves by default."""
+        return embeddings
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         """Whether `dense`, by autograd, takes less time than a chunk of all; measured on a CPU."""
         ...
 
-    def dense(
-        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "rows features"]
-    ) -> Float[Tensor, "batch rows"]:
+    def dense(self, queries: Queries, proxies: Proxies) -> Float[Tensor, "batch rows"]:
         """All similarities at once, by ordinary autograd: the definition."""
         ...
 
-    def pairs(
-        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"]
-    ) -> Float[Tensor, "batch proxies"]:
+    def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         """The similarity of each query to the proxies in its own row, by ordinary autograd."""
         ...
 
-    def forward(
-        self,
-        queries: Float[Tensor, "batch features"],
-        proxies: Float[Tensor, "rows features"],
-        out: Float[Tensor, "rows batch"],
-    ) -> None:
+    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
         """`dense` for one chunk, one row per proxy, into ``out``, outside autograd, without a copy of the proxies."""
         ...
 
     def backward(
         self,
-        grad: Float[Tensor, "rows batch"],
-        scores: Float[Tensor, "rows batch"],
-        queries: Float[Tensor, "batch features"],
-        proxies: Float[Tensor, "rows features"],
-        grad_queries: Float[Tensor, "batch features"] | None,
-        grad_proxies: Float[Tensor, "rows features"] | None,
+        grad: Scores,
+        scores: Scores,
+        queries: Queries,
+        proxies: Proxies,
+        grad_queries: Queries | None,
+        grad_proxies: Proxies | None,
     ) -> None:
         """Add to ``grad_queries``, write to ``grad_proxies`` (``None``: not wanted); the scores are scratch."""
         ...
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Similarity):
     """``x̂·ŵ``, in [-1, 1]."""
 
     needs_full_precision: ClassVar[bool] = False
@@ -101,37 +95,30 @@ class Cosine:
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return rows * dim <= 2**17  # unit copies of the proxies are what it loses by
 
-    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Queries:
         return unit(embeddings)
 
-    def dense(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
-    ) -> Float[Tensor, "batch rows"]:
+    def dense(self, queries: Queries, proxies: Proxies) -> Float[Tensor, "batch rows"]:
         return queries @ unit(proxies).T
 
-    def pairs(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
-    ) -> Float[Tensor, "batch proxies"]:
+    def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         return (unit(proxies) @ queries.unsqueeze(2)).squeeze(2)
 
-    def forward(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        proxies: Float[Tensor, "rows dim"],
-        out: Float[Tensor, "rows batch"],
-    ) -> None:
-        torch.mm(proxies, queries.T, out=out).mul_(_inverse_norm(proxies))
+    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
+        torch.mm(proxies, queries.T, out=out).mul_(
+            inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
+        )
 
     def backward(
         self,
-        grad: Float[Tensor, "rows batch"],
-        scores: Float[Tensor, "rows batch"],
-        queries: Float[Tensor, "batch dim"],
-        proxies: Float[Tensor, "rows dim"],
-        grad_queries: Float[Tensor, "batch dim"] | None,
-        grad_proxies: Float[Tensor, "rows dim"] | None,
+        grad: Scores,
+        scores: Scores,
+        queries: Queries,
+        proxies: Proxies,
+        grad_queries: Queries | None,
+        grad_proxies: Proxies | None,
     ) -> None:
-        scale = _inverse_norm(proxies)
+        scale = inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
         # ŵ·∂L/∂ŵ of every proxy, from the scores: the part of the gradient along w, which ‖ŵ‖ = 1 removes.
         along = scores.mul_(grad).sum(1, keepdim=True).mul_(scale).mul_(scale)
         grad.mul_(scale)
@@ -142,57 +129,43 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class Euclidean:
+class Euclidean(Similarity):
     """``−‖x − w‖``, nothing normalised; in (−∞, 0].
 
     A distance whose square overflows, from 1.8e19 in float32, is taken for 1.8e19 and has no gradient.
     """
 
-    needs_full_precision: ClassVar[bool] = (
-        True  # ‖x‖² + ‖w‖² − 2x·w, as x comes to lie on its proxy: where training goes
-    )
+    needs_full_precision: ClassVar[bool] = True  # ‖x‖² + ‖w‖² − 2x·w cancels as x nears its proxy, as it is to
 
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return batch * rows * dim <= 2**19  # each difference is made: no matrix product
 
-    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
-        return embeddings
-
-    def dense(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "rows dim"]
-    ) -> Float[Tensor, "batch rows"]:
+    def dense(self, queries: Queries, proxies: Proxies) -> Float[Tensor, "batch rows"]:
         distances = torch.cdist(queries, proxies, compute_mode="donot_use_mm_for_euclid_dist")
         return -distances.clamp(max=_largest(distances))
 
-    def pairs(
-        self, queries: Float[Tensor, "batch dim"], proxies: Float[Tensor, "batch proxies dim"]
-    ) -> Float[Tensor, "batch proxies"]:
+    def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         distances = torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
         return -distances.clamp(max=_largest(distances))
 
-    def forward(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        proxies: Float[Tensor, "rows dim"],
-        out: Float[Tensor, "rows batch"],
-    ) -> None:
+    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
         torch.mm(proxies, queries.T, out=out).mul_(-2).add_(queries.square().sum(1))
         squared = out.add_(torch.linalg.vector_norm(proxies, dim=1, keepdim=True).square_())
         # d = d²/√d²: the reciprocal root is a processor's instruction, where torch's root on a CPU is 30 times slower.
-        squared.mul_(squared.clamp(min=_tiny(out)).rsqrt_()).neg_().clamp_(max=0)
+        squared.mul_(squared.clamp(min=torch.finfo(out.dtype).tiny).rsqrt_()).neg_().clamp_(max=0)
         out.nan_to_num_(nan=-_largest(out))  # ∞ · 1/√∞, or of terms that overflow one by one, ∞ − ∞
 
     def backward(
         self,
-        grad: Float[Tensor, "rows batch"],
-        scores: Float[Tensor, "rows batch"],
-        queries: Float[Tensor, "batch dim"],
-        proxies: Float[Tensor, "rows dim"],
-        grad_queries: Float[Tensor, "batch dim"] | None,
-        grad_proxies: Float[Tensor, "rows dim"] | None,
+        grad: Scores,
+        scores: Scores,
+        queries: Queries,
+        proxies: Proxies,
+        grad_queries: Queries | None,
+        grad_proxies: Proxies | None,
     ) -> None:
         # ∂(−d)/∂x = −(x − w)/d, and 0 where x lies on w: 1/d as d/d², with d² kept from 0, and ∞ for the largest d.
-        pull = grad.mul_(scores).div_(scores.square_().clamp_(min=_tiny(scores)))
+        pull = grad.mul_(scores).div_(scores.square_().clamp_(min=torch.finfo(scores.dtype).tiny))
         if grad_queries is not None:
             grad_queries.addcmul_(queries, pull.sum(0).unsqueeze(1)).addmm_(pull.T, proxies, alpha=-1)
         if grad_proxies is not None:
@@ -201,7 +174,7 @@ class Euclidean:
 
 
 @dataclass(frozen=True)
-class InnerProduct:
+class InnerProduct(Similarity):
     """``f(x)·w`` for features ``f`` of the embedding, given by a subclass's `prepare`; nothing normalised."""
 
     needs_full_precision: ClassVar[bool] = True
@@ -209,50 +182,28 @@ class InnerProduct:
     def dense_wins(self, batch: int, rows: int, dim: int) -> bool:
         return False  # autograd's backward would run in whatever precision the process allows
 
-    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
-        return embeddings
-
-    def dense(
-        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "rows features"]
-    ) -> Float[Tensor, "batch rows"]:
+    def dense(self, queries: Queries, proxies: Proxies) -> Float[Tensor, "batch rows"]:
         return queries @ proxies.T
 
-    def pairs(
-        self, queries: Float[Tensor, "batch features"], proxies: Float[Tensor, "batch proxies features"]
-    ) -> Float[Tensor, "batch proxies"]:
+    def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         return (proxies @ queries.unsqueeze(2)).squeeze(2)
 
-    def forward(
-        self,
-        queries: Float[Tensor, "batch features"],
-        proxies: Float[Tensor, "rows features"],
-        out: Float[Tensor, "rows batch"],
-    ) -> None:
+    def forward(self, queries: Queries, proxies: Proxies, out: Scores) -> None:
         torch.mm(proxies, queries.T, out=out)
 
     def backward(
         self,
-        grad: Float[Tensor, "rows batch"],
-        scores: Float[Tensor, "rows batch"],
-        queries: Float[Tensor, "batch features"],
-        proxies: Float[Tensor, "rows features"],
-        grad_queries: Float[Tensor, "batch features"] | None,
-        grad_proxies: Float[Tensor, "rows features"] | None,
+        grad: Scores,
+        scores: Scores,
+        queries: Queries,
+        proxies: Proxies,
+        grad_queries: Queries | None,
+        grad_proxies: Proxies | None,
     ) -> None:
         if grad_queries is not None:
             grad_queries.addmm_(grad.T, proxies)
         if grad_proxies is not None:
             torch.mm(grad, queries, out=grad_proxies)
-
-
-def _inverse_norm(proxies: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows 1"]:
-    """``1 / ‖w‖``, outside autograd."""
-    return inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True))
-
-
-def _tiny(like: Tensor) -> float:
-    """Below every squared distance that rounding lets stand, and far enough from underflow to be divided by."""
-    return torch.finfo(like.dtype).tiny
 
 
 def _largest(like: Tensor) -> float:

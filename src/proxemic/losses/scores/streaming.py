@@ -1,8 +1,8 @@
 """The one expensive part of every proxy loss, walked over the classes in chunks.
 
 `streamed_scores` gives the values and gradients of `dense_scores` and holds no more than a chunk of
-``[classes, proxies, batch]`` similarities: it folds each chunk into the result and discards it. Its gradient is
-computed in one of three ways, the fastest that the memory allows (`Plan`):
+``[classes, proxies, batch]`` similarities. Its gradient is computed in one of three ways, the fastest that the memory
+allows (`Plan`):
 
 * where there are few scores they are all kept (three matrix products altogether);
 * the log-sum-exp of a class is complete inside its chunk, so class-wise losses form its gradient in the same pass
@@ -11,8 +11,7 @@ computed in one of three ways, the fastest that the memory allows (`Plan`):
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,22 +25,16 @@ from proxemic.losses.scores.sampling import SamplingWeights
 from proxemic.losses.scores.scoring import Elementwise, Scoring, dense_scores, pair_scores
 from proxemic.precision import full_precision
 
-Grads = tuple[Tensor | None, Tensor | None]
+Grads = tuple[Tensor | None, Tensor | None]  # of queries and proxies
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the classes are walked over.
+    """How the classes are walked over."""
 
-    Args:
-        chunk: Number of classes whose scores are computed at once.
-        keep: Keep all similarities for the backward, ``batch · classes · proxies`` numbers.
-        dense: The problem is so small that ordinary autograd, with fewer and larger steps, is faster.
-    """
-
-    chunk: int
-    keep: bool
-    dense: bool = False
+    chunk: int  # number of classes whose scores are computed at once
+    keep: bool  # whether all batch · classes · proxies similarities are kept for the backward
+    dense: bool = False  # whether the problem is so small that ordinary autograd is faster
 
     @classmethod
     def of(cls, scoring: Scoring, batch: int, classes: int, proxies: int, dim: int) -> "Plan":
@@ -57,14 +50,13 @@ class Plan:
             return cls(classes, keep=True, dense=scoring.similarity.dense_wins(batch, classes * proxies, dim))
         # A chunk's proxies, its scores and their gradient stay in a processor's cache while they are used.
         rows = max(min(2**21 // dim, 2**21 // batch, 2**14), 256)
-        keep = scores <= _KEPT and (
-            scoring.class_reduction is None or 4 * batch >= classes
-        )  # one pass pays with few samples
-        return cls(min(max(rows // proxies, 1), classes), keep)
+        single_pass_pays = scoring.class_reduction is not None and 4 * batch < classes
+        return cls(min(max(rows // proxies, 1), classes), keep=scores <= _KEPT and not single_pass_pays)
 
 
 _ONE_CHUNK = 2**18  # scores
 _KEPT = 2**25  # scores
+Settings = tuple[Scoring, Plan, tuple[Regularizer, ...], SamplingWeights]
 
 
 def streamed_scores(
@@ -102,9 +94,8 @@ def streamed_scores(
     if plan.dense:
         return dense_scores(embeddings, proxies, labels, scoring, terms, sampling)
     queries = scoring.similarity.prepare(embeddings)
-    return _Streamed.apply(  # type: ignore[return-value]
-        queries, proxies, labels, scoring, plan, tuple(terms), sampling, torch.is_grad_enabled()
-    )
+    settings = scoring, plan, tuple(terms), sampling
+    return _Streamed.apply(queries, proxies, labels, settings, torch.is_grad_enabled())  # type: ignore[return-value]
 
 
 def _nothing(embeddings: Tensor, proxies: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,29 +108,22 @@ def _nothing(embeddings: Tensor, proxies: Tensor, scoring: Scoring) -> tuple[Ten
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        queries: Tensor,
-        proxies: Tensor,
-        labels: Tensor,
-        scoring: Scoring,
-        plan: Plan,
-        terms: tuple[Regularizer, ...],
-        sampling: SamplingWeights,
-        differentiable: bool,
+        ctx: Any, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         differentiable = differentiable and any(ctx.needs_input_grad)
-        with _without_autograd(queries, scoring):
-            walk = _Walk(queries, proxies, labels, scoring, plan, terms, sampling)
-            if scoring.similarity.needs_full_precision:
+        scoring, plan, terms, _ = settings
+        inexact = scoring.similarity.needs_full_precision
+        with torch.autocast(queries.device.type, enabled=False), full_precision(inexact):
+            walk = _Walk(queries, proxies, labels, settings)
+            if inexact:
                 walk.target = scoring.similarity.pairs(queries, proxies[labels.clamp(0, len(proxies) - 1)])
             walk.states = [term.make_state(proxies) for term in terms]
             if plan.keep and differentiable:
                 walk.kept = queries.new_empty(*proxies.shape[:2], len(queries))
             grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
-            for part in walk.parts():
+            for part in walk.parts:
                 walk.forward_chunk(part, grads)
-        ctx.scoring, ctx.plan, ctx.terms, ctx.sampling = scoring, plan, terms, sampling
-        ctx.states, ctx.grads = walk.states, grads
+        ctx.settings, ctx.states, ctx.grads = settings, walk.states, grads
         ctx.save_for_backward(queries, proxies, labels, walk.negative, walk.target, walk.kept)
         return walk.positive, walk.negative if scoring.class_reduction else walk.negative * math.log(2), walk.total
 
@@ -147,81 +131,64 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         queries, proxies, labels, negative, target, kept = ctx.saved_tensors
+        inexact = ctx.settings[0].similarity.needs_full_precision
         # A single pass made it in the forward for a gradient of 1. It is handed on, not copied: a second backward of a
         # retained graph, which is rare, computes it again.
         grads, ctx.grads = ctx.grads, None
-        with _without_autograd(queries, ctx.scoring):
-            walk = _Walk(queries, proxies, labels, ctx.scoring, ctx.plan, ctx.terms, ctx.sampling)
+        with torch.autocast(queries.device.type, enabled=False), full_precision(inexact):
+            walk = _Walk(queries, proxies, labels, ctx.settings)
             walk.target, walk.kept, walk.filled, walk.states = target, kept, kept is not None, ctx.states
             # An empty sum has no gradient: exp(−∞ − 0) = 0, where exp(−∞ − −∞) would be nan.
             walk.negative = negative.masked_fill(negative == -torch.inf, 0)
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
-                for part in walk.parts():
+                for part in walk.parts:
                     walk.backward_chunk(part, grads, grad_positive, grad_negative, grad_terms)
             if walk.one_pass:
                 walk.scale(grads, grad_negative, grad_terms)
-            if walk.one_pass or ctx.scoring.similarity.needs_full_precision:
+            if walk.one_pass or inexact:
                 walk.add_target_gradient(grads, grad_positive)
-        return grads[0], grads[1], None, None, None, None, None, None
+        return grads[0], grads[1], None, None, None
 
 
 class _Walk:
     """A pass over all chunks of the classes: forward by `forward_chunk`, backward by `backward_chunk`."""
 
-    def __init__(
-        self,
-        queries: Tensor,
-        proxies: Tensor,
-        labels: Tensor,
-        scoring: Scoring,
-        plan: Plan,
-        terms: tuple[Regularizer, ...],
-        sampling: SamplingWeights,
-    ) -> None:
+    def __init__(self, queries: Tensor, proxies: Tensor, labels: Tensor, settings: Settings) -> None:
         self.queries, self.proxies, self.labels = queries, proxies, labels
-        self.scoring, self.plan, self.terms, self.sampling = scoring, plan, terms, sampling
+        self.scoring, self.plan, self.terms, self.sampling = scoring, plan, *_ = settings
         self.one_pass = scoring.class_reduction is not None and not plan.keep
-        self.target: Tensor | None = (
-            None  # similarities to the target class [batch, proxies], where a chunk's are inexact
-        )
+        # Similarities to the target class [batch, proxies], where those of a chunk are inexact.
+        self.target: Tensor | None = None
         self.kept: Tensor | None = None  # all similarities, if they are kept
         self.filled = False  # whether they have been computed
         self.states: list[Tensor | None] = []  # one per regulariser
         self.positive = queries.new_zeros(len(queries))
-        self.negative = (
-            queries.new_full((len(queries),), -torch.inf) if scoring.class_reduction is None else queries.new_zeros(())
-        )
         self.total = queries.new_zeros(())
+        data_wise = scoring.class_reduction is None
+        self.negative = torch.full_like(self.positive, -torch.inf) if data_wise else torch.zeros_like(self.total)
+        classes, step = len(proxies), plan.chunk
+        self.parts = [slice(start, min(start + step, classes)) for start in range(0, classes, step)]
         # One buffer for all chunks, and results in place: small tensors that outlive a chunk, allocated between large
         # ones that do not, would each leave a hole in the heap.
-        self.scratch = queries.new_empty(min(plan.chunk, len(proxies)), proxies.shape[1], len(queries))
-
-    def parts(self) -> Iterator[slice]:
-        """The classes of each chunk."""
-        classes = len(self.proxies)
-        for start in range(0, classes, self.plan.chunk):
-            yield slice(start, min(start + self.plan.chunk, classes))
+        self.scratch = queries.new_empty(min(step, classes), proxies.shape[1], len(queries))
 
     def forward_chunk(self, part: slice, grads: Grads | None) -> None:
         """Add a chunk to positives, negatives and terms; in a single pass, also their gradient to ``grads``."""
-        chunk, scoring = _Chunk(self, part), self.scoring
-        chunk.collect_positive(self.positive)
-        logits, graph = chunk.logits()
-        if scoring.class_reduction is None:
-            torch.logaddexp2(self.negative, _logsumexp2(logits), out=self.negative)
+        chunk = _Chunk(self, part)
+        target = chunk.pooled.gather(0, chunk.column).squeeze(0)
+        torch.where(chunk.inside.squeeze(0), target, self.positive, out=self.positive)
+        if self.scoring.class_reduction is None:
+            torch.logaddexp2(self.negative, _logsumexp2(chunk.logits()), out=self.negative)
         else:
-            weights = self.sampling.part(part).weights
-            value, grad = _reduce_classes(
-                logits, scoring.class_reduction, scoring.scale, weights, differentiable=grads is not None
-            )
+            value, grad = chunk.reduce_classes(self.scoring.class_reduction, differentiable=grads is not None)
             self.negative.add_(value)
             if grads is not None and grad is not None:
-                chunk.backward(_through_transform(graph, grad), grads)
+                chunk.backward(grad, grads)
         for term, state in zip(self.terms, self.states, strict=True):
-            value = term.value(self.proxies[part], self.sampling.part(part), None if state is None else state[part])
+            value = term.value(self.proxies[part], chunk.sampling, None if state is None else state[part])
             self.total.add_(value * term.weight)
         if grads is not None:
             self._add_terms(part, grads[1], 1.0)
@@ -231,32 +198,26 @@ class _Walk:
     ) -> None:
         """Add a chunk's gradient; in a single pass, that of the negatives and the terms, for gradients of 1."""
         chunk, scoring = _Chunk(self, part), self.scoring
-        logits, graph = chunk.logits()
         if scoring.class_reduction is None:
-            grad = logits.sub_(self.negative).exp2_().mul_(grad_negative * scoring.scale)
+            grad = chunk.logits().sub_(self.negative).exp2_().mul_(grad_negative * scoring.scale)
         else:
-            _, grad = _reduce_classes(
-                logits, scoring.class_reduction, scoring.scale, self.sampling.part(part).weights, differentiable=True
-            )
+            _, grad = chunk.reduce_classes(scoring.class_reduction, differentiable=True)
             assert grad is not None
-        if self.one_pass:
-            chunk.backward(_through_transform(graph, grad), grads)
-            return self._add_terms(part, grads[1], 1.0)
-        if scoring.class_reduction is not None:
-            grad.mul_(grad_negative)
+            if not self.one_pass:
+                grad.mul_(grad_negative)
         # Where a chunk's product is inexact near the target class, so is its gradient: `add_target_gradient` adds that.
         target = 0.0 if scoring.similarity.needs_full_precision else grad_positive
-        chunk.backward(chunk.put_target(_through_transform(graph, grad), target), grads)
-        return self._add_terms(part, grads[1], grad_terms)
+        chunk.backward(grad, grads, None if self.one_pass else target)
+        self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
         """Of a single pass: multiply the gradient of negatives and terms, computed for 1, by the incoming ones."""
-        # On a CPU incoming gradients of 1, the usual ones, spare passes over the proxies; a GPU would be waited for.
+        # On a CPU, incoming gradients of 1, which are usual, spare passes over the proxies.
         for grad in grads:
             if grad is not None and _may_differ_from_0(grad_negative - 1):
                 grad.mul_(grad_negative)
         if self.terms and _may_differ_from_0(grad_terms - grad_negative):
-            for part in self.parts():
+            for part in self.parts:
                 self._add_terms(part, grads[1], grad_terms - grad_negative)
 
     def add_target_gradient(self, grads: Grads, grad_positive: Tensor) -> None:
@@ -285,7 +246,7 @@ class _Chunk:
     """The scores of a chunk of classes, and where the target classes of the samples are among them."""
 
     def __init__(self, walk: _Walk, part: slice) -> None:
-        self.walk, self.part = walk, part
+        self.walk, self.part, self.sampling = walk, part, walk.sampling.part(part)
         self.rows = walk.proxies[part].flatten(0, 1)
         # An entry for every sample, also where its class is in another chunk: indices of varying length would make a
         # GPU be waited for.
@@ -294,6 +255,7 @@ class _Chunk:
         self.similarities = self._similarities()
         several = self.similarities.shape[1] > 1
         self.pooled = walk.scoring.pooling.forward(self.similarities) if several else self.similarities.squeeze(1)
+        self.transformation: tuple[Tensor, Tensor] | None = None  # class scores and g of them, with its graph
 
     def _similarities(self) -> Tensor:
         """``[classes, proxies, batch]``, which the backward may overwrite."""
@@ -309,38 +271,55 @@ class _Chunk:
             into.scatter_(0, column, exact.unsqueeze(0))
         return into
 
-    def collect_positive(self, positive: Tensor) -> None:
-        """Write the score of each sample's target class, where it is in this chunk, into ``positive``."""
-        target = self.pooled.gather(0, self.column).squeeze(0)
-        torch.where(self.inside.squeeze(0), target, positive, out=positive)
-
-    def logits(self) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """``(a·g(S) + bias)/ln 2`` with −∞ for the target class, and the graph of ``g``, if there is one.
-
-        To base 2, as a processor computes powers of 2 several times as fast as powers of e.
-        """
-        scoring, graph, transformed = self.walk.scoring, None, self.pooled
+    def logits(self) -> Tensor:
+        """``(a·g(S) + bias)/ln 2`` with −∞ for the target class, as powers of 2 are much faster than powers of e."""
+        scoring, transformed = self.walk.scoring, self.pooled
         if scoring.transform is not None:
             with torch.enable_grad():
                 leaf = self.pooled.detach().requires_grad_()
                 transformed = scoring.transform(leaf)
-            graph = (leaf, transformed)
+            self.transformation = leaf, transformed
         logits = transformed.detach() * (scoring.scale / math.log(2))
-        sampling = self.walk.sampling.part(self.part)
+        sampling = self.sampling
         if sampling.weights is not None and scoring.class_reduction is None:
             logits.add_(sampling.weights.log2().unsqueeze(1))
         if sampling.bias is not None:
             logits.add_((sampling.bias / math.log(2)).unsqueeze(1))
-        return self.put_target(logits, -torch.inf), graph
+        return self.put_target(logits, -torch.inf)
+
+    def reduce_classes(self, reduction: Elementwise, *, differentiable: bool) -> tuple[Tensor, Tensor | None]:
+        """``Σ_c r(M_c)`` of the chunk's classes, and its gradient in ``g(S)``."""
+        logits, weights = self.logits(), self.sampling.weights
+
+        def reduced(m: Tensor) -> Tensor:
+            return (reduction(m) if weights is None else reduction(m) * weights.unsqueeze(1)).sum()
+
+        highest = logits.amax(1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
+        powers = logits.sub_(highest).exp2_()
+        total = powers.sum(1, keepdim=True)
+        m = total.log2().add_(highest).mul_(math.log(2))
+        if not differentiable:
+            return reduced(m), None
+        with torch.enable_grad():
+            value = reduced(m.requires_grad_())
+            (slope,) = torch.autograd.grad(value, m)
+        # A class without negatives has a total of 0 and powers of 0.
+        slope = slope.mul_(self.walk.scoring.scale).div_(total.masked_fill_(total == 0, 1))
+        return value.detach(), powers.mul_(slope)
 
     def put_target(self, scores: Tensor, value: Tensor | float) -> Tensor:
         """Write ``value`` in place where a sample meets its target class."""
         kept = scores.gather(0, self.column)
         return scores.scatter_(0, self.column, torch.where(self.inside, value, kept))
 
-    def backward(self, grad: Tensor, grads: Grads) -> None:
-        """From the gradient of the class scores to those of queries (added) and proxies (written)."""
+    def backward(self, grad: Tensor, grads: Grads, target: Tensor | float | None = None) -> None:
+        """Add the gradient of the queries and write that of the proxies, from those of ``g(S)`` and of the target."""
         scoring, (grad_queries, grad_proxies) = self.walk.scoring, grads
+        if self.transformation is not None:
+            leaf, transformed = self.transformation
+            (grad,) = torch.autograd.grad(transformed, leaf, grad)
+        if target is not None:
+            self.put_target(grad, target)
         if self.similarities.shape[1] > 1:
             grad = scoring.pooling.backward(grad, self.similarities, self.pooled).flatten(0, 1)
         scoring.similarity.backward(
@@ -359,37 +338,8 @@ def _logsumexp2(logits: Tensor) -> Tensor:
     return logits.sub_(highest).exp2_().sum(0).log2_().add_(highest)
 
 
-def _reduce_classes(
-    logits: Tensor, reduction: Elementwise, scale: float, weights: Tensor | None, *, differentiable: bool
-) -> tuple[Tensor, Tensor | None]:
-    """``Σ_c r(M_c)`` of the chunk's classes, and its gradient in the transformed scores; overwrites ``logits``."""
-
-    def reduced(m: Tensor) -> Tensor:
-        return (reduction(m) if weights is None else reduction(m) * weights.unsqueeze(1)).sum()
-
-    highest = logits.amax(1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
-    powers = logits.sub_(highest).exp2_()
-    total = powers.sum(1, keepdim=True)
-    m = total.log2().add_(highest).mul_(math.log(2))
-    if not differentiable:
-        return reduced(m), None
-    with torch.enable_grad():
-        value = reduced(m.requires_grad_())
-        (slope,) = torch.autograd.grad(value, m)
-    # A class without negatives has a total of 0 and powers of 0.
-    return value.detach(), powers.mul_(slope.mul_(scale).div_(total.masked_fill_(total == 0, 1)))
-
-
-def _through_transform(graph: tuple[Tensor, Tensor] | None, grad: Tensor) -> Tensor:
-    """The gradient of the class scores from that of the transformed ones."""
-    if graph is None:
-        return grad
-    leaf, transformed = graph
-    return torch.autograd.grad(transformed, leaf, grad)[0]
-
-
 def _may_differ_from_0(factor: Tensor) -> bool:
-    """Whether a factor is other than 0, as far as is known without waiting for a GPU."""
+    """Whether a factor is not 0; true on a GPU, which would have to be waited for."""
     return factor.is_cuda or bool(factor != 0)
 
 
@@ -398,13 +348,3 @@ def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
         torch.zeros_like(queries, memory_format=torch.contiguous_format) if ctx.needs_input_grad[0] else None,
         torch.empty_like(proxies, memory_format=torch.contiguous_format) if ctx.needs_input_grad[1] else None,
     )
-
-
-@contextmanager
-def _without_autograd(like: Tensor, scoring: Scoring) -> Iterator[None]:
-    with (
-        torch.no_grad(),
-        torch.autocast(like.device.type, enabled=False),
-        full_precision(scoring.similarity.needs_full_precision),
-    ):
-        yield

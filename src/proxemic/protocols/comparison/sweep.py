@@ -11,7 +11,7 @@ import torch
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_text
-from proxemic.losses.own import make_loss
+from proxemic.losses.user_defined import make_loss
 from proxemic.protocols.comparison.directory import Comparison, Result, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.run import finish_comparison, plan_comparison

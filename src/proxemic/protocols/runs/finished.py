@@ -16,7 +16,7 @@ from torch import Tensor
 from proxemic.data import ImageSet, Splits
 from proxemic.errors import UserError
 from proxemic.files import read_json
-from proxemic.losses.own import Loss, make_loss
+from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training.embed import embed_images, pick_device

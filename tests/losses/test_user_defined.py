@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from proxemic.losses import AdaFaceLoss, ArcFaceLoss, MagFaceLoss, ProxyAnchorLoss
-from proxemic.losses.own import OwnLoss, loss_name, make_loss
+from proxemic.losses.user_defined import UserLoss, loss_name, make_loss
 
 
 class Pull(nn.Module):
@@ -24,7 +24,7 @@ class Pull(nn.Module):
 
 
 def test_the_module_has_float32_embeddings_and_int64_labels_and_all_are_trained() -> None:
-    loss = OwnLoss(3, 2, own := Pull())
+    loss = UserLoss(3, 2, own := Pull())
     x = torch.randn(4, 2, dtype=torch.float16, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = loss(x, torch.tensor([0, 1, 2, 0], dtype=torch.int32))
@@ -33,7 +33,7 @@ def test_the_module_has_float32_embeddings_and_int64_labels_and_all_are_trained(
     assert [each.dtype for each in own.seen] == [torch.float32, torch.int64]
     assert x.grad is not None
     assert own.weight.grad is not None
-    again = OwnLoss(3, 2, Pull())
+    again = UserLoss(3, 2, Pull())
     again.load_state_dict({"loss.weight": torch.tensor([5.0])})
     assert again.get_parameter("loss.weight").item() == 5
 
@@ -43,11 +43,11 @@ def test_the_module_has_float32_embeddings_and_int64_labels_and_all_are_trained(
 )
 def test_anything_but_one_value_is_refused(gives: Any, came: str) -> None:
     with pytest.raises(ValueError, match=f"The loss Pull gives {came}, but must give a tensor of one value"):
-        OwnLoss(3, 2, Pull(gives))(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))
+        UserLoss(3, 2, Pull(gives))(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))
 
 
 def test_a_batch_that_no_loss_takes_is_refused() -> None:
-    loss = OwnLoss(3, 2, Pull())
+    loss = UserLoss(3, 2, Pull())
     with pytest.raises(ValueError, match="labels hold 3, but num_classes=3"):
         loss(torch.randn(4, 2), torch.tensor([0, 1, 3, 0]))
     with pytest.raises(ValueError, match=r"embeddings have shape \[4, 3\]"):

@@ -214,5 +214,5 @@ def test_outliers_compare_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     loss = ArcFaceLoss(4, 3, proxies_per_class=2)
     x, y = torch.randn(50, 3), torch.randint(4, (50,))
     whole = loss.outliers(x, y)
-    monkeypatch.setattr("proxemic.losses.sub_centers.HELD", 6 * 7)
+    monkeypatch.setattr("proxemic.losses.margin_softmax._HELD", 6 * 7)
     assert torch.equal(loss.outliers(x, y), whole)

@@ -1,0 +1,94 @@
+"""Losses that users define: any module ``loss(embeddings, labels)``, trained like the losses of this package."""
+
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from proxemic.arguments import call_with_known
+from proxemic.losses.checks import refuse_samples
+from proxemic.losses.pairwise import GatheredLoss, PairwiseLoss
+from proxemic.losses.proxy_loss import ProxyLoss
+
+
+class UserLoss(GatheredLoss):
+    """A user's module, which is given float32 embeddings and int64 labels of the joined batch of all processes.
+
+    >>> loss = UserLoss(3, 2, nn.CrossEntropyLoss())
+    >>> loss(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))
+    tensor(0.6931)
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, loss: nn.Module) -> None:
+        super().__init__(num_classes, embedding_size)
+        self.loss = loss
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Integer[Tensor, " batch"],
+        *,
+        weights: None = None,
+        reduction: Literal["mean"] = "mean",
+    ) -> Float[Tensor, ""]:
+        """The loss of a batch, a scalar; a `ValueError` if the module gives anything but one value."""
+        name = loss_name(self)
+        refuse_samples(weights, reduction, f"the loss {name} is given embeddings and labels alone: weigh inside it.")
+        batch = self.joined(embeddings, labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            value = self.loss(*batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            came = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"The loss {name} gives {came}, but must give a tensor of one value.")
+        return value.reshape(())
+
+
+Loss = ProxyLoss | PairwiseLoss | UserLoss
+
+
+@runtime_checkable
+class MakesLoss(Protocol):
+    """Makes a loss or any module; of the two arguments, those that the constructor has parameters for are passed."""
+
+    def __call__(self, num_classes: int, embedding_size: int) -> ProxyLoss | PairwiseLoss | nn.Module: ...
+
+
+def make_loss(make: MakesLoss, num_classes: int, embedding_size: int, *, normalized: bool = False) -> Loss:
+    """The loss that a recipe asks for.
+
+    ``normalized`` says that the model scales embeddings to unit length, which losses that depend on their lengths
+    refuse with a `ValueError`.
+
+    >>> type(make_loss(lambda num_classes, embedding_size: nn.CrossEntropyLoss(), 3, 2)).__name__
+    'UserLoss'
+    """
+    loss = call_with_known(make, num_classes=num_classes, embedding_size=embedding_size)
+    if not isinstance(loss, ProxyLoss | PairwiseLoss):
+        return UserLoss(num_classes, embedding_size, loss)
+    if normalized and isinstance(loss, ProxyLoss) and loss.reads_norms:
+        raise ValueError(
+            f"the loss is {loss_name(loss)}, which reads the lengths of the embeddings, but model.normalize is true, "
+            "which makes them all 1: set model.normalize to false."
+        )
+    return loss
+
+
+def load_loss(run: str | Path) -> Loss:
+    """The loss of a trained run, with the weights of its chosen epoch; `proxemic.models.load_model` gives its network.
+
+    Args:
+        run: A run directory. The recipe in it is read, not its images.
+
+    Raises:
+        UserError: If there is no such run, or its training has not ended.
+    """
+    from proxemic.protocols.runs.finished import FinishedRun  # the losses themselves need nothing of a training
+
+    return FinishedRun(Path(run)).loss
+
+
+def loss_name(loss: nn.Module) -> str:
+    """The name of the class of a loss; of a user's, that of the user's class."""
+    return type(loss.loss if isinstance(loss, UserLoss) else loss).__name__
