@@ -18,7 +18,7 @@ from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import UntilPlateau, train
-from proxemic.training.plateau import EndedPhase, ended_phases
+from proxemic.training.phases import EndedPhase, ended_phases
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 

@@ -45,7 +45,8 @@ def train_epoch(bar: TrainingBar, trainer: Any, clock: Clock, batches: int = 10)
 
 
 def make_bar(trainer: Any) -> TrainingBar:
-    bar = TrainingBar(SimpleNamespace(rows=[]), 8, "map@r")  # type: ignore[arg-type]
+    recipe = SimpleNamespace(batches=SimpleNamespace(size=8), evaluation=SimpleNamespace(metric="map@r"))
+    bar = TrainingBar(SimpleNamespace(rows=[], recipe=recipe))  # type: ignore[arg-type]
     bar._trainer = trainer
     bar.on_train_start()
     return bar

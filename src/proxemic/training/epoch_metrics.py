@@ -22,13 +22,13 @@ from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import embed_images, join_shares
-from proxemic.training.module import EmbeddingTask
+from proxemic.training.module import EmbeddingTask, check_embeddings
 
 
 class EpochMeasure(Callback, ABC):
     """Measures something before the first epoch and after each epoch.
 
-    The values are columns of ``history.csv``, and values for Lightning's loggers; those before the first epoch are in
+    The values are columns of ``history.csv`` and are logged by Lightning's loggers; those before the first epoch are in
     ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
 
     In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
@@ -72,7 +72,7 @@ class EpochMeasure(Callback, ABC):
 class ProxyGap(EpochMeasure):
     """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
 
-    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy a class. The columns: ``gap``, the mean over
+    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns: ``gap``, the mean over
     classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
     lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
 
@@ -121,13 +121,12 @@ class DistanceToProxy(EpochMeasure):
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
         embeddings, proxies = _places(task, data)
         assert proxies is not None
-        if not embeddings.isfinite().all():
-            task.fail("The embeddings of training images are no longer finite")
+        check_embeddings(embeddings, "training", task, task.current_epoch)
         return {"avg_dtp": average_distance_to_proxy(embeddings, data.images.labels, proxies)}
 
 
 class Snapshots(Callback):
-    """Keeps the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
+    """Saves the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
 
     They are written to ``snapshots/epoch-0007.safetensors`` in the run directory, as ``embeddings`` ``[N, D]``,
     ``labels`` ``[N]`` and ``proxies`` ``[C, K, D]``; ``proxemic analyze toy`` makes an animation of them.
@@ -149,13 +148,13 @@ class Snapshots(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
-            self._keep(trainer, pl_module, 0)
+            self._save(trainer, pl_module, 0)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self._keep(trainer, pl_module, trainer.current_epoch + 1)
+            self._save(trainer, pl_module, trainer.current_epoch + 1)
 
-    def _keep(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
+    def _save(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
         assert isinstance(task, EmbeddingTask)
         data = _data(trainer)
         embeddings, proxies = _places(task, data)
@@ -179,10 +178,7 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Give embeddings and proxies as the loss compares them: of unit length where it compares cosines.
-
-    The proxies are None where the loss has none.
-    """
+    """Embeddings and proxies as the loss compares them: of unit length for cosines; None for a loss without proxies."""
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()
@@ -200,7 +196,7 @@ def _data(trainer: Trainer) -> TrainingData:
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Embed the training images, a share on each process, and give all of them and the proxies."""
+    """The embeddings of all training images, of which each process computes a share, and the proxies."""
     rank, world, size = task.processes.rank, task.processes.world, data.recipe.evaluation.batch_size
     share = embed_images(
         task.model,

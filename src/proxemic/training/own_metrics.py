@@ -10,19 +10,14 @@ from torch import Tensor
 from proxemic.errors import UserError
 from proxemic.training.recipe import EvaluationConfig
 
-_OTHERS = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")
-"""What else a row of the history holds."""
+_TAKEN = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")
 
 
 @torch.no_grad()
 def compute_own_metrics(
     config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
 ) -> dict[str, float]:
-    """Compute all ``own_metrics``; random draws in them are always the same, and change no others.
-
-    Raises:
-        UserError: If one gives anything but new names and numbers.
-    """
+    """Compute all ``own_metrics``; random draws in them are always the same, and change no others."""
     computed: dict[str, float] = {}
     for metric in config.own_metrics or []:
         with torch.random.fork_rng(devices=[]):
@@ -35,7 +30,7 @@ def compute_own_metrics(
                 "names to numbers."
             )
         for key, value in values.items():
-            if not isinstance(key, str) or key in {*computed, *config.names, *_OTHERS}:
+            if not isinstance(key, str) or key in {*computed, *config.names, *_TAKEN}:
                 raise UserError(
                     f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
                     "no other metric has."
@@ -47,11 +42,7 @@ def compute_own_metrics(
 
 
 def check_own_metrics(config: EvaluationConfig) -> None:
-    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch.
-
-    Raises:
-        UserError: As `compute_own_metrics`, and if ``metric`` is not among those computed.
-    """
+    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch."""
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.nn.functional.normalize(torch.randn(64, 16, generator=generator))
     names = [*config.names, *compute_own_metrics(config, embeddings, torch.arange(64) // 8)]

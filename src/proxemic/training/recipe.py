@@ -18,8 +18,7 @@ from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.training.parameter_groups import Optimization
-from proxemic.training.phases import SecondPhase
-from proxemic.training.plateau import UntilPlateau
+from proxemic.training.phases import SecondPhase, UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 

@@ -8,10 +8,7 @@ import torch
 
 @contextmanager
 def cpu_threads(count: int | None) -> Iterator[None]:
-    """Have torch compute with this many CPU threads while the block runs.
-
-    Args:
-        count: At least 1; ``None`` leaves what torch has, from ``OMP_NUM_THREADS`` or the processors.
+    """Have torch compute with this many CPU threads while the block runs; None leaves the number as it is.
 
     >>> with cpu_threads(1):
     ...     torch.get_num_threads()
