@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "bytes": (TensorDataset(torch.zeros(4, 1, 3, 3, dtype=torch.uint8), LABELS[:4]), "a tensor of torch.uint8"),
     "no tensors": (Listed([("a", 1), ("b", 2)]), "is of type tuple, but must be a floating tensor"),
     "words": (Listed([(image, "a") for image in IMAGES]), "labels is a tuple but must be a tensor"),
-    "floats": (TensorDataset(IMAGES, LABELS.float()), "labels have torch.float32"),
+    "floats": (TensorDataset(IMAGES, LABELS.float()), "labels has torch.float32"),
     "several": (TensorDataset(IMAGES, torch.zeros(10, 2, dtype=torch.long)), r"shape \[10, 2\]"),
     "other keys": (Listed([{"pixels": IMAGES[0]}]), "the keys pixels, but not 'image'; give keys="),
     "sometimes": (DataLoader(Listed(PAIRS), 5, collate_fn=at_times), "always or never"),

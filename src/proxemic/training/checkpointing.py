@@ -158,8 +158,8 @@ class RunCheckpointer(Checkpoint):
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
         value = row.get(self.recipe.evaluation.metric)
-        if value is not None:
-            task.step_plateau(value)
+        if value is not None and task.plateau is not None:
+            task.plateau.step(value)  # now, as Lightning would do so after the checkpoint, which would then lack it
         better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
         self.best = row if better else self.best
         before = len(self.ended)

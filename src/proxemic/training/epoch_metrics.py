@@ -65,7 +65,7 @@ class EpochMeasure(Callback, ABC):
     def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
         assert isinstance(task, EmbeddingTask)
         task.check_weights()  # a clearer reason than what a measure would say of them
-        values = self.measure(task, _data(trainer))
+        values = self.measure(task, trainer.datamodule)  # type: ignore[attr-defined] # Lightning sets it in fit
         return {name: float(values[name]) for name in self.names}
 
 
@@ -75,9 +75,6 @@ class ProxyGap(EpochMeasure):
     For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns: ``gap``, the mean over
     classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
     lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
-
-    >>> ProxyGap().latest
-    {}
     """
 
     names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
@@ -136,9 +133,6 @@ class Snapshots(Callback):
 
     Raises:
         ValueError: If ``every_n_epochs`` is below 1.
-
-    >>> Snapshots(every_n_epochs=5).every_n_epochs
-    5
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
@@ -156,7 +150,7 @@ class Snapshots(Callback):
 
     def _save(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
         assert isinstance(task, EmbeddingTask)
-        data = _data(trainer)
+        data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
         embeddings, proxies = _places(task, data)
         if not trainer.is_global_zero:
             return
@@ -185,12 +179,6 @@ def as_compared(
     if isinstance(loss.scoring.similarity, Cosine):
         embeddings, proxies = unit(embeddings), unit(proxies)
     return embeddings, proxies.clone(memory_format=torch.contiguous_format)
-
-
-def _data(trainer: Trainer) -> TrainingData:
-    data = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
-    assert isinstance(data, TrainingData)
-    return data
 
 
 def _places(

@@ -96,7 +96,9 @@ def _own_code(error: Exception) -> str | None:
     """The place in a class of the user's own that an error came from; None where no such class was involved."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame)]
     methods = [frame for frame, _ in frames if _is_own(frame.f_locals.get("self"))]
-    if not methods or _called_by_checkpointer(frames[0][0]):
+    caller = frames[0][0].f_back if frames else None
+    by_checkpointer = caller is not None and caller.f_globals["__name__"] == RunCheckpointer.__module__
+    if not methods or by_checkpointer:  # the checkpointer calls `train`'s on_epoch, which ends a training by an error
         return None
     owner, (last, line) = type(methods[-1].f_locals["self"]), frames[-1]
     name = f"{owner.__module__}.{owner.__qualname__}.{methods[-1].f_code.co_name}"
@@ -105,11 +107,6 @@ def _own_code(error: Exception) -> str | None:
 
 def _is_own(instance: object) -> bool:
     return instance is not None and type(instance).__module__.partition(".")[0] != "proxemic"
-
-
-def _called_by_checkpointer(frame: FrameType) -> bool:
-    """Whether it is the frame of `train`'s ``on_epoch``, which ends a training by what it raises."""
-    return frame.f_back is not None and frame.f_back.f_globals["__name__"] == RunCheckpointer.__module__
 
 
 def _is_installed(frame: FrameType) -> bool:

@@ -44,12 +44,17 @@ def fit(
     checkpointer = RunCheckpointer(run, recipe, evaluation, display, processes)
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
-    loggers = recipe.training.loggers
+    loggers = run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers
+    on_gpu, together = pick_device(recipe.training.accelerator).type == "cuda", processes.world > 1
+    frozen_at_first = recipe.training.warmup_epochs > 0  # the backbone, which then has no gradients
     with warnings.catch_warnings():
         _quiet_lightning()
         trainer = Trainer(
             accelerator=recipe.training.accelerator,
-            **_hardware(recipe, processes),
+            devices=[_gpu(processes)] if together and on_gpu else 1,
+            num_nodes=processes.world,  # as `ProcessesOfLightning` has it
+            strategy=DDPStrategy(find_unused_parameters=frozen_at_first) if together else "auto",
+            precision=None if _scales_apart(recipe, processes) else recipe.training.precision,
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
@@ -62,12 +67,12 @@ def fit(
             ],
             enable_progress_bar=display.bars,
             enable_model_summary=False,
-            logger=run_loggers(run.path / "logs", step) if loggers is None else loggers,
+            logger=loggers,
             plugins=_plugins(recipe, processes),
             use_distributed_sampler=False,
             default_root_dir=run.path,
         )
-        if processes.world > 1:
+        if together:
             keep_sigterm(trainer)
         if processes.is_first:
             run.diverged.unlink(missing_ok=True)
@@ -84,21 +89,6 @@ def fit(
                 write_text(run.diverged, f"{error}\n")
             raise TrainingDiverged(f"{error}; {kept}.") from None
     return checkpointer
-
-
-def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
-    precision = None if _scales_apart(recipe, processes) else recipe.training.precision
-    if processes.world == 1:
-        return {"devices": 1, "precision": precision}
-    # In the first epochs the backbone may stand still.
-    strategy = DDPStrategy(find_unused_parameters=recipe.training.warmup_epochs > 0)
-    on_gpu = pick_device(recipe.training.accelerator).type == "cuda"
-    return {
-        "devices": [_gpu(processes)] if on_gpu else 1,
-        "num_nodes": processes.world,  # as `ProcessesOfLightning` has it
-        "strategy": strategy,
-        "precision": precision,
-    }
 
 
 def _gpu(processes: Processes) -> int:

@@ -1,7 +1,7 @@
 """A batch through the network in micro-batches: the memory of one of them, and the loss of the whole batch."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -26,12 +26,11 @@ def embed_in_micro_batches(
     if count == 1 or not torch.is_grad_enabled():
         return network(images)
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _statistics_kept(network)
-
     pieces = images.tensor_split(count)
     embeddings = [
-        checkpoint(network, piece, use_reentrant=False, context_fn=contexts) for piece in pieces if len(piece)
+        checkpoint(network, piece, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(network)))
+        for piece in pieces
+        if len(piece)
     ]
     return torch.cat(embeddings)  # type: ignore[arg-type]
 
@@ -40,10 +39,7 @@ def embed_in_micro_batches(
 def _statistics_kept(network: nn.Module) -> Iterator[None]:
     """Keep the running statistics of batch norm, to which the first pass has already added the micro-batch."""
     norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
-    kept = [
-        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
-        for norm in norms
-    ]
+    kept = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
     try:
@@ -51,5 +47,4 @@ def _statistics_kept(network: nn.Module) -> Iterator[None]:
     finally:
         for norm, (momentum, count) in zip(norms, kept, strict=True):
             norm.momentum = momentum
-            if count is not None and norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.copy_(count)
+            norm.get_buffer("num_batches_tracked").copy_(count)

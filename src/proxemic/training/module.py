@@ -71,7 +71,7 @@ class EmbeddingTask(LightningModule):
         self._class_weights: Tensor | None
         self.register_buffer("_class_weights", class_weights, persistent=False)
         self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
-        self._plateau: ReduceLROnPlateau | None = None
+        self.plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
         if second is not None:
             share_parameters(second.loss, loss)
@@ -97,8 +97,8 @@ class EmbeddingTask(LightningModule):
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
 
     def on_train_start(self) -> None:
-        if self._plateau is not None and self._kept_plateau is not None:
-            self._plateau.load_state_dict(self._kept_plateau)
+        if self.plateau is not None and self._kept_plateau is not None:
+            self.plateau.load_state_dict(self._kept_plateau)
         self._plan_decay()
         self._freeze_backbone_in_warmup()  # Lightning does not begin an epoch anew that is resumed in its middle
 
@@ -134,8 +134,8 @@ class EmbeddingTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer, schedule = self.optim.build(self.model, self.loss, sharded=self.shards is not None)
-        self._plateau = schedule if isinstance(schedule, ReduceLROnPlateau) else None
-        if schedule is None or self._plateau is not None:
+        self.plateau = schedule if isinstance(schedule, ReduceLROnPlateau) else None
+        if schedule is None or self.plateau is not None:
             return optimizer
         interval = "step" if isinstance(schedule, PolynomialDecay) else "epoch"
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": interval}}  # type: ignore[return-value]
@@ -156,13 +156,8 @@ class EmbeddingTask(LightningModule):
         local = [] if self.shards is None else [self._proxies]
         self.optim.clip(optimizer, self.model, local, dist.group.WORLD if self.processes.world > 1 else None)
 
-    def step_plateau(self, value: float) -> None:
-        """Step `ReduceLROnPlateau` by the metric of this epoch: Lightning would do so after the epoch's checkpoint."""
-        if self._plateau is not None:
-            self._plateau.step(value)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        plateau = None if self._plateau is None else self._plateau.state_dict()
+        plateau = None if self.plateau is None else self.plateau.state_dict()
         begun = self.second_begins if self.in_second_phase else None
         checkpoint["proxemic"] = {"second_phase_began": begun, "plateau": plateau}
         if self.shards is not None:
@@ -216,9 +211,8 @@ class EmbeddingTask(LightningModule):
     def check_weights(self) -> None:
         """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""
         state = self.state_dict().items()  # with batch norm's statistics
-        wrong = next((name for name, value in state if not value.isfinite().all()), None)
-        if self.processes.any(wrong is not None)[0]:
-            name = next(name for name in self.processes.all_gather(wrong or "") if name)
+        wrong = next((name for name, value in state if not value.isfinite().all()), "")
+        if name := next(filter(None, self.processes.all_gather(wrong)), None):
             self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> NoReturn:

@@ -41,8 +41,7 @@ class BatchConfig:
             ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
     Raises:
-        ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
-            besides.
+        ValueError: If a count is not allowed, or both ``images_per_class`` and ``sampler`` are given.
     """
 
     size: int = 128
@@ -102,8 +101,7 @@ class TrainingConfig:
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
-        ValueError: If ``epochs`` or ``threads`` is below 1, ``warmup_epochs`` below 0, or ``class_balance`` not in
-            [0, 1].
+        ValueError: If a number is out of its range.
     """
 
     epochs: int = 10
@@ -188,7 +186,7 @@ class EvaluationConfig:
 
     @property
     def names(self) -> list[str]:
-        """Of the metrics of retrieval that may choose the epoch."""
+        """The names of the retrieval metrics that may choose the epoch."""
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
@@ -223,8 +221,7 @@ class Recipe:
             ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
     Raises:
-        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if a plateau is waited
-            for without validation classes; if the cache would hold smaller images than the network sees.
+        ValueError: If parts of the recipe contradict each other, as a second phase that takes all epochs.
     """
 
     data: ImageSource
@@ -267,11 +264,7 @@ class Recipe:
             )
 
     def load(self) -> Splits:
-        """The images, from the cache where there is one.
-
-        Raises:
-            UserError: If they cannot be read: no other hyper-parameters would mend that.
-        """
+        """The images, from the cache where there is one; `UserError` if they cannot be read."""
         try:
             return self.cache.apply(self.data.load())
         except ValueError as error:
@@ -284,7 +277,7 @@ class Recipe:
         return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
-        """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""
+        """The recipe that is trained: of the second phase alone where ``training.start_phase`` is 2."""
         second = self.second_phase
         if second is None or self.training.start_phase == 1:
             return self

@@ -135,15 +135,10 @@ class RunDirectory:
         test: bool = True,
         processes: int = 1,
     ) -> None:
-        """Make the directory: the recipe, and a record of the machine and of the images.
+        """Make the directory, with the recipe and a record of the machine and of the images.
 
-        Args:
-            recipe_yaml: All values of the recipe.
-            source: Where the images come from.
-            splits: The images.
-            earlier: Classes that the weights which the run begins with were trained on.
-            test: The run is to be evaluated on the test classes.
-            processes: The number of processes that train it.
+        ``earlier`` are the classes that the weights which the run begins with were trained on; a run without ``test``
+        must never be evaluated on the test classes.
         """
         images = {"processes": processes, "images": split_fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)

@@ -35,7 +35,9 @@ class ProxyShards:
         tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
         states = checkpoint["optimizer_states"][0]["state"]
         if index in states:
-            rows = {name: value for name, value in states[index].items() if _is_like(value, proxies)}
+            rows = {
+                name: value for name, value in states[index].items() if getattr(value, "shape", None) == proxies.shape
+            }
             # A copy: the optimiser's own goes on being used.
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
@@ -73,7 +75,3 @@ class ProxyShards:
     def _free_name(self, step: int) -> str:
         names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
         return next(name for name in names if not (self.folder / name).exists())
-
-
-def _is_like(value: Any, proxies: nn.Parameter) -> bool:
-    return isinstance(value, Tensor) and value.shape == proxies.shape
