@@ -152,6 +152,11 @@ def test_one_phase_ends_at_its_plateau_and_is_no_longer_for_being_extended(recip
     assert len(history(tmp_path / "run")) == 3
 
 
+def test_a_phase_whose_epochs_are_over_before_a_plateau_says_so(recipe: Path, tmp_path: Path) -> None:
+    said = run(recipe, tmp_path / "run", *UNTIL, "--training.epochs", "2")
+    assert "Training ended after all of its 2 epochs, before a plateau." in said
+
+
 def test_epochs_are_the_most_that_there_may_be() -> None:
     growing = [0.1, 0.2, 0.3, 0.4, 0.5]
     until = UntilPlateau(patience=1)

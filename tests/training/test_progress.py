@@ -68,6 +68,19 @@ def test_the_time_left_is_of_all_epochs_with_what_is_between_them(
     bar.on_train_end()
 
 
+def test_the_bar_shows_the_last_validation_once_there_is_one(clock: Clock) -> None:
+    trainer = make_trainer(0)
+    bar = make_bar(trainer)
+    assert bar.get_metrics(trainer, SimpleNamespace()).keys() == {"loss", "images/s"}  # type: ignore[arg-type]
+    bar.checkpointer.rows.append({"map@r": 0.25})
+    assert bar.get_metrics(trainer, SimpleNamespace())["map@r"] == "0.250"  # type: ignore[arg-type]
+
+
+def test_an_error_before_the_first_batch_needs_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    TrainingBar(SimpleNamespace()).on_exception(make_trainer(0), SimpleNamespace(), ValueError())  # type: ignore[arg-type]
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_said_after_an_error_has_a_line_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = make_trainer(0)
     bar = make_bar(trainer)
