@@ -13,13 +13,12 @@ from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_we
 from proxemic.losses.own import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import evaluation_mode, pick_device
+from proxemic.training.embed import check_own_metrics, evaluation_mode, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.failures import explanation
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
-from proxemic.training.own_metrics import check_own_metrics
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory

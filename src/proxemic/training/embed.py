@@ -1,9 +1,10 @@
-"""Embeddings of many images."""
+"""Embeddings of many images, and their metrics."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from tqdm import tqdm
 
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
+from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import leave_signals
-from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
 from proxemic.training.retrieval_metric import as_integers, gather_uneven, split_roles
 
@@ -197,4 +198,43 @@ def evaluate_embeddings(
     return metrics
 
 
+@torch.no_grad()
+def compute_own_metrics(
+    config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
+) -> dict[str, float]:
+    """Compute all ``own_metrics``; random draws in them are always the same, and change no others."""
+    computed: dict[str, float] = {}
+    for metric in config.own_metrics or []:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            values = metric(embeddings, labels)
+        name = getattr(metric, "__name__", type(metric).__name__)
+        if not isinstance(values, Mapping):
+            raise UserError(
+                f"evaluation.own_metrics has {name}, which gives {type(values).__name__}, but must give a mapping of "
+                "names to numbers."
+            )
+        for key, value in values.items():
+            if not isinstance(key, str) or key in {*computed, *config.names, *_TAKEN}:
+                raise UserError(
+                    f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
+                    "no other metric has."
+                )
+            if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
+                raise UserError(f"evaluation.own_metrics has {name}, whose {key} is {value!r}, but must be a number.")
+            computed[key] = float(value)
+    return computed
+
+
+def check_own_metrics(config: EvaluationConfig) -> None:
+    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.nn.functional.normalize(torch.randn(64, 16, generator=generator))
+    names = [*config.names, *compute_own_metrics(config, embeddings, torch.arange(64) // 8)]
+    if config.metric not in names:
+        raise UserError(f"evaluation.metric is {config.metric!r}, but these are computed: {', '.join(names)}.")
+
+
 _METRIC_KEYWORDS = set(inspect.signature(retrieval_metrics).parameters)
+# What else a row of the history holds.
+_TAKEN = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")

@@ -43,14 +43,11 @@ def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
 
 def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
     """Raise `UserError` unless the run, extended, ends as a run of as many epochs from the start would have."""
+    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
     if not run.checkpoint.exists():
         if run.metrics.exists():
-            raise UserError(
-                f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): begin with its weights, by "
-                f"--training.start_from {run.path} and a new --out."
-            )
+            raise UserError(f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): {instead}.")
         return  # nothing was trained yet
-    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
     if read_checkpoint(run.checkpoint)["proxemic"]["second_phase_began"] is not None:
         raise UserError(f"{run.path} is in its second phase, which cannot begin later any more: {instead}.")
     for each in _parts(schedule):

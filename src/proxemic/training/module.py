@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -154,7 +153,7 @@ class EmbeddingTask(LightningModule):
             scaler.unscale_(optimizer)
         # Not the trainer's clipping, which is the same from the first to the last epoch.
         local = [] if self.shards is None else [self._proxies]
-        self.optim.clip(optimizer, self.model, local, dist.group.WORLD if self.processes.world > 1 else None)
+        self.optim.clip(optimizer, self.model, local, self.processes.group)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         plateau = None if self.plateau is None else self.plateau.state_dict()

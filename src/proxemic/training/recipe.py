@@ -240,17 +240,14 @@ class Recipe:
     published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
-        if self.second_phase is None:
-            if self.training.start_phase == 2:
-                raise ValueError(
-                    "training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1."
-                )
-        elif self.training.start_phase == 1 and self.second_phase.epochs >= self.training.epochs:
+        second = self.second_phase
+        if second is None and self.training.start_phase == 2:
+            raise ValueError("training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1.")
+        if second is not None and self.training.start_phase == 1 and second.epochs >= self.training.epochs:
             raise ValueError(
-                f"second_phase.epochs is {self.second_phase.epochs}, but must be less than training.epochs, which is "
+                f"second_phase.epochs is {second.epochs}, but must be less than training.epochs, which is "
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
             )
-
         if self.training.until_plateau is not None and self.evaluation.select_on != "validation":
             raise ValueError(
                 "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "

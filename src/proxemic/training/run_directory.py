@@ -107,7 +107,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        if test and not self.read_environment().get("test", True):
+        if test and not read_json(self.environment).get("test", True):
             raise UserError(
                 f"{self.path} is a trial of a search, which must not be judged on the test classes: go on with the "
                 "search, or train its recipe.yaml into a new --out."
@@ -123,7 +123,7 @@ class RunDirectory:
 
     def has_images(self, split_fingerprint: str) -> bool:
         """Whether images have the classes and labels that the run was begun with."""
-        return self.read_environment().get("images") == split_fingerprint
+        return read_json(self.environment).get("images") == split_fingerprint
 
     def create(
         self,
@@ -148,10 +148,6 @@ class RunDirectory:
         classes = RunClasses(place, splits.train.class_names, *held_out, earlier=tuple(sorted(earlier)))
         write_json(self.classes, asdict(classes))
         write_text(self.recipe, recipe_yaml)
-
-    def read_environment(self) -> dict[str, Any]:
-        """The content of ``environment.json``."""
-        return read_json(self.environment)
 
     def read_classes(self) -> RunClasses | None:
         """The content of ``classes.json``; None for an older run, which has none."""

@@ -4,12 +4,14 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from proxemic.data import Splits
 from proxemic.errors import Interrupted, UserError
@@ -24,7 +26,6 @@ from proxemic.training.multiprocess.processes import Processes, join_processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.results import write_results
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
-from proxemic.training.threads import cpu_threads
 from proxemic.training.times import Times
 from proxemic.training.warm_start import start_from, trained_before
 
@@ -162,6 +163,22 @@ def train(
             raise Interrupted(
                 f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {run.path}"
             ) from None
+
+
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Have torch compute with this many CPU threads in the block, on which the last digits depend; None keeps them.
+
+    >>> with cpu_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def new_directory(recipe: Recipe | str | Path | None) -> Path:

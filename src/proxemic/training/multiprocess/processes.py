@@ -43,6 +43,10 @@ class Processes:
     def is_first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if self.world > 1 else None
+
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether it is set on any process; all processes wait for each other."""
         if self.world == 1:

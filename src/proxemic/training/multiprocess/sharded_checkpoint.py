@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -42,7 +41,7 @@ class ProxyShards:
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
         self.latest = self.processes.broadcast(self._free_name(step))
-        save_shards(self.folder / self.latest, tensors, self.num_classes, self._group)
+        save_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
         types = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
         checkpoint["shards"] = {"folder": self.latest, "index": index, "types": types}
 
@@ -52,7 +51,7 @@ class ProxyShards:
         types: dict[str, str] = kept["types"]
         tensors = {name: torch.empty(proxies.shape, dtype=getattr(torch, kind)) for name, kind in types.items()}
         self.latest = kept["folder"]
-        load_shards(self.folder / self.latest, tensors, self.num_classes, self._group)
+        load_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
         checkpoint["state_dict"][_PROXIES] = tensors.pop(_PROXIES)
         if tensors:
             state = checkpoint["optimizer_states"][0]["state"].setdefault(kept["index"], {})
@@ -67,10 +66,6 @@ class ProxyShards:
         for path in self.folder.glob("proxies-*"):
             if path.name != self.latest:
                 shutil.rmtree(path, ignore_errors=True)
-
-    @property
-    def _group(self) -> dist.ProcessGroup | None:
-        return dist.group.WORLD if self.processes.world > 1 else None
 
     def _free_name(self, step: int) -> str:
         names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
