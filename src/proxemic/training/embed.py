@@ -162,11 +162,7 @@ def pick_device(accelerator: str) -> torch.device:
 
 
 def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
-    """The indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch.
-
-    >>> share_of(10, 2, rank=1, world=3).tolist()
-    [2, 3, 8, 9]
-    """
+    """The indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
     return torch.cat([torch.empty(0, dtype=torch.int64), *torch.arange(count).split(batch_size)[rank::world]])
 
 

@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
@@ -87,13 +86,13 @@ class ProxyGap(EpochMeasure):
 
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
         proxies, scale = softmax_form(task.loss)
-        bounds = asdict(gap_bounds(proxies))
+        bounds = gap_bounds(proxies)
         return {
             "gap": _mean_gap(proxies, 1.0),
             "gap_at_scale": _mean_gap(proxies, scale),
-            "gap_lower": bounds["lower"],
-            "gap_upper": bounds["upper"],
-            "mean_proxy_norm": bounds["mean_proxy_norm"],
+            "gap_lower": bounds.lower,
+            "gap_upper": bounds.upper,
+            "mean_proxy_norm": bounds.mean_proxy_norm,
         }
 
 
@@ -101,9 +100,6 @@ class DistanceToProxy(EpochMeasure):
     """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
 
     The images go through no augmentation. Losses of cosines compare directions: there both are of unit length.
-
-    >>> DistanceToProxy.names
-    ('avg_dtp',)
     """
 
     names = ("avg_dtp",)

@@ -17,12 +17,6 @@ class FlipSum(nn.Module):
 
     A network that scales embeddings to unit length does so to the sum, not before, as in insightface's
     `recognition/arcface_torch/eval/verification.py`.
-
-    >>> import torch
-    >>> from proxemic.models import ModelConfig, build_model
-    >>> model, images = build_model(ModelConfig(embedding_size=4)).eval(), torch.rand(2, 3, 32, 32)
-    >>> torch.allclose(FlipSum(model)(images), FlipSum(model)(images.flip(-1)))
-    True
     """
 
     def __init__(self, model: EmbeddingModel) -> None:

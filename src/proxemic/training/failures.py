@@ -51,10 +51,7 @@ def to_be_continued(run: RunDirectory) -> Iterator[None]:
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
-    """Say in one sentence, without a full stop, what failed; None where that is not known.
-
-    It knows too little memory, a lost data worker, a checkpoint of another recipe, and the user's own code.
-    """
+    """Say in one sentence, without a full stop, what failed; None where that is not known."""
     message = " ".join(str(error).split())
     if _is_no_memory(error):
         return _no_memory(message, recipe, run)

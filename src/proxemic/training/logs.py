@@ -49,6 +49,6 @@ class _Writer(ExperimentWriter):
             path.unlink()
             return
         column = header.index("step")
-        whole = [row for row in rows if len(row) == len(header)]  # a kill may have cut the last one
-        write_csv(path, header, [row for row in whole if int(row[column]) < self._step])
+        # A kill may have cut the last row.
+        write_csv(path, header, [row for row in rows if len(row) == len(header) and int(row[column]) < self._step])
         self.metrics_keys = header

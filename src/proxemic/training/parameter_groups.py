@@ -130,10 +130,7 @@ class Optimization:
     def build(
         self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
     ) -> tuple[Optimizer, LRScheduler | None]:
-        """Make the optimiser of all trained parameters, and its schedule.
-
-        With ``sharded``, each process steps only its shard of the proxies.
-        """
+        """Make the optimiser of all trained parameters, which may be ``sharded`` proxies, and its schedule."""
         groups = parameter_groups(
             model,
             loss,

@@ -54,15 +54,7 @@ class Phase:
 
 
 def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
-    """Make ``loss`` share the parameters and buffers of an ``earlier`` one, except the margins of the classes.
-
-    >>> from proxemic.losses import WarpedSoftmaxLoss
-    >>> one = WarpedSoftmaxLoss(5, 4, alpha=4.0, k1=0.9, k2=1.2)
-    >>> two = WarpedSoftmaxLoss(5, 4, alpha=3.0, k1=0.9, k2=1.2)
-    >>> share_parameters(two, one)
-    >>> two.proxies is one.proxies
-    True
-    """
+    """Make ``loss`` share the parameters and buffers of an ``earlier`` one, except the margins of the classes."""
     old, new = (
         {name: tensor for name, tensor in chain(it.named_parameters(), it.named_buffers()) if name not in MARGINS}
         for it in (earlier, loss)
@@ -161,9 +153,6 @@ def ended_phases(values: Sequence[float], lengths: Sequence[int], until: UntilPl
     """The phases that are over, by the metric after each epoch alone, so that a resumed run ends them likewise.
 
     Each phase has at most as many epochs as ``lengths`` says.
-
-    >>> ended_phases([0.5, 0.4, 0.6, 0.7], [3, 2], UntilPlateau(patience=1))
-    [EndedPhase(epochs=2, reason='plateau'), EndedPhase(epochs=2, reason='epochs')]
     """
     ended: list[EndedPhase] = []
     for length in lengths:

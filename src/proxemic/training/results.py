@@ -18,10 +18,7 @@ from proxemic.training.plots import draw_curves, draw_gallery
 
 
 def write_results(checkpointer: RunCheckpointer, splits: Splits, *, test: bool) -> dict[str, Any]:
-    """Evaluate the chosen epoch of a trained run, draw its plots, write its metrics, and give them.
-
-    With ``test``, it is evaluated on the test classes, where there are any.
-    """
+    """Evaluate the chosen epoch, with ``test`` on the test classes; draw the plots, write the metrics and return them."""
     recipe, run, display = checkpointer.recipe, checkpointer.run, checkpointer.display
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
     best = checkpointer.best

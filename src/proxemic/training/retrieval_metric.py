@@ -141,11 +141,7 @@ class RetrievalMetric(Metric):
             getattr(self, name).append(part.to(device, copy=True))
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """Collect a batch, as ``update`` does, without a value for it.
-
-        torchmetrics' ``forward`` evaluates the batch alone, which rarely holds the images to find; where it holds none
-        of them, the error would lose what was collected before.
-        """
+        """Collect a batch, as ``update`` does; torchmetrics would evaluate it alone, without the images to find."""
         # In a collection, metrics that have collected the same share their lists, and each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
@@ -188,23 +184,12 @@ def split_roles(
     is_query: Bool[Tensor, " rows"] | None,
     is_gallery: Bool[Tensor, " rows"] | None,
     sequences: Int64[Tensor, " rows"] | None = None,
-) -> dict[str, Tensor]:
-    """The arguments of `retrieval_metrics` for rows that are queries, in the gallery, or both, as all are by default.
-
-    >>> rows, flags = torch.eye(2), torch.tensor([True, False])
-    >>> sorted(split_roles(rows, torch.tensor([0, 0]), flags, ~flags))
-    ['exclude', 'gallery', 'gallery_labels', 'queries', 'query_labels']
-    >>> sorted(split_roles(rows, torch.tensor([0, 0]), None, None))
-    ['queries', 'query_labels']
-    """
+) -> dict[str, Any]:
+    """The arguments of `retrieval_metrics` for rows that are queries, in the gallery, or, by default, both."""
     if sequences is not None and not bool((sequences >= 0).any()):
         sequences = None  # nothing to look for in every comparison
     if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
-        within = {} if sequences is None else {"query_sequences": sequences}
-        return {"queries": embeddings, "query_labels": labels, **within}
-    between = {}
-    if sequences is not None:
-        between = {"query_sequences": sequences[is_query], "gallery_sequences": sequences[is_gallery]}
+        return {"queries": embeddings, "query_labels": labels, "query_sequences": sequences}
     place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
     return {
         "queries": embeddings[is_query],
@@ -212,7 +197,8 @@ def split_roles(
         "gallery": embeddings[is_gallery],
         "gallery_labels": labels[is_gallery],
         "exclude": place[is_query],
-        **between,
+        "query_sequences": None if sequences is None else sequences[is_query],
+        "gallery_sequences": None if sequences is None else sequences[is_gallery],
     }
 
 

@@ -6,14 +6,7 @@ from contextlib import contextmanager
 
 
 class Times:
-    """Seconds of wall clock, by what they were spent on, since ``began`` (`time.monotonic`; None is now).
-
-    >>> times = Times()
-    >>> with times.of("data"):
-    ...     pass
-    >>> list(times.seconds())
-    ['start', 'data', 'other', 'total']
-    """
+    """Seconds of wall clock, by what they were spent on, since ``began`` (`time.monotonic`; None is now)."""
 
     def __init__(self, began: float | None = None) -> None:
         now = time.monotonic()

@@ -40,7 +40,8 @@ class ProxyShards:
             # A copy: the optimiser's own goes on being used.
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
-        self.latest = self.processes.broadcast(self._free_name(step))
+        names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
+        self.latest = self.processes.broadcast(next(name for name in names if not (self.folder / name).exists()))
         save_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
         types = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
         checkpoint["shards"] = {"folder": self.latest, "index": index, "types": types}
@@ -66,7 +67,3 @@ class ProxyShards:
         for path in self.folder.glob("proxies-*"):
             if path.name != self.latest:
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _free_name(self, step: int) -> str:
-        names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
-        return next(name for name in names if not (self.folder / name).exists())
