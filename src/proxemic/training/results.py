@@ -18,7 +18,7 @@ from proxemic.training.plots import draw_curves, draw_gallery
 
 
 def write_results(checkpointer: RunCheckpointer, splits: Splits, *, test: bool) -> dict[str, Any]:
-    """Evaluate the chosen epoch, with ``test`` on the test classes; draw the plots, write the metrics and return them."""
+    """Evaluate the chosen epoch (with ``test``, on the test classes), draw plots, and write and return the metrics."""
     recipe, run, display = checkpointer.recipe, checkpointer.run, checkpointer.display
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
     best = checkpointer.best
