@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,11 @@ from proxemic.errors import UserError
 from proxemic.losses import ArcFaceLoss, DynamicMargin
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import train
+from proxemic.training import RunDirectory, train
+from proxemic.training.components import build_components, held_out_images
+from proxemic.training.multiprocess.processes import Processes
+from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
+from proxemic.training.times import Times
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -84,6 +89,30 @@ def test_a_loss_that_cannot_be_weighed_is_refused_before_anything_is_written(rec
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"training.class_balance is 1.5, but must be 0"):
         read_recipe(recipe, ["--training.class_balance", "1.5"])
+
+
+def test_what_looks_at_all_proxies_is_refused_where_they_are_sharded(recipe: Path, tmp_path: Path) -> None:
+    flags = ["--proxies", "sharded", "--training.callbacks", "[proxemic.training.Snapshots]"]
+    sharded, out = read_recipe(recipe, flags).recipe, RunDirectory(tmp_path / "run")
+    with pytest.raises(
+        UserError, match=r"Snapshots is among training.callbacks and looks at all proxies, but they are"
+    ):
+        build_components(sharded, out, Processes(0, 2), Times())
+    assert isinstance(build_components(sharded, out, Processes(), Times()).task.shards, ProxyShards)
+
+
+@pytest.mark.parametrize(
+    ("validation", "test", "words"),
+    [(True, True, "gives validation classes of its own"), (False, False, "There are no test classes to choose")],
+)
+def test_an_epoch_is_not_chosen_on_classes_that_are_not_there(
+    recipe: Path, validation: bool, test: bool, words: str
+) -> None:
+    read = read_recipe(recipe, ["--evaluation.select_on", "test"]).recipe
+    splits = read.load()
+    splits = replace(splits, validation=splits.train if validation else None, test=splits.test if test else None)
+    with pytest.raises(UserError, match=words):
+        held_out_images(read, splits)
 
 
 @pytest.mark.parametrize(

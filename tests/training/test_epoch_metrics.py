@@ -1,6 +1,7 @@
 """What is measured before the first epoch and after each: the same whether interrupted or not."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from proxemic.analysis.gap.bounds import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.protocols.runs.finished import FinishedRun, Run
 from proxemic.training import ProxyGap, Snapshots
+from proxemic.training.epoch_metrics import _mean_gap
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -160,6 +162,21 @@ def test_a_training_that_diverges_is_marked_until_it_goes_on(recipe: Path, here:
     assert here("train", "--resume", out).returncode == 0
     assert Run(out).state == "finished"
     assert not (out / "diverged.txt").exists()
+
+
+def test_a_gap_that_cannot_be_computed_is_nan() -> None:
+    assert math.isnan(_mean_gap(torch.zeros(3, 4), 1.0))
+    assert _mean_gap(torch.eye(3), 1.0) > 0
+
+
+def test_a_loss_without_proxies_has_snapshots_of_embeddings_alone(recipe: Path, here: Here, tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_metric_learning")
+    callbacks = "[{class_path: proxemic.training.Snapshots}]"
+    flags = ["--loss", "pytorch_metric_learning.losses.SupConLoss", "--training.callbacks", callbacks]
+    result = here("train", "--recipe", recipe, "--out", tmp_path / "run", "--training.epochs", "1", *flags)
+    assert result.returncode == 0, result.stderr
+    snapshot = load_file(tmp_path / "run" / "snapshots" / "epoch-0001.safetensors")
+    assert snapshot.keys() == {"embeddings", "labels"}
 
 
 def test_snapshots_now_and_then() -> None:

@@ -135,7 +135,8 @@ def test_schedules_of_a_number_of_epochs_are_refused(
 
 def test_schedules_that_go_on_are_extended(two: Path) -> None:
     rates = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    for schedule in (CosineAnnealingLR(rates, 1), CosineAnnealingLR(rates, 4), StepLR(rates, 2), None):
+    parts = ChainedScheduler([StepLR(rates, 2), StepLR(rates, 3)])
+    for schedule in (CosineAnnealingLR(rates, 1), CosineAnnealingLR(rates, 4), StepLR(rates, 2), parts, None):
         check_extension(RunDirectory(two), 2, 4, schedule)
 
 

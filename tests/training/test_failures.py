@@ -11,6 +11,7 @@ import torch
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
 from proxemic.errors import OutOfMemory, UserError
+from proxemic.models import EmbeddingModel
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import RunDirectory, train
 from proxemic.training.failures import explained
@@ -88,6 +89,18 @@ def test_images_that_the_network_cannot_take_are_refused_before_anything_is_writ
 ) -> None:
     result = here("train", "--recipe", recipe, "--out", tmp_path / "run", "--images.size", "2")
     assert_refused(result, ["images.size is 2, but the network (convnet) cannot take images of 2 by 2 pixels"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_little_memory_for_the_first_image_is_not_called_a_wrong_size(
+    read: ReadRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(NO_CPU_MEMORY)
+
+    monkeypatch.setattr(EmbeddingModel, "forward", fail)
+    with pytest.raises(OutOfMemory, match=r"The memory is not enough .*batches.micro_batches"):
+        run(read, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.training import Optimization
-from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.module import EmbeddingTask, TrainingDiverged, check_embeddings
 from proxemic.training.multiprocess.processes import Processes
 
 
@@ -30,6 +30,17 @@ def test_weights_that_are_not_finite_are_named(task: EmbeddingTask, name: str) -
     task.state_dict()[name].view(-1)[-1] = torch.inf
     with pytest.raises(TrainingDiverged, match=f"The weights {name} are no longer finite at step 0; .*lr is 0.002"):
         task.check_weights()
+
+
+def test_embeddings_that_are_not_finite_name_the_weights_where_these_are_the_cause(task: EmbeddingTask) -> None:
+    check_embeddings(torch.ones(2, 4), "training", task, 0)
+    wrong = torch.tensor([[torch.nan]])
+    with pytest.raises(TrainingDiverged, match=r"embeddings of training images .* in epoch 3; .*lr is 0.002"):
+        check_embeddings(wrong, "training", task, 2)
+    with torch.no_grad():
+        task.model.head.get_parameter("1.weight").fill_(torch.nan)
+    with pytest.raises(TrainingDiverged, match=r"The weights model.head.1.weight are no longer finite"):
+        check_embeddings(wrong, "training", task, 2)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, torch.optim.LBFGS])

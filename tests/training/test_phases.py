@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.losses import PairwiseLoss, WarpedSoftmaxLoss
+from proxemic.losses import CurricularFaceLoss, PairwiseLoss, WarpedSoftmaxLoss
 from proxemic.models import build_model
 from proxemic.recipes.flags import differences, merge
 from proxemic.recipes.reader import read_recipe
@@ -33,6 +33,20 @@ LAST = ["--evaluation.select_on", "last", "--evaluation.untrained", "false"]
 
 class Stopped(Exception):
     pass
+
+
+def test_averages_are_carried_on_and_the_state_of_what_is_no_longer_trained_is_not() -> None:
+    one, two = CurricularFaceLoss(3, 4), CurricularFaceLoss(3, 4, scale=8.0)
+    share_parameters(two, one)
+    assert [id(buffer) for buffer in two.buffers()] == [id(buffer) for buffer in one.buffers()]
+    frozen = torch.nn.Parameter(torch.ones(1))
+    earlier = torch.optim.AdamW([one.proxies, frozen])
+    for parameter in (one.proxies, frozen):
+        parameter.grad = torch.ones_like(parameter)
+    earlier.step()
+    later = torch.optim.AdamW([two.proxies])
+    continue_optimizer(later, earlier)
+    assert list(later.state) == [two.proxies]
 
 
 @pytest.fixture(scope="module")

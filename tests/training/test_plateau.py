@@ -18,7 +18,7 @@ from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.protocols.runs.jobs import Job, run_job
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import UntilPlateau, train
-from proxemic.training.plateau import EndedPhase, ended_phases
+from proxemic.training.phases import EndedPhase, ended_phases
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -150,6 +150,11 @@ def test_one_phase_ends_at_its_plateau_and_is_no_longer_for_being_extended(recip
     train(read.recipe, tmp_path / "run", resume=True, epochs=9, report=[].append)
     assert (tmp_path / "run" / "metrics.json").read_bytes() == before
     assert len(history(tmp_path / "run")) == 3
+
+
+def test_a_phase_whose_epochs_are_over_before_a_plateau_says_so(recipe: Path, tmp_path: Path) -> None:
+    said = run(recipe, tmp_path / "run", *UNTIL, "--training.epochs", "2")
+    assert "Training ended after all of its 2 epochs, before a plateau." in said
 
 
 def test_epochs_are_the_most_that_there_may_be() -> None:

@@ -52,6 +52,12 @@ def test_a_query_is_not_shown_its_sequence(tmp_path: Path) -> None:
     assert frames(path, GREEN) == frames(path, RED) == 0
 
 
+def test_a_gallery_of_one_image_is_not_drawn(tmp_path: Path) -> None:
+    images = ImageSet.from_names(ArrayPixels(np.zeros((1, 40, 40), dtype=np.uint8)), ["a"])
+    draw_gallery(torch.ones(1, 2), images, tmp_path / "gallery.png")
+    assert not (tmp_path / "gallery.png").exists()
+
+
 @pytest.mark.parametrize("name", ["two\nlines", "$x_1$", "日本語", "\udc80 of no encoding", ""])
 def test_a_class_may_have_any_name(tmp_path: Path, name: str) -> None:
     images = ImageSet.from_names(ArrayPixels(np.zeros((2, 400, 1), dtype=np.uint8)), [name, name])

@@ -45,7 +45,8 @@ def train_epoch(bar: TrainingBar, trainer: Any, clock: Clock, batches: int = 10)
 
 
 def make_bar(trainer: Any) -> TrainingBar:
-    bar = TrainingBar(SimpleNamespace(rows=[]), 8, "map@r")  # type: ignore[arg-type]
+    recipe = SimpleNamespace(batches=SimpleNamespace(size=8), evaluation=SimpleNamespace(metric="map@r"))
+    bar = TrainingBar(SimpleNamespace(rows=[], recipe=recipe))  # type: ignore[arg-type]
     bar._trainer = trainer
     bar.on_train_start()
     return bar
@@ -65,6 +66,19 @@ def test_the_time_left_is_of_all_epochs_with_what_is_between_them(
     assert bar.get_metrics(trainer, SimpleNamespace())["left"] == "01:38"  # type: ignore[arg-type]
     assert "left=01:38" in capsys.readouterr().out
     bar.on_train_end()
+
+
+def test_the_bar_shows_the_last_validation_once_there_is_one(clock: Clock) -> None:
+    trainer = make_trainer(0)
+    bar = make_bar(trainer)
+    assert bar.get_metrics(trainer, SimpleNamespace()).keys() == {"loss", "images/s"}  # type: ignore[arg-type]
+    bar.checkpointer.rows.append({"map@r": 0.25})
+    assert bar.get_metrics(trainer, SimpleNamespace())["map@r"] == "0.250"  # type: ignore[arg-type]
+
+
+def test_an_error_before_the_first_batch_needs_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    TrainingBar(SimpleNamespace()).on_exception(make_trainer(0), SimpleNamespace(), ValueError())  # type: ignore[arg-type]
+    assert capsys.readouterr().out == ""
 
 
 def test_what_is_said_after_an_error_has_a_line_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from proxemic.models import EmbeddingModel, build_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import RunDirectory, train
 from proxemic.training.run_directory import split_fingerprint
-from proxemic.training.warm_start import start_from
+from proxemic.training.warm_start import load_loss, start_from
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -118,6 +118,35 @@ def test_without_the_names_of_classes_other_images_are_refused(earlier: Path, tm
             start_from(RunDirectory(run), model, loss, other)
         assert "its network and its loss" in start_from(RunDirectory(run), model, loss, splits)
     assert json.loads((run / "environment.json").read_text())["images"] == split_fingerprint(splits)
+
+
+def test_where_no_class_has_the_same_name_all_proxies_are_new(earlier: Path) -> None:
+    read = read_recipe(earlier / "recipe.yaml")
+    splits = read.recipe.load()
+    model, loss = networks(read, splits)
+    fresh = loss.get_parameter("proxies").detach().clone()
+    said = start_from(
+        RunDirectory(earlier), model, loss, Splits(renamed(splits.train, tuple("abcde")), splits.validation, None)
+    )
+    assert said.endswith("0 of 5 classes keep their proxies, by name, and 5 get new ones.")
+    assert torch.equal(loss.get_parameter("proxies"), fresh)
+
+
+def test_a_run_without_weights_or_with_others_is_refused(earlier: Path, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    shutil.copytree(earlier, run.path)
+    read = read_recipe(run.recipe)
+    splits = read.recipe.load()
+    model, loss = networks(read, splits)
+    load_loss(run, loss)
+    with pytest.raises(UserError, match=f"The weights of {run.path} do not fit this recipe's loss"):
+        load_loss(run, CosFaceLoss(5, 8))
+    run.loss.write_bytes(b"cut")
+    with pytest.raises(UserError, match=r"loss.safetensors is not readable as safetensors"):
+        load_loss(run, loss)
+    run.loss.unlink()
+    with pytest.raises(UserError, match="has no chosen weights yet: let it finish an epoch"):
+        start_from(run, model, loss, splits)
 
 
 def test_a_network_that_does_not_fit_is_refused(earlier: Path) -> None:

@@ -7,8 +7,7 @@ with optional_dependency("train"):
     from proxemic.training.embed import embed_dataset
     from proxemic.training.epoch_metrics import DistanceToProxy, EpochMeasure, ProxyGap, Snapshots
     from proxemic.training.parameter_groups import Optimization, parameter_groups
-    from proxemic.training.phases import SecondPhase
-    from proxemic.training.plateau import UntilPlateau
+    from proxemic.training.phases import SecondPhase, UntilPlateau
     from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe, TrainingConfig
     from proxemic.training.retrieval_callback import RetrievalCallback
     from proxemic.training.retrieval_metric import RetrievalMetric

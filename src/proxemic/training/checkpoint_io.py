@@ -30,26 +30,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return _load(path, map_location=map_location or "cpu")
+        return read_checkpoint(path, mmap=False, map_location=map_location or "cpu")
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of a run whose tensors stay in the file until they are looked at.
-
-    Raises:
-        UserError: If it is damaged, or not of a run.
-    """
-    return _load(path, map_location="cpu", mmap=True)
-
-
-def _load(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_location: Any = "cpu") -> dict[str, Any]:
+    """Read the checkpoint of a run; with ``mmap``, tensors stay in the file until they are looked at."""
     instead = "put a copy in its place, or begin anew with another --out"
     try:
-        checkpoint = torch.load(path, weights_only=True, **options)
-    except MemoryError:
-        raise
+        checkpoint = torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
     except Exception as error:  # torch.load raises almost anything for a file that is not its own
-        if isinstance(error, OSError) and error.filename is not None:  # of the file, not of what is in it
+        of_the_file = isinstance(error, OSError) and error.filename is not None  # not of what is in it
+        if of_the_file or isinstance(error, MemoryError):
             raise
         reason = " ".join(str(error).split()).split(". ")[0] or type(error).__name__
         raise UserError(f"{path} is no whole checkpoint of tensors ({reason}): {instead}.") from error

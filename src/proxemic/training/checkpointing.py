@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
@@ -22,11 +22,21 @@ from proxemic.models import save_model
 from proxemic.training.epoch_metrics import EpochMeasure
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
-from proxemic.training.plateau import EndedPhase, ended_phases
+from proxemic.training.phases import EndedPhase, ended_phases
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
 from proxemic.training.times import Times
+
+
+@dataclass(frozen=True)
+class Display:
+    """Who is told what on the way: of lines for the user, of each new row of the history, and of where time goes."""
+
+    report: Callable[[str], object]
+    bars: bool
+    on_epoch: Callable[[Mapping[str, float]], object] | None
+    times: Times
 
 
 class RunCheckpointer(Checkpoint):
@@ -35,18 +45,8 @@ class RunCheckpointer(Checkpoint):
     After each epoch, once the held-out images are evaluated, the checkpoint is written; then, if the metric is better
     than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that is
     killed between two of the writes makes up for the missing ones when it is resumed, and one that is killed before
-    the checkpoint evaluates again.
-
-    Args:
-        run: Where to write.
-        recipe: The recipe of the run.
-        evaluator: Evaluates held-out images after each epoch, before this (Lightning has checkpoints come last);
-            ``None`` takes the last epoch.
-        preprocessing: As `save_model` takes it.
-        report: Is called with a line for the user after each epoch.
-        on_epoch: Is called with the epoch's row of the history, once all is saved.
-        processes: The processes of the run; the first writes and reports, and all stop after the same step.
-        times: Is added to: what training, validation and saving take.
+    the checkpoint evaluates again. Without an evaluator the last epoch is the best. The first process writes and
+    reports, and all processes stop after the same step.
     """
 
     def __init__(
@@ -54,17 +54,11 @@ class RunCheckpointer(Checkpoint):
         run: RunDirectory,
         recipe: Recipe,
         evaluator: RetrievalCallback | None,
-        preprocessing: dict[str, Any],
-        report: Callable[[str], object],
-        on_epoch: Callable[[Mapping[str, float]], object] | None,
-        processes: Processes = Processes(),
-        times: Times | None = None,
+        display: Display,
+        processes: Processes,
     ) -> None:
-        self.times = times or Times()
-        self.on_epoch = on_epoch
-        self.processes = processes
         self.run, self.recipe, self.evaluator = run, recipe, evaluator
-        self.preprocessing, self.report = preprocessing, report
+        self.display, self.processes = display, processes
         self.rows: list[dict[str, float]] = []
         self.best: dict[str, float] | None = None
         self.ended: list[EndedPhase] = []
@@ -106,8 +100,8 @@ class RunCheckpointer(Checkpoint):
     def heeding_signals(self) -> Iterator[None]:
         """Stop on Ctrl-C, and on SIGUSR1, which SLURM can be asked to send before a job's time is up.
 
-        It begins before the data workers are started, as SLURM (``--signal=USR1@90``) sends SIGUSR1 to them too, which
-        would end them, and lasts until Lightning has restored the handlers that it found.
+        Enter it before the data workers start, which SLURM (``--signal=USR1@90``) sends SIGUSR1 too and would end, and
+        leave it once Lightning has restored the handlers that it found.
         """
         numbers = [signal.SIGINT, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]  # not on Windows
         handlers = {number: signal.signal(number, self._stop) for number in numbers}
@@ -117,7 +111,7 @@ class RunCheckpointer(Checkpoint):
                 self._leave("after the last epoch")
         finally:
             for number, handler in handlers.items():
-                # To the others of its processes it may come sooner, and all have stopped before it comes to this one.
+                # The signal may reach another process first, and all have stopped before it comes to this one.
                 stopped = self._left and self.processes.world > 1
                 signal.signal(number, signal.SIG_IGN if stopped else handler)
 
@@ -150,11 +144,10 @@ class RunCheckpointer(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         task = _task(trainer)
-        task.check_weights()
         seconds = self._epoch_ended - self._epoch_began
         evaluated = time.monotonic()
-        self.times.add("training", seconds)
-        self.times.add("validation", evaluated - self._epoch_ended)
+        self.display.times.add("training", seconds)
+        self.display.times.add("validation", evaluated - self._epoch_ended)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
         if self.evaluator is not None and self.evaluator.latest is not None:
@@ -165,8 +158,8 @@ class RunCheckpointer(Checkpoint):
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
         value = row.get(self.recipe.evaluation.metric)
-        if value is not None:
-            task.step_plateau(value)
+        if value is not None and task.plateau is not None:
+            task.plateau.step(value)  # now, as Lightning would do so after the checkpoint, which would then lack it
         better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
         self.best = row if better else self.best
         before = len(self.ended)
@@ -176,16 +169,16 @@ class RunCheckpointer(Checkpoint):
             self._write_best(task)
         if self.processes.is_first:
             self._write_history()
-        self.times.add("saving", time.monotonic() - evaluated)
-        self.report(self._line(row, seconds, trainer))
+        self.display.times.add("saving", time.monotonic() - evaluated)
+        self.display.report(self._line(row, seconds, trainer))
         if len(self.ended) > before:
-            self.report(self._why_ended())
+            self.display.report(self._why_ended())
         (self._stops_after_epoch,) = self.processes.any(self.stopping)
-        if self.on_epoch is not None and not self._stops_after_epoch:
-            self.on_epoch(row)
+        if self.display.on_epoch is not None and not self._stops_after_epoch:
+            self.display.on_epoch(row)
 
     def _end_phases(self, trainer: Trainer) -> None:
-        """Begin the second phase, or end the training, where the phase that is trained has come to its plateau."""
+        """Begin the second phase, or end the training, where the present phase has come to its plateau."""
         until = self.recipe.training.until_plateau
         if until is None or not self.rows:
             return
@@ -229,11 +222,10 @@ class RunCheckpointer(Checkpoint):
     def _write_best(self, task: EmbeddingTask) -> None:
         if not self.processes.is_first:
             return
-        save_model(self.run.path, task.model, self.preprocessing)
+        save_model(self.run.path, task.model, self.recipe.images.as_dict())
         state = task.loss.state_dict()
         if task.shards is not None:
-            assert task.shards_kept is not None
-            state["proxies"] = task.shards.whole(task.shards_kept)
+            state["proxies"] = task.shards.whole()
         with write_atomically(self.run.loss) as temporary:
             # As bytes first: safetensors hides the reason why a write to a file fails.
             temporary.write_bytes(safetensors.torch.save(state))
@@ -245,8 +237,7 @@ class RunCheckpointer(Checkpoint):
         _flush_logs(trainer)
         trainer.save_checkpoint(self.run.checkpoint)
         if task.shards is not None and self.processes.is_first:
-            assert task.shards_kept is not None
-            task.shards.drop_others(task.shards_kept)
+            task.shards.drop_others()
         self._saved_at = time.monotonic()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -259,7 +250,7 @@ class RunCheckpointer(Checkpoint):
             )
         self.stopping = True
         if not self.processes.is_first or (number == signal.SIGTERM and self.processes.world > 1):
-            return  # of SIGTERM torchrun makes use, too, when another process is lost: nothing will be saved then
+            return  # torchrun also sends SIGTERM when another process is lost: nothing will be saved then
         # Not print: a signal may come in the middle of one, and it cannot be entered twice.
         os.write(1, b"\nStopping: saving first; once more stops at once.\n")
 

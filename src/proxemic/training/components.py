@@ -13,13 +13,12 @@ from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_we
 from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, build_model
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import pick_device
+from proxemic.training.embed import check_own_metrics, evaluation_mode, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.failures import explanation
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
-from proxemic.training.own_metrics import check_own_metrics
 from proxemic.training.phases import Phase
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
@@ -28,7 +27,7 @@ from proxemic.training.times import Times
 
 @dataclass(frozen=True)
 class Components:
-    """What a recipe builds, from its seed alone."""
+    """What a recipe builds from its seed alone."""
 
     splits: Splits
     task: EmbeddingTask
@@ -47,12 +46,7 @@ def check_accelerator(recipe: Recipe) -> None:
 
 
 def build_components(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times) -> Components:
-    """Build what a recipe describes; what does not fit together is refused before anything is written.
-
-    Raises:
-        UserError: If the images cannot be read, or parts of the recipe do not go together.
-        ValueError: If a value of the recipe is not allowed.
-    """
+    """Build what a recipe describes; what does not fit together is refused before anything is written."""
     with processes.main_process_first(), times.of("data"):
         splits = recipe.load()
     with times.of("network"):
@@ -85,7 +79,7 @@ def build_components(recipe: Recipe, run: RunDirectory, processes: Processes, ti
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,
-        class_weights=None if beta is None else class_balanced_weights(_counts(splits), beta),
+        class_weights=None if beta is None else class_balanced_weights(_class_counts(splits), beta),
     )
     return Components(splits, task, data, schedule)
 
@@ -124,7 +118,7 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
 
 
 def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
-    """The network and the loss of a recipe as they are before training, which follow from its seed."""
+    """The untrained network and loss of a recipe, which follow from its seed."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model)
     return model, _loss(recipe.loss, recipe, splits)
@@ -133,7 +127,7 @@ def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss
 def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
     loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
     if isinstance(loss, ProxyLoss):
-        loss.count_classes(_counts(splits))
+        loss.count_classes(_class_counts(splits))
     if recipe.training.class_balance is not None and not (isinstance(loss, ProxyLoss) and loss.data_wise):
         raise UserError(
             f"training.class_balance is {recipe.training.class_balance}, but {loss_name(loss)} has no values of "
@@ -143,17 +137,16 @@ def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
     return loss
 
 
-def _counts(splits: Splits) -> Int[Tensor, " classes"]:
-    """How many training images each class has."""
+def _class_counts(splits: Splits) -> Int[Tensor, " classes"]:
     return torch.bincount(splits.train.labels, minlength=splits.train.num_classes)
 
 
 @torch.no_grad()
 def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory) -> None:
     size = recipe.images.size
-    modes = [(part, part.training) for part in model.modules()]
     try:
-        model.eval()(torch.zeros(1, recipe.images.channels, size, size))
+        with evaluation_mode(model):
+            model(torch.zeros(1, recipe.images.channels, size, size))
     except (AssertionError, RuntimeError) as error:
         if explanation(error, recipe, run):
             raise
@@ -161,17 +154,10 @@ def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory
             f"images.size is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by "
             f"{size} pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
         ) from error
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
-    """The images that choose the epoch; None where the last epoch is taken.
-
-    Raises:
-        UserError: If there are no such images.
-    """
+    """The images that choose the epoch; None where the last epoch is taken."""
     select_on = recipe.evaluation.select_on
     if select_on == "validation" and splits.validation is None:
         raise UserError(

@@ -17,22 +17,12 @@ from proxemic.training.recipe import Recipe
 
 
 class TrainingData(LightningDataModule):
-    """The training images of a run.
-
-    Args:
-        images: Training images with labels 0 to C - 1.
-        recipe: Transforms, batches and seed.
-        rank: Which of the run's processes this is; each is given its part of every batch.
-        world: How many they are.
-
-    Raises:
-        UserError: If the batches cannot be made.
-    """
+    """The training images of a run, of whose batches each process is given its part."""
 
     def __init__(self, images: ImageSet, recipe: Recipe, *, rank: int = 0, world: int = 1) -> None:
         super().__init__()
         self.images, self.recipe = images, recipe
-        batches, seed = recipe.batches, recipe.seed
+        batches, seed, size = recipe.batches, recipe.seed, recipe.batches.size
         if batches.sampler is not None:
             order = call_with_known(
                 batches.sampler,
@@ -42,7 +32,6 @@ class TrainingData(LightningDataModule):
                 seed=seed,
                 categories=images.categories,
             )
-            size = batches.size
         elif batches.images_per_class is None:
             order = RandomBatches(len(images), batches.size, seed=seed)
             size = order.batch_size
@@ -55,7 +44,6 @@ class TrainingData(LightningDataModule):
                     "first or raise the second."
                 )
             order = ClassBalancedBatches(images.labels, classes, batches.images_per_class, seed=seed)
-            size = batches.size
         if size < world:
             raise UserError(
                 f"batches.size is {size} in effect, but {world} processes share each batch: raise it to {world} or "
@@ -99,7 +87,7 @@ class EpochOrder(Callback):
 
 
 def leave_signals(_: int = 0) -> None:
-    """Leave Ctrl-C to the training process, and SIGTERM of others: a terminal, or SLURM, sends them to workers too."""
+    """Ignore Ctrl-C, and SIGTERM unless the training process sends it: a terminal, or SLURM, signals workers, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":  # a handler does not learn who sent it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -107,7 +95,7 @@ def leave_signals(_: int = 0) -> None:
 
 
 def _end_with_training() -> None:
-    if sys.platform == "linux":
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-            pass
-        os._exit(0)
+    assert sys.platform == "linux"
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

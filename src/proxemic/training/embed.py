@@ -1,38 +1,32 @@
-"""Embeddings of many images."""
+"""Embeddings of many images, and their metrics."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from proxemic.data import EmbeddingDataset, ImageSet, Preprocessing
 from proxemic.data.embeddings import RowLabels
+from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import leave_signals
-from proxemic.training.own_metrics import compute_own_metrics
 from proxemic.training.recipe import EvaluationConfig
-from proxemic.training.retrieval_metric import gather_uneven, split_roles
+from proxemic.training.retrieval_metric import as_integers, gather_uneven, split_roles
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
-    """Load the model of a run, and what its images go through, on the CPU and in evaluation mode.
-
-    Args:
-        path: The directory of the run, or its `model.safetensors`.
-        backbone: As in `load_model`.
-
-    Raises:
-        ValueError: If a file is missing, malformed, or not of this model.
-    """
+    """Load the model of a run as `load_model`, with the preprocessing of its images."""
     model, preprocessing = load_model(path, backbone)
     try:
         return model, Preprocessing(**preprocessing)
@@ -52,29 +46,13 @@ def embed_images(
     rank: int = 0,
     world: int = 1,
 ) -> Float[Tensor, "images dim"]:
-    """Embed every image in order, in evaluation mode, on the model's device; the modes of its modules are restored.
+    """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
 
-    Args:
-        model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
-            floating-point parameter.
-        images: N images.
-        preprocessing: What each goes through.
-        batch_size: Images per batch; does not change the result beyond rounding.
-        workers: Processes that load images.
-        description: What the progress bar says; it shows on terminals only.
-        rank: The rank of this process among those that share the work, each with a copy of the model.
-        world: The number of processes; each embeds the images of `share_of`, in the batches that one would make.
-
-    Returns:
-        ``[N, D]`` float32 on the CPU; of this process's share, ``[0, 0]`` where that is empty.
+    Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
+    ``[0, 0]`` where that is empty.
     """
-    loader = DataLoader(
-        EmbeddingDataset(images, preprocessing.evaluation()),
-        batch_sampler=[batch.tolist() for batch in _batches(len(images), batch_size)[rank::world]],
-        num_workers=workers,
-        worker_init_fn=leave_signals,
-        generator=torch.Generator(),  # the loader draws a seed: not from the generator that training draws from
-    )
+    share = share_of(len(images), batch_size, rank, world).tolist()
+    loader = _loader(Subset(EmbeddingDataset(images, preprocessing.evaluation()), share), batch_size, workers)
     batches = tqdm(loader, description, leave=False, disable=True if rank else None)
     return _embed(model, (batch for batch, _ in batches))
 
@@ -94,7 +72,7 @@ def embed_dataset(
         model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``; it is given images of the type of its first
             floating-point parameter.
         data: A data set of pairs of an image, a floating tensor as the model takes it, and a label, an integer; or of
-            mappings with such values; or of images alone. What follows the label is not looked at. Or a `DataLoader` of
+            mappings with such values; or of images alone. What follows the label is ignored. Or a `DataLoader` of
             batches of these, in its own order, without what it drops.
         keys: Of the image and the label, where samples are mappings.
         batch_size: Samples per batch of a data set.
@@ -105,7 +83,7 @@ def embed_dataset(
         embeddings ``[N, D]``, float32 on the CPU, and labels ``[N]``, or None where there are none.
 
     Raises:
-        ValueError: If there are no samples, or images or labels are not as said.
+        ValueError: If there are no samples, or images or labels are not as described.
 
     >>> from proxemic.metrics import retrieval_metrics
     >>> from torch.utils.data import TensorDataset
@@ -115,9 +93,7 @@ def embed_dataset(
     (torch.Size([20, 16]), 20)
     """
     if not isinstance(data, DataLoader):
-        # The loader draws a seed: not from the generator that training draws from.
-        generator = torch.Generator()
-        data = DataLoader(data, batch_size, num_workers=workers, worker_init_fn=leave_signals, generator=generator)
+        data = _loader(data, batch_size, workers)
     labels: list[Tensor | None] = []
 
     def images() -> Iterable[Tensor]:
@@ -135,17 +111,29 @@ def embed_dataset(
     return embeddings, torch.cat(known) if known else None
 
 
+def _loader(data: Dataset[Any], batch_size: int, workers: int) -> DataLoader[Any]:
+    generator = torch.Generator()  # the loader draws a seed: not from the generator that training draws from
+    return DataLoader(data, batch_size, num_workers=workers, worker_init_fn=leave_signals, generator=generator)
+
+
 def _embed(model: nn.Module, batches: Iterable[Tensor]) -> Float[Tensor, "samples dim"]:
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
+    with evaluation_mode(model):
+        embeddings = [model(batch.to(device, dtype)).float().cpu() for batch in batches]
+    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Run the block in evaluation mode, and restore the mode of each module."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        embeddings = [model(batch.to(device, dtype)).float().cpu() for batch in batches]
+        yield
     finally:
         for part, mode in modes:
             part.training = mode
-    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
 
 
 def _image_and_label(batch: Any, keys: tuple[str, str]) -> tuple[Tensor, Int64[Tensor, " batch"] | None]:
@@ -163,33 +151,19 @@ def _image_and_label(batch: Any, keys: tuple[str, str]) -> tuple[Tensor, Int64[T
         )
     if label is None:
         return image, None
-    label = as_tensor("labels", label)
-    if label.shape != image.shape[:1] or label.is_floating_point() or label.is_complex() or label.dtype == torch.bool:
-        raise ValueError(
-            f"labels have {label.dtype} and shape {list(label.shape)}, but must be integers, one for each of the "
-            f"{len(image)} images of the batch"
-        )
-    return image, label.to("cpu", torch.int64)
+    return image, as_integers("labels", as_tensor("labels", label), len(image)).cpu()
 
 
 def pick_device(accelerator: str) -> torch.device:
-    """The device that a recipe's ``training.accelerator`` means on this machine.
-
-    >>> pick_device("cpu")
-    device(type='cpu')
-    """
+    """The device that a recipe's ``training.accelerator`` means on this machine."""
     if accelerator == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     return torch.device(accelerator)
 
 
 def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:
-    """Give the numbers of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch.
-
-    >>> share_of(10, 2, rank=1, world=3).tolist()
-    [2, 3, 8, 9]
-    """
-    return torch.cat([torch.empty(0, dtype=torch.int64), *_batches(count, batch_size)[rank::world]])
+    """The indices of the images that process ``rank`` of ``world`` embeds: every ``world``-th batch."""
+    return torch.cat([torch.empty(0, dtype=torch.int64), *torch.arange(count).split(batch_size)[rank::world]])
 
 
 def join_shares(
@@ -202,24 +176,12 @@ def join_shares(
     return torch.cat(gather_uneven(share))[torch.cat(shares).argsort()]
 
 
-def _batches(count: int, batch_size: int) -> list[Int64[Tensor, " batch"]]:
-    return list(torch.arange(count).split(batch_size))
-
-
 def evaluate_embeddings(
     embeddings: Float[Tensor, "rows dim"], rows: ImageSet | RowLabels, config: EvaluationConfig
 ) -> RetrievalMetrics:
     """Compute retrieval metrics of embeddings: all rows against all, or the queries against the gallery.
 
     A row does not retrieve rows of its own sequence.
-
-    Args:
-        embeddings: One row per image.
-        rows: The images that were embedded, or the labels of the rows.
-        config: What to compute.
-
-    Raises:
-        ValueError: If there are no labels; and as `retrieval_metrics`.
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
@@ -232,4 +194,43 @@ def evaluate_embeddings(
     return metrics
 
 
+@torch.no_grad()
+def compute_own_metrics(
+    config: EvaluationConfig, embeddings: Float[Tensor, "rows dim"], labels: Int64[Tensor, " rows"]
+) -> dict[str, float]:
+    """Compute all ``own_metrics``; random draws in them are always the same, and change no others."""
+    computed: dict[str, float] = {}
+    for metric in config.own_metrics or []:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            values = metric(embeddings, labels)
+        name = getattr(metric, "__name__", type(metric).__name__)
+        if not isinstance(values, Mapping):
+            raise UserError(
+                f"evaluation.own_metrics has {name}, which gives {type(values).__name__}, but must give a mapping of "
+                "names to numbers."
+            )
+        for key, value in values.items():
+            if not isinstance(key, str) or key in {*computed, *config.names, *_TAKEN}:
+                raise UserError(
+                    f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
+                    "no other metric has."
+                )
+            if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
+                raise UserError(f"evaluation.own_metrics has {name}, whose {key} is {value!r}, but must be a number.")
+            computed[key] = float(value)
+    return computed
+
+
+def check_own_metrics(config: EvaluationConfig) -> None:
+    """Compute all ``own_metrics`` of a few random embeddings, to refuse them now rather than after an epoch."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.nn.functional.normalize(torch.randn(64, 16, generator=generator))
+    names = [*config.names, *compute_own_metrics(config, embeddings, torch.arange(64) // 8)]
+    if config.metric not in names:
+        raise UserError(f"evaluation.metric is {config.metric!r}, but these are computed: {', '.join(names)}.")
+
+
 _METRIC_KEYWORDS = set(inspect.signature(retrieval_metrics).parameters)
+# What else a row of the history holds.
+_TAKEN = ("nmi", "nmi_geometric", "ami", "epoch", "step", "loss", "seconds", "phase")

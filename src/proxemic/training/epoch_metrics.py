@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,13 +21,13 @@ from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import embed_images, join_shares
-from proxemic.training.module import EmbeddingTask
+from proxemic.training.module import EmbeddingTask, check_embeddings
 
 
 class EpochMeasure(Callback, ABC):
     """Measures something before the first epoch and after each epoch.
 
-    The values are columns of ``history.csv``, and values for Lightning's loggers; those before the first epoch are in
+    The values are columns of ``history.csv`` and are logged by Lightning's loggers; those before the first epoch are in
     ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
 
     In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
@@ -65,19 +64,16 @@ class EpochMeasure(Callback, ABC):
     def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
         assert isinstance(task, EmbeddingTask)
         task.check_weights()  # a clearer reason than what a measure would say of them
-        values = self.measure(task, _data(trainer))
+        values = self.measure(task, trainer.datamodule)  # type: ignore[attr-defined] # Lightning sets it in fit
         return {name: float(values[name]) for name in self.names}
 
 
 class ProxyGap(EpochMeasure):
     """Logs how far the softmax loss wants embeddings from their proxies, and the bounds of the mean-proxy paper.
 
-    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy a class. The columns: ``gap``, the mean over
+    For `NormalizedSoftmaxLoss` and `ProxyNCAPlusPlusLoss` with one proxy per class. The columns: ``gap``, the mean over
     classes of ``‖x_c − ŵ_c‖²`` at σ = 1, as in the paper, between ``gap_lower`` and ``gap_upper`` (`GapBounds`'
     lower and upper); ``gap_at_scale``, the same at the loss's own σ; ``mean_proxy_norm``, ``‖w̄‖``.
-
-    >>> ProxyGap().latest
-    {}
     """
 
     names = ("gap", "gap_at_scale", "gap_lower", "gap_upper", "mean_proxy_norm")
@@ -90,13 +86,13 @@ class ProxyGap(EpochMeasure):
 
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
         proxies, scale = softmax_form(task.loss)
-        bounds = asdict(gap_bounds(proxies))
+        bounds = gap_bounds(proxies)
         return {
             "gap": _mean_gap(proxies, 1.0),
             "gap_at_scale": _mean_gap(proxies, scale),
-            "gap_lower": bounds["lower"],
-            "gap_upper": bounds["upper"],
-            "mean_proxy_norm": bounds["mean_proxy_norm"],
+            "gap_lower": bounds.lower,
+            "gap_upper": bounds.upper,
+            "mean_proxy_norm": bounds.mean_proxy_norm,
         }
 
 
@@ -104,9 +100,6 @@ class DistanceToProxy(EpochMeasure):
     """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
 
     The images go through no augmentation. Losses of cosines compare directions: there both are of unit length.
-
-    >>> DistanceToProxy.names
-    ('avg_dtp',)
     """
 
     names = ("avg_dtp",)
@@ -121,13 +114,12 @@ class DistanceToProxy(EpochMeasure):
     def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
         embeddings, proxies = _places(task, data)
         assert proxies is not None
-        if not embeddings.isfinite().all():
-            task.fail("The embeddings of training images are no longer finite")
+        check_embeddings(embeddings, "training", task, task.current_epoch)
         return {"avg_dtp": average_distance_to_proxy(embeddings, data.images.labels, proxies)}
 
 
 class Snapshots(Callback):
-    """Keeps the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
+    """Saves the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
 
     They are written to ``snapshots/epoch-0007.safetensors`` in the run directory, as ``embeddings`` ``[N, D]``,
     ``labels`` ``[N]`` and ``proxies`` ``[C, K, D]``; ``proxemic analyze toy`` makes an animation of them.
@@ -137,9 +129,6 @@ class Snapshots(Callback):
 
     Raises:
         ValueError: If ``every_n_epochs`` is below 1.
-
-    >>> Snapshots(every_n_epochs=5).every_n_epochs
-    5
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
@@ -149,15 +138,15 @@ class Snapshots(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:
-            self._keep(trainer, pl_module, 0)
+            self._save(trainer, pl_module, 0)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self._keep(trainer, pl_module, trainer.current_epoch + 1)
+            self._save(trainer, pl_module, trainer.current_epoch + 1)
 
-    def _keep(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
+    def _save(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
         assert isinstance(task, EmbeddingTask)
-        data = _data(trainer)
+        data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
         embeddings, proxies = _places(task, data)
         if not trainer.is_global_zero:
             return
@@ -179,10 +168,7 @@ def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
 def as_compared(
     loss: Loss, embeddings: Float[Tensor, "images dim"]
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Give embeddings and proxies as the loss compares them: of unit length where it compares cosines.
-
-    The proxies are None where the loss has none.
-    """
+    """Embeddings and proxies as the loss compares them: of unit length for cosines; None for a loss without proxies."""
     if not isinstance(loss, ProxyLoss):
         return embeddings, None
     proxies = loss.proxies.detach().float().cpu()
@@ -191,16 +177,10 @@ def as_compared(
     return embeddings, proxies.clone(memory_format=torch.contiguous_format)
 
 
-def _data(trainer: Trainer) -> TrainingData:
-    data = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
-    assert isinstance(data, TrainingData)
-    return data
-
-
 def _places(
     task: EmbeddingTask, data: TrainingData
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
-    """Embed the training images, a share on each process, and give all of them and the proxies."""
+    """The embeddings of all training images, of which each process computes a share, and the proxies."""
     rank, world, size = task.processes.rank, task.processes.world, data.recipe.evaluation.batch_size
     share = embed_images(
         task.model,

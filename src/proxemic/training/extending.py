@@ -21,16 +21,12 @@ from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
+# After this many epochs, the rate is 0, rises again or is not defined.
 _ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}
-"""After how many epochs these have come to their end, where the rate is 0, rises again or is not defined."""
 
 
 def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
-    """Give a recipe with more epochs.
-
-    Raises:
-        UserError: If they are not more, or the recipe's epochs are not counted by ``training.epochs``.
-    """
+    """The recipe with more epochs."""
     before = recipe.training.epochs
     if recipe.training.start_phase == 2:
         raise UserError(
@@ -46,22 +42,12 @@ def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
 
 
 def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
-    """Raise `UserError` unless the run, extended, does what a run of as many epochs would have done from the start.
-
-    Args:
-        run: That has begun.
-        before: Its epochs.
-        epochs: Those that it is to have, more than before.
-        schedule: Of its learning rates, as its recipe builds it.
-    """
+    """Raise `UserError` unless the run, extended, ends as a run of as many epochs from the start would have."""
+    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
     if not run.checkpoint.exists():
         if run.metrics.exists():
-            raise UserError(
-                f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): begin with its weights, by "
-                f"--training.start_from {run.path} and a new --out."
-            )
+            raise UserError(f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): {instead}.")
         return  # nothing was trained yet
-    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
     if read_checkpoint(run.checkpoint)["proxemic"]["second_phase_began"] is not None:
         raise UserError(f"{run.path} is in its second phase, which cannot begin later any more: {instead}.")
     for each in _parts(schedule):
@@ -87,7 +73,7 @@ def extend(run: RunDirectory, recipe_yaml: str) -> None:
 
 
 def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
-    """Begin a run as a copy of a finished one, to go on with by a recipe that adds a second phase to its.
+    """Begin a run as a copy of a finished one, to be continued by a recipe that adds a second phase.
 
     It ends as a run of that recipe would have ended; killed on the way, it has not begun.
     """
@@ -100,7 +86,7 @@ def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
 
 
 def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
-    """A schedule, or those that it is made of."""
+    """The schedules that a schedule is made of."""
     if isinstance(schedule, SequentialLR | ChainedScheduler):
         for each in schedule._schedulers:
             yield from _parts(each)

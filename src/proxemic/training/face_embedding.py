@@ -13,21 +13,10 @@ from proxemic.training.embed import embed_images
 
 
 class FlipSum(nn.Module):
-    """A network whose embedding of a picture is the sum of its own two, of the picture and of its mirror image.
+    """The sum of a network's embeddings of an image and of its mirror image; the weights are shared.
 
-    A network that scales embeddings to unit length does so to the sum, not before.
-
-    Args:
-        model: the network; its weights are shared.
-
-    Source: insightface, `recognition/arcface_torch/eval/verification.py`.
-
-    Example:
-        >>> import torch
-        >>> from proxemic.models import ModelConfig, build_model
-        >>> model, images = build_model(ModelConfig(embedding_size=4)).eval(), torch.rand(2, 3, 32, 32)
-        >>> torch.allclose(FlipSum(model)(images), FlipSum(model)(images.flip(-1)))
-        True
+    A network that scales embeddings to unit length does so to the sum, not before, as in insightface's
+    `recognition/arcface_torch/eval/verification.py`.
     """
 
     def __init__(self, model: EmbeddingModel) -> None:
@@ -51,19 +40,6 @@ def embed_faces(
     workers: int = 0,
     description: str = "embedding",
 ) -> Float[Tensor, "images dim"]:
-    """Embed faces in order, as `embed_images`, by default each with its mirror image.
-
-    Args:
-        model: The network.
-        images: N images.
-        preprocessing: What each goes through.
-        flip: Sum the embeddings of a picture and of its mirror image; else the picture's alone.
-        batch_size: Images a batch.
-        workers: Processes that load images.
-        description: What the progress bar says.
-
-    Returns:
-        ``[N, D]`` float32 on the CPU.
-    """
+    """Embed faces in order, as `embed_images`, by default as the sum for each image and its mirror image."""
     network = FlipSum(model) if flip else model
     return embed_images(network, images, preprocessing, batch_size=batch_size, workers=workers, description=description)

@@ -17,16 +17,14 @@ from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-_OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # torch's words, of modules and of optimisers
+_OTHER_WEIGHTS = ("in loading state_dict for", "loaded state dict")  # as torch says of modules and of optimisers
 
 
 @contextmanager
 def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
-    """Say in one sentence what failed: too little memory, a lost process, a foreign checkpoint, the user's own code.
+    """Raise an error that says in one sentence what failed, in place of one that `explanation` has a sentence for.
 
-    Raises:
-        UserError: In place of the error that it explains; `OutOfMemory` for want of memory.
-        ValueError: In place of one from the user's own code, which may be about a value of the recipe.
+    A `ValueError` of the user's own code stays one, as it may be about a value of the recipe.
     """
     try:
         yield
@@ -42,11 +40,7 @@ def explained(recipe: Recipe, run: RunDirectory) -> Iterator[None]:
 
 @contextmanager
 def to_be_continued(run: RunDirectory) -> Iterator[None]:
-    """Add to an error that the user can mend how the run is then continued.
-
-    Raises:
-        UserError: The error, with that sentence.
-    """
+    """Add to an error that the user can mend how the run is then continued."""
     try:
         yield
     except (Interrupted, TrainingDiverged):
@@ -57,7 +51,7 @@ def to_be_continued(run: RunDirectory) -> Iterator[None]:
 
 
 def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | None:
-    """Give the sentence of `explained` for an error, without a full stop; None where it has none."""
+    """Say in one sentence, without a full stop, what failed; None where that is not known."""
     message = " ".join(str(error).split())
     if _is_no_memory(error):
         return _no_memory(message, recipe, run)
@@ -65,7 +59,7 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
         return f"{place} with {type(error).__name__}: {message[:300]} (proxemic --traceback shows the way there)"
     if isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, RuntimeError) and "DataLoader worker" in message
-    ):  # the first two, where one was killed while it handed images over
+    ):  # the first two where it was killed while it handed images over
         return (
             "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm): lower "
             f"batches.workers in {run.recipe}"
@@ -96,10 +90,12 @@ def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
 
 
 def _own_code(error: Exception) -> str | None:
-    """Give the place in a class of the user from which an error came; None where no such class was involved."""
+    """The place in a class of the user's own that an error came from; None where no such class was involved."""
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame)]
     methods = [frame for frame, _ in frames if _is_own(frame.f_locals.get("self"))]
-    if not methods or _called_by_checkpointer(frames[0][0]):
+    caller = frames[0][0].f_back if frames else None
+    by_checkpointer = caller is not None and caller.f_globals["__name__"] == RunCheckpointer.__module__
+    if not methods or by_checkpointer:  # the checkpointer calls `train`'s on_epoch, which ends a training by an error
         return None
     owner, (last, line) = type(methods[-1].f_locals["self"]), frames[-1]
     name = f"{owner.__module__}.{owner.__qualname__}.{methods[-1].f_code.co_name}"
@@ -108,11 +104,6 @@ def _own_code(error: Exception) -> str | None:
 
 def _is_own(instance: object) -> bool:
     return instance is not None and type(instance).__module__.partition(".")[0] != "proxemic"
-
-
-def _called_by_checkpointer(frame: FrameType) -> bool:
-    """Whether it is what `train` was given as ``on_epoch``, which ends a training by what it raises."""
-    return frame.f_back is not None and frame.f_back.f_globals["__name__"] == RunCheckpointer.__module__
 
 
 def _is_installed(frame: FrameType) -> bool:

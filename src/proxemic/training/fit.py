@@ -3,8 +3,6 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
-from proxemic.training.checkpointing import RunCheckpointer
+from proxemic.training.checkpointing import Display, RunCheckpointer
 from proxemic.training.components import Components
 from proxemic.training.data_module import EpochOrder
 from proxemic.training.embed import pick_device
@@ -29,24 +27,6 @@ from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
-from proxemic.training.times import Times
-
-
-@dataclass(frozen=True)
-class Display:
-    """Who is told what on the way.
-
-    Args:
-        report: Is given lines for the user.
-        bars: Progress bars are shown.
-        on_epoch: Is given each new row of the history.
-        times: Are added to.
-    """
-
-    report: Callable[[str], object]
-    bars: bool
-    on_epoch: Callable[[Mapping[str, float]], object] | None
-    times: Times
 
 
 def fit(
@@ -57,30 +37,24 @@ def fit(
     display: Display,
     processes: Processes,
 ) -> RunCheckpointer:
-    """Train all epochs, from the run's checkpoint where there is one.
-
-    Returns:
-        What kept the run's checkpoints, which knows the best epoch.
-
-    Raises:
-        TrainingDiverged: If the loss is not finite.
-    """
+    """Train all epochs, from the run's checkpoint where there is one; the checkpointer knows the best epoch."""
     evaluation = None
     if held_out is not None:
         evaluation = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    checkpointer = RunCheckpointer(
-        run, recipe, evaluation, recipe.images.as_dict(), display.report, display.on_epoch, processes, display.times
-    )
-    bar = TrainingBar(checkpointer, recipe.batches.size, recipe.evaluation.metric)
+    checkpointer = RunCheckpointer(run, recipe, evaluation, display, processes)
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
-    loggers = recipe.training.loggers
-    _quiet()
+    loggers = run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers
+    on_gpu, together = pick_device(recipe.training.accelerator).type == "cuda", processes.world > 1
+    frozen_at_first = recipe.training.warmup_epochs > 0  # the backbone, which then has no gradients
     with warnings.catch_warnings():
-        _ignore_what_is_meant()
+        _quiet_lightning()
         trainer = Trainer(
             accelerator=recipe.training.accelerator,
-            **_hardware(recipe, processes),
+            devices=[_gpu(processes)] if together and on_gpu else 1,
+            num_nodes=processes.world,  # as `ProcessesOfLightning` has it
+            strategy=DDPStrategy(find_unused_parameters=frozen_at_first) if together else "auto",
+            precision=None if _scales_apart(recipe, processes) else recipe.training.precision,
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,
@@ -89,16 +63,16 @@ def fit(
                 *(recipe.training.callbacks or []),
                 checkpointer,
                 EpochOrder(components.data),
-                *([bar] if display.bars else []),
+                *([TrainingBar(checkpointer)] if display.bars else []),
             ],
             enable_progress_bar=display.bars,
             enable_model_summary=False,
-            logger=run_loggers(run.path / "logs", step) if loggers is None else loggers,
+            logger=loggers,
             plugins=_plugins(recipe, processes),
             use_distributed_sampler=False,
             default_root_dir=run.path,
         )
-        if processes.world > 1:
+        if together:
             keep_sigterm(trainer)
         if processes.is_first:
             run.diverged.unlink(missing_ok=True)
@@ -117,23 +91,8 @@ def fit(
     return checkpointer
 
 
-def _hardware(recipe: Recipe, processes: Processes) -> dict[str, Any]:
-    precision = None if _scales_apart(recipe, processes) else recipe.training.precision
-    if processes.world == 1:
-        return {"devices": 1, "precision": precision}
-    # In the first epochs the backbone may stand still.
-    strategy = DDPStrategy(find_unused_parameters=recipe.training.warmup_epochs > 0)
-    on_gpu = pick_device(recipe.training.accelerator).type == "cuda"
-    return {
-        "devices": [_gpu(processes)] if on_gpu else 1,
-        "num_nodes": processes.world,  # as `ProcessesOfLightning` has it
-        "strategy": strategy,
-        "precision": precision,
-    }
-
-
 def _gpu(processes: Processes) -> int:
-    """Which of the GPUs that this process sees is its own; srun may have shown it that one alone."""
+    """The number of this process's GPU among those that it sees; srun may have shown it that one alone."""
     seen = torch.cuda.device_count()
     number = 0 if seen == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else processes.local_rank
     if number >= seen:
@@ -159,13 +118,10 @@ def _scales_apart(recipe: Recipe, processes: Processes) -> bool:
     return processes.world > 1 and recipe.proxies == "sharded" and recipe.training.precision == "16-mixed"
 
 
-def _quiet() -> None:
-    """Lightning's advice and device listings are not about the user's run."""
+def _quiet_lightning() -> None:
+    """Silence Lightning's device listings, and its warnings of what is meant here."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _ignore_what_is_meant() -> None:
     for message in (
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",

@@ -1,7 +1,7 @@
 """A batch through the network in micro-batches: the memory of one of them, and the loss of the whole batch."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -13,44 +13,29 @@ from torch.utils.checkpoint import checkpoint
 def embed_in_micro_batches(
     network: nn.Module, images: Float[Tensor, "batch ..."], count: int
 ) -> Float[Tensor, "batch dim"]:
-    """Embed a batch of which the network holds one micro-batch at a time.
+    """Embed a batch in ``count`` micro-batches of equal size, of which the network holds one at a time.
 
-    The loss of the whole batch is not the sum of the losses of its micro-batches where a class sums over the batch. So
-    the network embeds one micro-batch after the other and forgets its activations; the backward pass, which starts from
-    the loss of all, embeds each of them again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory
-    Limited Setup", 2021). The gradient is exactly that of the whole batch, but for batch norm, which sees the
-    micro-batches.
-
-    Args:
-        network: From images to embeddings.
-        images: B of them.
-        count: Number of micro-batches, at least 1; they have the same size, but for rounding.
-
-    >>> network = nn.Linear(2, 1)
-    >>> embed_in_micro_batches(network, torch.eye(2), 2).equal(network(torch.eye(2)))
-    True
+    The network forgets the activations of each micro-batch; the backward pass, which starts from the loss of the whole
+    batch, embeds each of them again (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup", 2021). The gradient is exactly that of the whole batch, except that batch norm sees the micro-batches.
     """
     if count == 1 or not torch.is_grad_enabled():
         return network(images)
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _statistics_kept(network)
-
     pieces = images.tensor_split(count)
     embeddings = [
-        checkpoint(network, piece, use_reentrant=False, context_fn=contexts) for piece in pieces if len(piece)
+        checkpoint(network, piece, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(network)))
+        for piece in pieces
+        if len(piece)
     ]
     return torch.cat(embeddings)  # type: ignore[arg-type]
 
 
 @contextmanager
 def _statistics_kept(network: nn.Module) -> Iterator[None]:
-    """Keep the running statistics of batch norm, to which the first pass has added the part already."""
+    """Keep the running statistics of batch norm, to which the first pass has already added the micro-batch."""
     norms = [part for part in network.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
-    kept = [
-        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
-        for norm in norms
-    ]
+    kept = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
     try:
@@ -58,5 +43,4 @@ def _statistics_kept(network: nn.Module) -> Iterator[None]:
     finally:
         for norm, (momentum, count) in zip(norms, kept, strict=True):
             norm.momentum = momentum
-            if count is not None and norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.copy_(count)
+            norm.get_buffer("num_batches_tracked").copy_(count)

@@ -12,17 +12,11 @@ from proxemic.files import write_csv
 
 
 def run_loggers(folder: Path, step: int) -> Sequence[Logger]:
-    """Log to TensorBoard and to CSV, each in its ``version_0`` of a folder.
+    """Log to TensorBoard and to CSV, continuing the logs in the folder, without what they hold from ``step`` on.
 
-    Args:
-        folder: Of the logs; a resumed run continues those that are there.
-        step: Steps made when the run starts. What a killed run has logged after its last checkpoint is logged again,
-            and left out of the earlier logs.
+    What a killed run has logged after its last checkpoint is logged again.
     """
-    return [
-        TensorBoardLogger(folder, name="tensorboard", version=0, purge_step=step),
-        _ContinuedCSV(folder, step),
-    ]
+    return [TensorBoardLogger(folder, name="tensorboard", version=0, purge_step=step), _ContinuedCSV(folder, step)]
 
 
 class _ContinuedCSV(CSVLogger):
@@ -55,6 +49,6 @@ class _Writer(ExperimentWriter):
             path.unlink()
             return
         column = header.index("step")
-        whole = [row for row in rows if len(row) == len(header)]  # a kill may have cut the last one
-        write_csv(path, header, [row for row in whole if int(row[column]) < self._step])
+        # A kill may have cut the last row.
+        write_csv(path, header, [row for row in rows if len(row) == len(header) and int(row[column]) < self._step])
         self.metrics_keys = header

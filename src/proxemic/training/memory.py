@@ -6,6 +6,7 @@ top, as do regularisers' and HIST's own parameters.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from proxemic.losses.scores.sampling import num_sampled
@@ -27,22 +28,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A loss in a training run.
-
-    Args:
-        classes: C ≥ 2.
-        dim: D ≥ 1.
-        proxies: K ≥ 1 a class.
-        batch: B ≥ 1, the samples of all processes together.
-        processes: W ≥ 1.
-        sharded: Each process holds its own classes only.
-        sample_rate: r in (0, 1], of `proxemic.losses.ProxyLoss`.
-        optimizer: One of `OPTIMIZERS`.
-        class_wise: The loss sums negatives over the samples for each class, as Proxy-Anchor does.
-
-    Raises:
-        ValueError: If one of them is not allowed.
-    """
+    """A loss in a training run, by the arguments of `plan`; sharded proxies are those of a process's own classes."""
 
     classes: int
     dim: int
@@ -67,28 +53,25 @@ class Setting:
 
     @property
     def held(self) -> int:
-        """Classes whose proxies a process holds, the most that one does."""
+        """The most classes whose proxies one process holds."""
         return -(-self.classes // self.processes) if self.sharded else self.classes
 
     @property
     def sampled(self) -> int:
-        """Of these, the ones that a step has gradients for."""
+        """Those of the held classes that a step has gradients for."""
         return num_sampled(self.held, self.batch, self.sample_rate)
 
     @property
     def local(self) -> int:
-        """Of these, the ones that a process works on."""
+        """Those of the sampled classes that one process works on."""
         return self.sampled if self.sharded else -(-self.sampled // self.processes)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of one process, the one that has most.
+    """The bytes of the process that has most: held, received in a step, and held at the fullest moment of a step.
 
-    Args:
-        held: By what they are of.
-        moved: Received in a step, as much as is sent, where the processes pass parts around a ring.
-        peak: Held at the fullest moment of a step, less than the sum as not all is held at once.
+    A process sends as much as it receives where parts are passed around a ring. Not all that is held is held at once.
     """
 
     held: dict[str, int]
@@ -97,12 +80,7 @@ class Needs:
 
     @classmethod
     def of(cls, setting: Setting) -> "Needs":
-        """Of a setting.
-
-        >>> needs = Needs.of(Setting(1_000_000, 512, batch=1024, processes=8, sharded=True))
-        >>> needs.held["proxies"], needs.moved["embeddings"]
-        (256000000, 1835008)
-        """
+        """The needs of a setting, by what the bytes are of."""
         held = _held(setting)
         gradient, local = held["gradient of the proxies"], held["gradient of its own classes"]
         around = held["embeddings"] + held["rows looked at"]
@@ -116,9 +94,9 @@ class Needs:
 
     @classmethod
     def of_dense(cls, setting: Setting) -> "Needs":
-        """Of an implementation that holds all scores and their gradient, by which proxies are replicated.
+        """The needs of replicated proxies where a process holds all scores of its samples, and their gradient.
 
-        Each process holds those of its own samples; of class-wise losses, which sum over samples, those of all.
+        A class-wise loss, which sums over samples, holds the scores of all samples on each process.
         """
         state, made = OPTIMIZERS[setting.optimizer]
         proxies = FLOAT * setting.classes * setting.proxies * setting.dim
@@ -141,29 +119,24 @@ class Needs:
 
 
 def alternatives(setting: Setting) -> list[Setting]:
-    """Give the setting and those that need less: sharded, sampled, with less state, and on more processes."""
-    changes = []
-    if setting.processes > 1:
-        changes.append({"sharded": True})
-    if setting.sample_rate > 0.1:
-        changes.append({"sample_rate": 0.1})
-    if OPTIMIZERS[setting.optimizer][0] > 1:
-        changes.append({"optimizer": "sgd-momentum"})
-    settings = [setting]
-    for change in changes:
-        settings += [replace(other, **change) for other in settings]
+    """The setting and those that need less: sharded, sampled, with less state, and on more processes."""
+    optimizers = (setting.optimizer, "sgd-momentum" if OPTIMIZERS[setting.optimizer][0] > 1 else setting.optimizer)
+    rates = (setting.sample_rate, min(setting.sample_rate, 0.1))
+    shardings = (setting.sharded, setting.sharded or setting.processes > 1)
+    settings = [
+        replace(setting, optimizer=optimizer, sample_rate=rate, sharded=sharded)
+        for optimizer, rate, sharded in product(optimizers, rates, shardings)
+    ]
     settings += [replace(setting, sharded=True, processes=times * setting.processes) for times in (2, 4, 8)]
     return list(dict.fromkeys(settings))
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a setting needs, and which settings fit into a memory.
+    """The setting of the first layout, the needs of each layout, and which settings fit into the memory.
 
-    Args:
-        setting: Of the first layout.
-        needs: The needs of each layout, and those of an implementation that holds ``all scores at once``.
-        fitting: Settings with the bytes that each holds at most at once, and whether these fit into the memory.
+    ``needs`` also has those of an implementation that holds ``all scores at once``; ``fitting`` gives for each setting
+    the bytes that it holds at most at once, and whether these fit.
     """
 
     setting: Setting
@@ -186,8 +159,17 @@ def plan(
 ) -> MemoryPlan:
     """Plan what each process will hold for the loss of a training run.
 
-    The arguments are those of `Setting`, with the layouts of the proxies to compare (None takes both, or ``replicated``
-    for one process) and the bytes of memory of each process, for `MemoryPlan.fitting`.
+    Args:
+        classes: C ≥ 2.
+        dim: D ≥ 1.
+        batch: B ≥ 1, the samples of all processes together.
+        proxies: K ≥ 1 per class.
+        processes: W ≥ 1.
+        sample_rate: r in (0, 1], of `proxemic.losses.ProxyLoss`.
+        optimizer: sgd, sgd-momentum, adagrad, rmsprop, adam or adamw.
+        class_wise: The loss sums negatives over the samples for each class, as Proxy-Anchor does.
+        layouts: Of the proxies, to compare; None takes both, or ``replicated`` for one process.
+        memory: Bytes of each process, for the settings that fit; None looks for none.
 
     Raises:
         ValueError: If an argument is not allowed.
@@ -197,14 +179,9 @@ def plan(
     """
     if layouts is None:
         layouts = ("replicated", "sharded") if processes > 1 else ("replicated",)
-    settings = {
-        layout: Setting(
-            classes, dim, proxies, batch, processes, layout == "sharded", sample_rate, optimizer, class_wise
-        )
-        for layout in layouts
-    }
-    first = next(iter(settings.values()))
-    needs = {layout: Needs.of(setting) for layout, setting in settings.items()}
+    sharded = layouts[0] == "sharded"
+    first = Setting(classes, dim, proxies, batch, processes, sharded, sample_rate, optimizer, class_wise)
+    needs = {layout: Needs.of(replace(first, sharded=layout == "sharded")) for layout in layouts}
     fitting = []
     if memory is not None:
         peaks = [(other, Needs.of(other).peak) for other in alternatives(first)]
@@ -217,7 +194,7 @@ def _held(setting: Setting) -> dict[str, int]:
     state, made = OPTIMIZERS[setting.optimizer]
     is_sampled = setting.sampled < setting.held
     alone = setting.processes == 1
-    # Of unit length, their gradient, and that of what came; or what is gathered too, what is scattered, and times W.
+    # Unit vectors, their gradient and the embeddings' own; of several processes also what is gathered and scattered.
     copies = 3 * setting.batch if alone else 4 * setting.batch + 2 * -(-setting.batch // setting.processes)
     return {
         "proxies": setting.held * row,
@@ -232,7 +209,7 @@ def _held(setting: Setting) -> dict[str, int]:
 
 
 def _scores(setting: Setting) -> int:
-    """A chunk's similarities and what is made of them, and all where they are kept."""
+    """The similarities of a chunk of classes with what is made of them, and all similarities where these are kept."""
     scoring = Scoring(scale=1.0, class_reduction=abs if setting.class_wise else None)
     plan = Plan.of(scoring, setting.batch, setting.local, setting.proxies, setting.dim)
     chunk = min(plan.chunk, setting.local) * setting.proxies * setting.batch
@@ -245,7 +222,7 @@ def _moved(setting: Setting) -> dict[str, int]:
     world, row = setting.processes, FLOAT * setting.proxies * setting.dim
     samples = -(-setting.batch // world)
     embeddings = FLOAT * samples * setting.dim * (world - 1)
-    # A maximum, and a sum of two a sample and one of regularisers; of class-wise losses one a sample and two.
+    # Per sample a maximum and two sums, and one float of regularisers; of class-wise losses one per sample, and two.
     floats = setting.batch + 2 if setting.class_wise else 3 * setting.batch + 1
     chosen = setting.sampled if setting.sampled < setting.held and not setting.sharded and world > 1 else 0
     return {

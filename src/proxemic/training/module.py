@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -35,24 +34,8 @@ class EmbeddingTask(LightningModule):
     """Trains a network and its loss: a step embeds the batch and computes the loss.
 
     What is random inside the network (dropout, stochastic depth) depends only on the seed and the number of the step,
-    so that a resumed run draws what an uninterrupted one would have drawn.
-
-    Args:
-        model: From images ``[B, C, H, W]`` to embeddings ``[B, D]``.
-        loss: From embeddings and labels to a scalar.
-        optim: Optimiser, learning rates and schedule.
-        seed: Of the randomness inside the network.
-        warmup_epochs: The number of first epochs in which the backbone is frozen and only head and proxies are trained.
-        second: What takes the place of ``loss`` and ``optim`` from an epoch on.
-        until_plateau: The second phase may begin sooner, by ``second_begins``.
-        micro_batches: How many the network takes a batch in, see `embed_in_micro_batches`.
-        processes: The processes of the run.
-        shards: Where sharded proxies are saved; None replicates them.
-        even_batches: All processes always have batches of the same size.
-        class_weights: ``[C]``, by which the samples of each class are weighted; None weights all alike.
-
-    Raises:
-        ValueError: If the second loss has other parameters than the first.
+    so that a resumed run draws what an uninterrupted one would have drawn. Proxies without ``shards`` are replicated;
+    with ``until_plateau`` the second phase may begin before its epoch.
     """
 
     def __init__(
@@ -84,11 +67,10 @@ class EmbeddingTask(LightningModule):
         self.processes = processes
         self.shards = shards
         self.even_batches = even_batches
-        self.shards_kept: str | None = None
         self._class_weights: Tensor | None
         self.register_buffer("_class_weights", class_weights, persistent=False)
         self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
-        self._plateau: ReduceLROnPlateau | None = None
+        self.plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
         if second is not None:
             share_parameters(second.loss, loss)
@@ -114,21 +96,22 @@ class EmbeddingTask(LightningModule):
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, names)
 
     def on_train_start(self) -> None:
-        if self._plateau is not None and self._kept_plateau is not None:
-            self._plateau.load_state_dict(self._kept_plateau)
+        if self.plateau is not None and self._kept_plateau is not None:
+            self.plateau.load_state_dict(self._kept_plateau)
         self._plan_decay()
-        self._warm_up()  # Lightning does not begin an epoch anew that is resumed in its middle
+        self._freeze_backbone_in_warmup()  # Lightning does not begin an epoch anew that is resumed in its middle
 
     def on_train_epoch_start(self) -> None:
         begins = self.second_begins
         if begins is not None and not self.in_second_phase and self.current_epoch >= begins:
             (earlier,) = self.trainer.optimizers
-            self._train_backbone(True)  # an optimiser takes what is trained, now or after the warm-up
+            for parameter in self._trained:  # the optimiser takes what is trained, now or after the warm-up
+                parameter.requires_grad_(True)
             self._begin_second_phase()
             self.trainer.strategy.setup_optimizers(self.trainer)
             continue_optimizer(self.trainer.optimizers[0], earlier)
             self._plan_decay()
-        self._warm_up()
+        self._freeze_backbone_in_warmup()
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         rank = self.processes.rank
@@ -150,8 +133,8 @@ class EmbeddingTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer, schedule = self.optim.build(self.model, self.loss, sharded=self.shards is not None)
-        self._plateau = schedule if isinstance(schedule, ReduceLROnPlateau) else None
-        if schedule is None or self._plateau is not None:
+        self.plateau = schedule if isinstance(schedule, ReduceLROnPlateau) else None
+        if schedule is None or self.plateau is not None:
             return optimizer
         interval = "step" if isinstance(schedule, PolynomialDecay) else "epoch"
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": interval}}  # type: ignore[return-value]
@@ -170,23 +153,14 @@ class EmbeddingTask(LightningModule):
             scaler.unscale_(optimizer)
         # Not the trainer's clipping, which is the same from the first to the last epoch.
         local = [] if self.shards is None else [self._proxies]
-        self.optim.clip(optimizer, self.model, local, dist.group.WORLD if self.processes.world > 1 else None)
-
-    def step_plateau(self, value: float) -> None:
-        """Give a schedule that waits for a plateau the metric of this epoch.
-
-        Lightning would do so after the checkpoint of the epoch, which would then lack it.
-        """
-        if self._plateau is not None:
-            self._plateau.step(value)
+        self.optim.clip(optimizer, self.model, local, self.processes.group)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        plateau = None if self._plateau is None else self._plateau.state_dict()
+        plateau = None if self.plateau is None else self.plateau.state_dict()
         begun = self.second_begins if self.in_second_phase else None
         checkpoint["proxemic"] = {"second_phase_began": begun, "plateau": plateau}
         if self.shards is not None:
             self.shards.save(checkpoint, self.trainer.optimizers[0], self._proxies, self.global_step)
-            self.shards_kept = checkpoint["shards"]["folder"]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         kept = checkpoint["proxemic"]
@@ -204,7 +178,6 @@ class EmbeddingTask(LightningModule):
         self._kept_plateau = kept["plateau"]
         if self.shards is not None:
             self.shards.load(checkpoint, self._proxies)
-            self.shards_kept = checkpoint["shards"]["folder"]
 
     @property
     def _proxies(self) -> nn.Parameter:
@@ -213,7 +186,6 @@ class EmbeddingTask(LightningModule):
 
     @property
     def in_second_phase(self) -> bool:
-        """Whether loss and optimiser are those of the second phase."""
         return self.second is not None and self.loss is self.second.loss
 
     def _plan_decay(self) -> None:
@@ -225,31 +197,37 @@ class EmbeddingTask(LightningModule):
             assert begins is not None
             schedule.plan(int(self.trainer.num_training_batches) * (self.trainer.max_epochs - begins))
 
-    def _warm_up(self) -> None:
-        self._train_backbone(self.current_epoch >= self.warmup_epochs)
-
-    def _train_backbone(self, trained: bool) -> None:
+    def _freeze_backbone_in_warmup(self) -> None:
         for parameter in self._trained:
-            parameter.requires_grad_(trained)
+            parameter.requires_grad_(self.current_epoch >= self.warmup_epochs)
 
     def _begin_second_phase(self) -> None:
         assert self.second is not None
-        # Again, as buffers may have been replaced, on their way to a GPU for one.
+        # Again, as moving the module to a GPU replaces buffers.
         share_parameters(self.second.loss, self.loss)
         self.loss, self.optim = self.second.loss, self.second.optim
 
     def check_weights(self) -> None:
         """Raise `TrainingDiverged` if a weight is no longer finite, before it reaches a checkpoint."""
         state = self.state_dict().items()  # with batch norm's statistics
-        wrong = next((name for name, value in state if not value.isfinite().all()), None)
-        if self.processes.any(wrong is not None)[0]:
-            name = next(name for name in self.processes.all_gather(wrong or "") if name)
+        wrong = next((name for name, value in state if not value.isfinite().all()), "")
+        if name := next(filter(None, self.processes.all_gather(wrong)), None):
             self.fail(f"The weights {name} are no longer finite at step {self.global_step}")
 
     def fail(self, what: str) -> NoReturn:
-        """Raise `TrainingDiverged` with what happened and what usually causes it."""
+        """Raise `TrainingDiverged` with what happened and its usual causes."""
         raise TrainingDiverged(
             f"{what}; likely causes are a learning rate that is too high (optim.lr is {self.optim.lr:g}, optim.loss_lr "
             f"is {self.optim.loss_lr:g}: try a tenth), a scale or temperature of the loss that is too large, or images "
             "that hold NaN"
         )
+
+
+def check_embeddings(embeddings: Float[Tensor, "images dim"], of: str, module: nn.Module, epoch: int) -> None:
+    """Raise `TrainingDiverged` unless the embeddings, the same on every process, are finite."""
+    if not embeddings.isfinite().all():
+        what = f"The embeddings of {of} images are no longer finite in epoch {epoch + 1}"
+        if isinstance(module, EmbeddingTask):
+            module.check_weights()  # nearer to the cause
+            module.fail(what)
+        raise TrainingDiverged(f"{what}.")

@@ -25,7 +25,7 @@ def parameter_groups(
     graph_lr: float | None = None,
     loss_weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Make groups for any torch optimiser: backbone, head, proxies, and the networks inside a loss.
+    """Make the parameter groups of a torch optimiser: backbone, head, proxies, and the networks inside a loss.
 
     Args:
         model: An `EmbeddingModel`; all parameters of any other module belong to the backbone.
@@ -42,7 +42,7 @@ def parameter_groups(
     [('backbone', 0.001, 2), ('proxies', 0.1, 1)]
     """
     decay = {} if loss_weight_decay is None else {"weight_decay": loss_weight_decay}
-    backbone = list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
+    backbone = _backbone(model)
     proxies = list(loss.parameters(recurse=False))
     groups = [
         {"name": "backbone", "lr": lr, "params": backbone},
@@ -55,6 +55,10 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
+def _backbone(model: nn.Module) -> list[nn.Parameter]:
+    return list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
+
+
 def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     ids = {id(parameter) for parameter in known}
     return [parameter for parameter in module.parameters() if id(parameter) not in ids]
@@ -62,7 +66,7 @@ def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Paramet
 
 @dataclass(frozen=True)
 class Optimization:
-    """How the weights are moved.
+    """Optimiser, learning rates, schedule and gradient clipping.
 
     Args:
         optimizer: Any torch optimiser, with its own arguments (eps, momentum, nesterov, weight_decay); its learning
@@ -109,43 +113,24 @@ class Optimization:
 
     @property
     def clips(self) -> bool:
-        """Whether gradients are clipped."""
         return any(limit is not None for limit in (self.clip_value, self.clip_norm, self.clip_backbone_norm))
 
     def clip(
         self, optimizer: Optimizer, model: nn.Module, local: Sequence[nn.Parameter], group: ProcessGroup | None
     ) -> None:
-        """Clip the gradients as the recipe asks.
-
-        Args:
-            optimizer: The optimiser of all parameters.
-            model: The network, whose backbone may be clipped alone.
-            local: Parameters of which each process of the group holds its shard.
-            group: The processes; None for one.
-        """
+        """Clip the gradients as the recipe asks, where each process of the group holds its shard of ``local``."""
         everything = [parameter for each in optimizer.param_groups for parameter in each["params"]]
         if self.clip_value is not None:
             clip_value(everything, self.clip_value)
         if self.clip_norm is not None:
             clip_norm(everything, self.clip_norm, local=local, group=group)
         if self.clip_backbone_norm is not None:
-            clip_norm(
-                (model.backbone if isinstance(model, EmbeddingModel) else model).parameters(), self.clip_backbone_norm
-            )
+            clip_norm(_backbone(model), self.clip_backbone_norm)
 
     def build(
         self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
     ) -> tuple[Optimizer, LRScheduler | None]:
-        """Make the optimiser of all trained parameters, and its schedule.
-
-        Args:
-            model: The network.
-            loss: The loss.
-            sharded: Each process steps only its shard of the proxies.
-
-        Raises:
-            ValueError: If the optimiser cannot step shards or rows, or the schedule expects a metric that falls.
-        """
+        """Make the optimiser of all trained parameters, which may be ``sharded`` proxies, and its schedule."""
         groups = parameter_groups(
             model,
             loss,

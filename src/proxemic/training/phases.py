@@ -1,7 +1,10 @@
-"""Two phases: other hyper-parameters of loss and optimiser from some epoch on, the weights carried over."""
+"""Phases of a training: with other hyper-parameters and the weights carried over, or ended at a plateau."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 import torch
 from torch import nn
@@ -24,7 +27,7 @@ class SecondPhase:
         epochs: How many of ``training.epochs`` are in the second phase: the last ones; at least 1. Where phases end at
             a plateau, the most that there may be.
         loss: The loss of the second phase, with the same parameters as the first's.
-        optim: How the weights are moved in it.
+        optim: The optimisation of the second phase.
 
     Raises:
         ValueError: If ``epochs`` is below 1.
@@ -43,13 +46,7 @@ class SecondPhase:
 
 @dataclass(frozen=True)
 class Phase:
-    """A loss and an optimisation from an epoch on.
-
-    Args:
-        begins: The first epoch, counted from 0.
-        loss: From embeddings and labels to a scalar.
-        optim: How the weights are moved.
-    """
+    """A loss and an optimisation from the epoch ``begins`` on, counted from 0."""
 
     begins: int
     loss: Loss
@@ -57,18 +54,7 @@ class Phase:
 
 
 def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
-    """Make ``loss`` use the very parameters and buffers of an ``earlier`` one, but for the margins of its classes.
-
-    Raises:
-        ValueError: If the two have different ones.
-
-    >>> from proxemic.losses import WarpedSoftmaxLoss
-    >>> one = WarpedSoftmaxLoss(5, 4, alpha=4.0, k1=0.9, k2=1.2)
-    >>> two = WarpedSoftmaxLoss(5, 4, alpha=3.0, k1=0.9, k2=1.2)
-    >>> share_parameters(two, one)
-    >>> two.proxies is one.proxies
-    True
-    """
+    """Make ``loss`` share the parameters and buffers of an ``earlier`` one, except the margins of the classes."""
     old, new = (
         {name: tensor for name, tensor in chain(it.named_parameters(), it.named_buffers()) if name not in MARGINS}
         for it in (earlier, loss)
@@ -95,9 +81,9 @@ def share_parameters(loss: nn.Module, earlier: nn.Module) -> None:
 
 
 def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
-    """Carry on the state of an ``earlier`` optimiser of the same class that has all the state that the new one needs.
+    """Take over the state of an ``earlier`` optimiser of the same class, if it has all that the new one needs.
 
-    The state of an optimiser without momentum, say, lacks what momentum starts from: then all state begins anew.
+    Without it, as momentum after an optimiser without momentum, all state begins anew.
     """
     if type(optimizer) is type(earlier) and not _needs(optimizer) - _needs(earlier):
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -107,10 +93,72 @@ def continue_optimizer(optimizer: Optimizer, earlier: Optimizer) -> None:
 
 
 def _needs(optimizer: Optimizer) -> set[str]:
-    """Give the options in use that add to the state of torch's optimisers."""
+    """The options in use that add to the state of torch's optimisers."""
     options = ("momentum", "amsgrad", "centered")
     return {name for name in options if any(group.get(name) for group in optimizer.param_groups)}
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> str:
     return ", ".join(f"{name} {list(each.shape)}" for name, each in tensors.items())
+
+
+@dataclass(frozen=True)
+class UntilPlateau:
+    """A phase ends before its epochs are over where evaluation.metric on the validation classes no longer grows.
+
+    Args:
+        patience: Epochs without an improvement after which the phase ends, at least 1.
+        min_improvement: By more than this the metric, in [0, 1], must exceed the best of the phase so far; 0 or more.
+
+    Raises:
+        ValueError: If a number is out of its range.
+
+    Source: realigned softmax warping, appendix D-A1 ("until validation accuracy plateaus"); it states no patience.
+
+    >>> UntilPlateau(patience=2, min_improvement=0.01).reached([0.5, 0.6, 0.605, 0.61, 0.7])
+    4
+    """
+
+    patience: int = 5
+    min_improvement: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"training.until_plateau.patience is {self.patience}, but must be at least 1 epoch.")
+        if not 0 <= self.min_improvement < math.inf:
+            raise ValueError(
+                f"training.until_plateau.min_improvement is {self.min_improvement}, but must be a number of 0 or more."
+            )
+
+    def reached(self, values: Sequence[float]) -> int | None:
+        """After how many epochs a phase, with these values of the metric, is at its plateau; None where it is not."""
+        best, since = -math.inf, 0
+        for epoch, value in enumerate(values, start=1):
+            if value > best + self.min_improvement:
+                best, since = value, epoch
+            elif epoch - since >= self.patience:
+                return epoch
+        return None
+
+
+@dataclass(frozen=True)
+class EndedPhase:
+    """How many epochs a phase had, and why it ended: at a ``plateau``, or after all of its ``epochs``."""
+
+    epochs: int
+    reason: Literal["plateau", "epochs"]
+
+
+def ended_phases(values: Sequence[float], lengths: Sequence[int], until: UntilPlateau) -> list[EndedPhase]:
+    """The phases that are over, by the metric after each epoch alone, so that a resumed run ends them likewise.
+
+    Each phase has at most as many epochs as ``lengths`` says.
+    """
+    ended: list[EndedPhase] = []
+    for length in lengths:
+        at = until.reached(values[:length])
+        if at is None and len(values) < length:
+            break
+        ended.append(EndedPhase(length, "epochs") if at is None else EndedPhase(at, "plateau"))
+        values = values[ended[-1].epochs :]
+    return ended

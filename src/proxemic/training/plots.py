@@ -16,19 +16,13 @@ from proxemic.files import write_atomically
 from proxemic.metrics import nearest_neighbours
 from proxemic.plots import save_figure
 
-RIGHT, WRONG, QUERY = "#1a9641", "#d7191c", "#444444"
+_QUERIES = 10
+_RIGHT, _WRONG, _QUERY = "#1a9641", "#d7191c", "#444444"
 _TILE_WIDTH, _TILE_HEIGHT, _HEADER, _SIDE, _FRAME = 138, 162, 36, 120, 4  # pixels
 
 
 def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) -> None:
-    """Plot training loss and validation metric over epochs, with the best epoch marked.
-
-    Args:
-        history: Rows with ``epoch``, ``loss`` and, where there was a validation, metrics; ``phase`` where phases end at
-            a plateau.
-        metric: The metric that chose the epoch.
-        path: PNG to write.
-    """
+    """Plot training loss and validation metric over epochs, with the best epoch and the second phase marked."""
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(8, 3.5))
     left, right = figure.subplots(
@@ -64,25 +58,13 @@ def draw_gallery(
     path: Path,
     *,
     distance: Literal["cosine", "euclidean"] = "cosine",
-    queries: int = 10,
     neighbours: int = 8,
-    seed: int = 0,
 ) -> None:
-    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red.
-
-    Args:
-        embeddings: One per image.
-        images: What was embedded; its queries search its gallery, or all search all.
-        path: PNG to write.
-        distance: Between embeddings.
-        queries: The number of rows, at most.
-        neighbours: The number of columns, at most.
-        seed: Chooses the queries.
-    """
+    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red."""
     everything = torch.ones(len(images), dtype=torch.bool)
     asked = (everything if images.is_query is None else images.is_query).nonzero().squeeze(1)
     searched = (everything if images.is_gallery is None else images.is_gallery).nonzero().squeeze(1)
-    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[:queries]
+    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:_QUERIES]
     chosen = asked[order].sort().values
     place = torch.full((len(images),), -1).index_copy(0, searched, torch.arange(len(searched)))
     columns = min(neighbours, len(searched) - 1)
@@ -108,7 +90,7 @@ def draw_gallery(
         for column, shown in enumerate([query, *neighbour[row].tolist()]):
             if shown < 0:
                 break  # the rest of the gallery is of the query's sequence
-            colour = QUERY if column == 0 else RIGHT if int(images.labels[shown]) == label else WRONG
+            colour = _QUERY if column == 0 else _RIGHT if int(images.labels[shown]) == label else _WRONG
             left, top = _TILE_WIDTH * column, _TILE_HEIGHT * row + _HEADER
             _thumbnail(sheet, font, (left + _TILE_WIDTH // 2, top), images, shown, colour)
     draw, bold = ImageDraw.Draw(sheet), _font("DejaVuSans-Bold.ttf", 13)
@@ -121,7 +103,7 @@ def draw_gallery(
 def _thumbnail(
     sheet: Image.Image, font: ImageFont.FreeTypeFont, place: tuple[int, int], images: ImageSet, index: int, colour: str
 ) -> None:
-    """Paste an image in a framed square, with the name of its class above it, centred below a place."""
+    """Paste an image in a framed square below a place, with the name of its class above it."""
     (middle, top), half = place, _SIDE // 2
     picture = images.pixels[index].convert("RGB")
     longest = max(picture.size)

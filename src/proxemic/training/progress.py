@@ -1,4 +1,4 @@
-"""The progress bar: loss, images a second, the validation metric, the time left of the whole run."""
+"""The progress bar of a training run."""
 
 import time
 from typing import Any
@@ -11,20 +11,14 @@ from proxemic.training.checkpointing import RunCheckpointer
 
 
 class TrainingBar(TQDMProgressBar):
-    """Lightning's bar with the figures that matter here, shown on terminals only.
-
-    Args:
-        checkpointer: Knows the last validation metric.
-        batch_size: Images a batch.
-        metric: Name of the metric to show.
-    """
+    """Lightning's bar with the loss, images per second, the last validation metric and the time left of the run."""
 
     # Without tqdm's time that remains, which is that of the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
-    def __init__(self, checkpointer: RunCheckpointer, batch_size: int, metric: str) -> None:
+    def __init__(self, checkpointer: RunCheckpointer) -> None:
         super().__init__()
-        self.checkpointer, self.batch_size, self.metric = checkpointer, batch_size, metric
+        self.checkpointer = checkpointer
         self.began, self.done = time.monotonic(), 0
         self._ended: float | None = None
         self._training, self._batches = 0.0, 0
@@ -44,7 +38,7 @@ class TrainingBar(TQDMProgressBar):
         self._training += now - max(self.began, self._ended or 0.0)
         self._ended = now
         self._batches += 1
-        self.done += self.batch_size
+        self.done += self.checkpointer.recipe.batches.size
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -58,12 +52,13 @@ class TrainingBar(TQDMProgressBar):
             items["left"] = tqdm.format_interval(self.seconds_left(trainer))
         items["loss"] = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
         items["images/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
-        if self.checkpointer.rows and self.metric in self.checkpointer.rows[-1]:
-            items[self.metric] = f"{self.checkpointer.rows[-1][self.metric]:.3f}"
+        metric = self.checkpointer.recipe.evaluation.metric
+        if self.checkpointer.rows and metric in self.checkpointer.rows[-1]:
+            items[metric] = f"{self.checkpointer.rows[-1][metric]:.3f}"
         return items
 
     def seconds_left(self, trainer: Trainer) -> float:
-        """Of the whole training, by what batches have taken so far, and what is done between two epochs."""
+        """The seconds left of the whole training, from those of the batches so far and those between two epochs."""
         assert trainer.max_epochs is not None
         epochs = trainer.max_epochs - trainer.current_epoch
         loop: Any = trainer.fit_loop  # Lightning declares its counters by their narrowest type

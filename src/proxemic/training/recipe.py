@@ -18,8 +18,7 @@ from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.training.parameter_groups import Optimization
-from proxemic.training.phases import SecondPhase
-from proxemic.training.plateau import UntilPlateau
+from proxemic.training.phases import SecondPhase, UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
@@ -42,8 +41,7 @@ class BatchConfig:
             ``num_images``, ``batch_size``, ``seed`` and ``categories``, what its constructor takes is filled in.
 
     Raises:
-        ValueError: If a count is not allowed, ``size`` is no multiple of ``images_per_class``, or ``sampler`` is given
-            besides.
+        ValueError: If a count is not allowed, or both ``images_per_class`` and ``sampler`` are given.
     """
 
     size: int = 128
@@ -103,8 +101,7 @@ class TrainingConfig:
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
     Raises:
-        ValueError: If ``epochs`` or ``threads`` is below 1, ``warmup_epochs`` below 0, or ``class_balance`` not in
-            [0, 1].
+        ValueError: If a number is out of its range.
     """
 
     epochs: int = 10
@@ -189,7 +186,7 @@ class EvaluationConfig:
 
     @property
     def names(self) -> list[str]:
-        """Of the metrics of retrieval that may choose the epoch."""
+        """The names of the retrieval metrics that may choose the epoch."""
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
@@ -224,8 +221,7 @@ class Recipe:
             ``--against paper``; null for none. A recipe that extends another does not stand for its rows.
 
     Raises:
-        ValueError: If the second phase takes all epochs or more, or is asked for and not there; if a plateau is waited
-            for without validation classes; if the cache would hold smaller images than the network sees.
+        ValueError: If parts of the recipe contradict each other, as a second phase that takes all epochs.
     """
 
     data: ImageSource
@@ -244,17 +240,14 @@ class Recipe:
     published: list[PublishedRow] | None = None
 
     def __post_init__(self) -> None:
-        if self.second_phase is None:
-            if self.training.start_phase == 2:
-                raise ValueError(
-                    "training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1."
-                )
-        elif self.training.start_phase == 1 and self.second_phase.epochs >= self.training.epochs:
+        second = self.second_phase
+        if second is None and self.training.start_phase == 2:
+            raise ValueError("training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1.")
+        if second is not None and self.training.start_phase == 1 and second.epochs >= self.training.epochs:
             raise ValueError(
-                f"second_phase.epochs is {self.second_phase.epochs}, but must be less than training.epochs, which is "
+                f"second_phase.epochs is {second.epochs}, but must be less than training.epochs, which is "
                 f"{self.training.epochs} and counts both phases: or begin with it by --training.start_phase 2."
             )
-
         if self.training.until_plateau is not None and self.evaluation.select_on != "validation":
             raise ValueError(
                 "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "
@@ -268,11 +261,7 @@ class Recipe:
             )
 
     def load(self) -> Splits:
-        """The images, from the cache where there is one.
-
-        Raises:
-            UserError: If they cannot be read: no other hyper-parameters would mend that.
-        """
+        """The images, from the cache where there is one; `UserError` if they cannot be read."""
         try:
             return self.cache.apply(self.data.load())
         except ValueError as error:
@@ -285,7 +274,7 @@ class Recipe:
         return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
 
     def from_its_first_phase(self) -> "Recipe":
-        """What is trained: the second phase alone where ``training.start_phase`` is 2, else the recipe itself."""
+        """The recipe that is trained: of the second phase alone where ``training.start_phase`` is 2."""
         second = self.second_phase
         if second is None or self.training.start_phase == 1:
             return self

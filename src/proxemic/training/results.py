@@ -14,35 +14,19 @@ from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.components import build_networks
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure
-from proxemic.training.fit import Display
 from proxemic.training.plots import draw_curves, draw_gallery
-from proxemic.training.recipe import Recipe
-from proxemic.training.run_directory import RunDirectory
 
 
-def write_results(
-    recipe: Recipe, splits: Splits, checkpointer: RunCheckpointer, run: RunDirectory, display: Display, *, test: bool
-) -> dict[str, Any]:
-    """Evaluate the chosen epoch of a trained run, draw its plots and write its metrics.
-
-    Args:
-        recipe: Of the run.
-        splits: Its images.
-        checkpointer: That of its training.
-        run: Where the results are written.
-        display: Who is told what.
-        test: Evaluate on the test classes, where there are any.
-
-    Returns:
-        The content of ``metrics.json``.
-    """
+def write_results(checkpointer: RunCheckpointer, splits: Splits, *, test: bool) -> dict[str, Any]:
+    """Evaluate the chosen epoch (with ``test``, on the test classes), draw plots, and write and return the metrics."""
+    recipe, run, display = checkpointer.recipe, checkpointer.run, checkpointer.display
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
     best = checkpointer.best
     assert best is not None
     measured = {name: best[name] for name in names}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
-    result = {} if splits.test is None or not test else _test(recipe, splits.test, splits, run, display)
+    result = {} if splits.test is None or not test else _test(checkpointer, splits.test, splits)
     result |= {"epoch": int(best["epoch"]), "selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
     if test:
         train = splits.train
@@ -57,7 +41,7 @@ def write_results(
         result["phases"] = [asdict(each) for each in checkpointer.ended]
     with display.times.of("pictures"):
         draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
-    # Of the process that has finished the run; apart from the metrics, which do not depend on it.
+    # The seconds of the process that has finished the run; the metrics do not depend on them.
     write_json(run.path / "seconds.json", display.times.seconds())
     write_json(run.metrics, result)
     display.report(f"Wrote {run.path}")
@@ -68,24 +52,25 @@ def write_results(
 
 
 def _split(splits: Splits) -> str:
-    """What the test is of: unseen classes (open-set) or new images of trained ones (closed-set)."""
+    """Whether the test is of unseen classes (open-set) or of new images of trained ones (closed-set)."""
     if splits.test is None:
         return "nothing held out" if splits.validation is None else "no test"
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
 
 
 class _SideBySide(nn.ModuleList):
-    """The embeddings of several networks, one after the other in each row."""
+    """Concatenates the embeddings of several networks."""
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dims"]:
         return torch.cat([network(images) for network in self], dim=1)
 
 
-def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, display: Display) -> dict[str, Any]:
+def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> dict[str, Any]:
+    recipe, run, times = checkpointer.recipe, checkpointer.run, checkpointer.display.times
     networks = {"test": load_model(run.path, recipe.model.custom_backbone)[0]}
     if recipe.evaluation.untrained:
         networks["untrained"] = build_networks(recipe, splits)[0]
-    with display.times.of("test"):
+    with times.of("test"):
         # In one pass: reading the images takes longer than embedding them.
         embeddings = embed_images(
             _SideBySide(networks.values()).to(pick_device(recipe.training.accelerator)),
@@ -97,7 +82,7 @@ def _test(recipe: Recipe, images: ImageSet, splits: Splits, run: RunDirectory, d
         )
         each = [part.contiguous() for part in embeddings.chunk(len(networks), dim=1)]
         found = [evaluate_embeddings(part, images, recipe.evaluation) for part in each]
-    with display.times.of("pictures"):
+    with times.of("pictures"):
         draw_gallery(each[0], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
     result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, found, strict=True)}
     test = found[0]

@@ -5,7 +5,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.metrics import RetrievalMetrics
 from proxemic.training.embed import embed_images, evaluate_embeddings, join_shares
-from proxemic.training.module import EmbeddingTask, TrainingDiverged
+from proxemic.training.module import check_embeddings
 from proxemic.training.recipe import EvaluationConfig
 
 
@@ -22,7 +22,7 @@ class RetrievalCallback(Callback):
     Args:
         images: Labelled images of classes that are not trained on.
         preprocessing: What each goes through.
-        evaluation: Which metrics, and how many images a batch.
+        evaluation: The metrics, and the number of images per batch.
         workers: Processes that load images, for each process of the run.
         every_n_epochs: Evaluate after each n-th epoch, at least 1.
         prefix: What the names of logged values begin with.
@@ -32,7 +32,7 @@ class RetrievalCallback(Callback):
 
     Raises:
         ValueError: If ``every_n_epochs`` is below 1.
-        TrainingDiverged: On the way, if embeddings are no longer finite.
+        TrainingDiverged: After an epoch, if embeddings are no longer finite.
 
     >>> import numpy as np
     >>> from proxemic.data import ArrayPixels
@@ -78,11 +78,6 @@ class RetrievalCallback(Callback):
             rank=rank,
             world=world,
         )
-        # All processes stop, or none: one alone would leave the others waiting.
-        if not trainer.strategy.reduce_boolean_decision(bool(embeddings.isfinite().all())):
-            what = f"The embeddings of held-out images are no longer finite in epoch {trainer.current_epoch + 1}"
-            if isinstance(module, EmbeddingTask):
-                module.check_weights()  # nearer to the cause
-                module.fail(what)
-            raise TrainingDiverged(f"{what}.")
-        return evaluate_embeddings(join_shares(embeddings, len(self.images), size, world), self.images, self.evaluation)
+        embeddings = join_shares(embeddings, len(self.images), size, world)
+        check_embeddings(embeddings, "held-out", module, trainer.current_epoch)
+        return evaluate_embeddings(embeddings, self.images, self.evaluation)

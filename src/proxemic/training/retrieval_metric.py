@@ -28,17 +28,9 @@ class RetrievalMetric(Metric):
 
     Calling the metric is calling ``update``: no batch is evaluated alone.
 
+    The arguments up to ``average`` are those of `retrieval_metrics`.
+
     Args:
-        distance: As in `retrieval_metrics`, like all up to ``average``.
-        recall_at: Each K of Recall@K.
-        precision_at: Each k of Precision@k.
-        map_at: Each k of MAP@k.
-        map_divisors: What each MAP@k is divided by.
-        ndcg_at: Each k of nDCG@k.
-        map: Also the mean average precision over the whole list.
-        mrr: Also the mean reciprocal rank.
-        nmi: Also cluster.
-        average: Over queries or classes.
         compute_on_cpu: Keep what is collected in main memory, and compute there.
         process_group: The processes to gather from; None is all.
 
@@ -66,11 +58,6 @@ class RetrievalMetric(Metric):
     plot_upper_bound = 1.0
 
     embeddings: list[Tensor]
-    labels: list[Tensor]
-    indexes: list[Tensor]
-    is_query: list[Tensor]
-    is_gallery: list[Tensor]
-    sequences: list[Tensor]
 
     def __init__(
         self,
@@ -93,7 +80,7 @@ class RetrievalMetric(Metric):
             "distance": distance, "recall_at": recall_at, "precision_at": precision_at, "map_at": map_at,
             "map_divisors": map_divisors, "ndcg_at": ndcg_at, "map": map, "mrr": mrr, "nmi": nmi, "average": average,
         }  # fmt: skip
-        # A rehearsal: better refused now than after an epoch.
+        # Refuses settings now rather than after an epoch.
         retrieval_metrics(torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), **self.settings)
         for name in _STATES:
             self.add_state(name, [], dist_reduce_fx="cat")
@@ -111,13 +98,13 @@ class RetrievalMetric(Metric):
         """Collect a batch, as float32.
 
         Args:
-            embeddings: A row a sample.
-            labels: One integer a sample.
-            indexes: Number of each sample in its data set, from 0; None where no sample comes twice.
-            is_query: Samples that ask; None where all do.
-            is_gallery: Samples that answer; None where all do.
-            sequences: Number of the sequence of each sample, the same on all processes, below 0 for none: those of one
-                are no hits of each other, nor in the way. None where none is in a sequence.
+            embeddings: One row per sample.
+            labels: One integer per sample.
+            indexes: The index of each sample in its data set, from 0; None where no sample comes twice.
+            is_query: Whether a sample is a query; None where all are.
+            is_gallery: Whether a sample is in the gallery; None where all are.
+            sequences: The number of each sample's sequence, the same on all processes, below 0 for none: a query does
+                not see the gallery rows of its own sequence. None where there are no sequences.
 
         Raises:
             ValueError: If the parts do not fit together or to earlier batches.
@@ -135,11 +122,11 @@ class RetrievalMetric(Metric):
         everyone = torch.ones(rows, dtype=torch.bool)
         unnumbered = torch.full((rows,), -1)
         parts = {
-            "labels": _integers("labels", labels, rows),
-            "indexes": unnumbered if indexes is None else _integers("indexes", indexes, rows),
+            "labels": as_integers("labels", labels, rows),
+            "indexes": unnumbered if indexes is None else as_integers("indexes", indexes, rows),
             "is_query": everyone if is_query is None else is_query,
             "is_gallery": everyone if is_gallery is None else is_gallery,
-            "sequences": unnumbered if sequences is None else _integers("sequences", sequences, rows),
+            "sequences": unnumbered if sequences is None else as_integers("sequences", sequences, rows),
         }
         for name in ("is_query", "is_gallery"):
             if parts[name].shape != (rows,) or parts[name].dtype != torch.bool:
@@ -154,12 +141,8 @@ class RetrievalMetric(Metric):
             getattr(self, name).append(part.to(device, copy=True))
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """Collect a batch, as ``update`` does, and give no value for it.
-
-        torchmetrics' ``forward`` evaluates the batch alone, with everything else set aside. That means little, as a
-        batch rarely holds the images to find, and where it holds none of them the error would lose what was set aside.
-        """
-        # The metrics of a collection that have collected the same share their lists, and each of them is called.
+        """Collect a batch, as ``update`` does; torchmetrics would evaluate it alone, without the images to find."""
+        # In a collection, metrics that have collected the same share their lists, and each of them is called.
         for name in _STATES:
             setattr(self, name, list(getattr(self, name)))
         self.update(*args, **kwargs)
@@ -201,30 +184,12 @@ def split_roles(
     is_query: Bool[Tensor, " rows"] | None,
     is_gallery: Bool[Tensor, " rows"] | None,
     sequences: Int64[Tensor, " rows"] | None = None,
-) -> dict[str, Tensor]:
-    """Give the arguments of `retrieval_metrics` for rows that ask, answer, or do both.
-
-    Args:
-        embeddings: A row each.
-        labels: Their classes.
-        is_query: Rows that ask; None where all do.
-        is_gallery: Rows that answer; likewise.
-        sequences: Their sequences, below 0 for none; None where none is in one.
-
-    >>> rows, flags = torch.eye(2), torch.tensor([True, False])
-    >>> sorted(split_roles(rows, torch.tensor([0, 0]), flags, ~flags))
-    ['exclude', 'gallery', 'gallery_labels', 'queries', 'query_labels']
-    >>> sorted(split_roles(rows, torch.tensor([0, 0]), None, None))
-    ['queries', 'query_labels']
-    """
+) -> dict[str, Any]:
+    """The arguments of `retrieval_metrics` for rows that are queries, in the gallery, or, by default, both."""
     if sequences is not None and not bool((sequences >= 0).any()):
         sequences = None  # nothing to look for in every comparison
     if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
-        within = {} if sequences is None else {"query_sequences": sequences}
-        return {"queries": embeddings, "query_labels": labels, **within}
-    between = {}
-    if sequences is not None:
-        between = {"query_sequences": sequences[is_query], "gallery_sequences": sequences[is_gallery]}
+        return {"queries": embeddings, "query_labels": labels, "query_sequences": sequences}
     place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
     return {
         "queries": embeddings[is_query],
@@ -232,21 +197,15 @@ def split_roles(
         "gallery": embeddings[is_gallery],
         "gallery_labels": labels[is_gallery],
         "exclude": place[is_query],
-        **between,
+        "query_sequences": None if sequences is None else sequences[is_query],
+        "gallery_sequences": None if sequences is None else sequences[is_gallery],
     }
 
 
 def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
-    """Gather the rows of all processes, in the order of their ranks, leaving out those that have none.
+    """Gather the rows of all processes, in the order of their ranks, leaving out processes that have none.
 
     torchmetrics' ``gather_all_tensors`` needs the shape and type of a row also on a process that has seen none.
-
-    Args:
-        rows: Any number of rows of this process.
-        group: The processes; None takes all.
-
-    Raises:
-        ValueError: If rows of processes differ in shape or type.
     """
     layouts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
@@ -265,7 +224,8 @@ def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
     return pieces or [rows]
 
 
-def _integers(name: str, values: Tensor, rows: int) -> Int64[Tensor, " rows"]:
+def as_integers(name: str, values: Tensor, rows: int) -> Int64[Tensor, " rows"]:
+    """The values as int64; `ValueError` unless they are integers, one per row."""
     if values.shape != (rows,) or values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"{name} has {values.dtype} and shape {list(values.shape)}, but must be integers [{rows}]")
     return values.to(torch.int64)

@@ -1,4 +1,4 @@
-"""The run directory: what a training run leaves behind."""
+"""The directory of a training run: its files, and the classes that it was begun with."""
 
 import csv
 import hashlib
@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,71 +19,72 @@ from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_csv, write_json, write_text
 from proxemic.locks import LOCK
-from proxemic.training.run_classes import RunClasses
 
 
 @dataclass(frozen=True)
+class RunClasses:
+    """The names of the classes that a run was begun with, in the order of their labels, and the path of the images.
+
+    ``earlier`` are those that the weights which the run began with were trained on.
+    """
+
+    root: str | None
+    train: tuple[str, ...]
+    validation: tuple[str, ...] | None
+    test: tuple[str, ...] | None
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """All classes that the network was trained on, also before this run."""
+        return frozenset({*self.train, *self.earlier})
+
+    @classmethod
+    def read(cls, path: Path) -> "RunClasses":
+        content = read_json(path)
+        root, train = content.get("root"), content.get("train")
+        names = {name: content.get(name) for name in ("validation", "test", "earlier")}
+        lists = all(isinstance(part, list | None) for part in names.values())
+        if not isinstance(root, str | None) or not isinstance(train, list) or not lists:
+            raise UserError(f"{path} is damaged (it names no training classes): put the file back from a copy.")
+        validation, test = (part and tuple(map(str, part)) for part in (names["validation"], names["test"]))
+        return cls(root, tuple(map(str, train)), validation, test, tuple(map(str, names["earlier"] or ())))
+
+
 class RunDirectory:
     """Names and formats of the files in ``runs/<name>/``.
 
     Args:
         path: The directory.
+
+    Attributes:
+        recipe: Every value of the recipe, defaults included (YAML).
+        environment: The machine, the libraries, the command, a fingerprint of the images (JSON).
+        classes: The names of the classes of each split, and where the images were (JSON); older runs have none.
+        metrics: The final metrics (JSON); it exists once the run is finished.
+        measured_before: What callbacks measured before the first epoch (JSON); it exists if there are such callbacks.
+        history: One row per epoch (CSV).
+        model: The weights of the chosen epoch; ``model.json`` beside it says how to build the network.
+        loss: The weights of the loss, such as proxies, of the chosen epoch.
+        checkpoint: What ``--resume`` starts from.
+        diverged: Why training broke off, where loss or weights were no longer finite; removed once it goes on.
     """
 
-    path: Path
-
-    @property
-    def recipe(self) -> Path:
-        """Every value of the recipe, defaults included (YAML)."""
-        return self.path / "recipe.yaml"
-
-    @property
-    def environment(self) -> Path:
-        """The machine, the libraries, the command, a fingerprint of the images (JSON)."""
-        return self.path / "environment.json"
-
-    @property
-    def classes(self) -> Path:
-        """The names of the classes of each split, and where the images were (JSON); older runs have none."""
-        return self.path / "classes.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The final metrics (JSON); there once the run is finished."""
-        return self.path / "metrics.json"
-
-    @property
-    def measured_before(self) -> Path:
-        """What callbacks measured before the first epoch (JSON); there where the recipe has such callbacks."""
-        return self.path / "measured-before.json"
-
-    @property
-    def history(self) -> Path:
-        """One row an epoch (CSV)."""
-        return self.path / "history.csv"
-
-    @property
-    def model(self) -> Path:
-        """The weights of the chosen epoch; ``model.json`` beside it says how to build the network."""
-        return self.path / "model.safetensors"
-
-    @property
-    def loss(self) -> Path:
-        """The loss's own weights, the proxies, of the chosen epoch."""
-        return self.path / "loss.safetensors"
-
-    @property
-    def checkpoint(self) -> Path:
-        """What ``--resume`` starts from."""
-        return self.path / "checkpoints" / "last.ckpt"
-
-    @property
-    def diverged(self) -> Path:
-        """Why training broke off, where loss or weights were no longer finite; gone once it goes on."""
-        return self.path / "diverged.txt"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.environment = path / "environment.json"
+        self.classes = path / "classes.json"
+        self.metrics = path / "metrics.json"
+        self.measured_before = path / "measured-before.json"
+        self.history = path / "history.csv"
+        self.model = path / "model.safetensors"
+        self.loss = path / "loss.safetensors"
+        self.checkpoint = path / "checkpoints" / "last.ckpt"
+        self.diverged = path / "diverged.txt"
 
     def files(self) -> tuple[Path, ...]:
-        """All of these, with the model's description."""
+        """The files of a finished run, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
         return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
 
@@ -101,16 +102,12 @@ class RunDirectory:
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
     def check_run(self, test: bool = False) -> None:
-        """Raise `UserError` unless the directory holds a run.
-
-        Args:
-            test: It will be evaluated on the test classes, which a search must not look at.
-        """
+        """Raise `UserError` unless the directory holds a run, and with ``test`` one that is not a search's trial."""
         if not self.recipe.is_file():
             raise UserError(
                 f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
             )
-        if test and not self.read_environment().get("test", True):
+        if test and not read_json(self.environment).get("test", True):
             raise UserError(
                 f"{self.path} is a trial of a search, which must not be judged on the test classes: go on with the "
                 "search, or train its recipe.yaml into a new --out."
@@ -126,7 +123,7 @@ class RunDirectory:
 
     def has_images(self, split_fingerprint: str) -> bool:
         """Whether images have the classes and labels that the run was begun with."""
-        return self.read_environment().get("images") == split_fingerprint
+        return read_json(self.environment).get("images") == split_fingerprint
 
     def create(
         self,
@@ -138,44 +135,34 @@ class RunDirectory:
         test: bool = True,
         processes: int = 1,
     ) -> None:
-        """Make the directory: the recipe, and a record of the machine and of the images.
+        """Make the directory, with the recipe and a record of the machine and of the images.
 
-        Args:
-            recipe_yaml: All values of the recipe.
-            source: Where the images come from.
-            splits: The images.
-            earlier: Classes that the weights which the run begins with were trained on.
-            test: The run is to be evaluated on the test classes.
-            processes: How many train it.
+        ``earlier`` are the classes that the weights which the run begins with were trained on; a run without ``test``
+        must never be evaluated on the test classes.
         """
         images = {"processes": processes, "images": split_fingerprint(splits), "test": test}
         write_json(self.environment, _environment() | images)
-        write_json(self.classes, asdict(RunClasses.of(source, splits, earlier)))
+        root = getattr(source, "root", None)
+        place = root and str(Path(root).absolute())
+        held_out = (None if part is None else part.class_names for part in (splits.validation, splits.test))
+        classes = RunClasses(place, splits.train.class_names, *held_out, earlier=tuple(sorted(earlier)))
+        write_json(self.classes, asdict(classes))
         write_text(self.recipe, recipe_yaml)
 
-    def read_environment(self) -> dict[str, Any]:
-        """The content of ``environment.json``.
-
-        Raises:
-            UserError: If it is missing or damaged.
-        """
-        return read_json(self.environment)
-
     def read_classes(self) -> RunClasses | None:
-        """The content of ``classes.json``; None for an older run, which has none.
-
-        Raises:
-            UserError: If it is damaged.
-        """
+        """The content of ``classes.json``; None for an older run, which has none."""
         return RunClasses.read(self.classes) if self.classes.exists() else None
 
     def locate(self, source: ImageSource) -> ImageSource:
-        """The images of the run's recipe, also from another working directory; see `RunClasses.locate`."""
-        classes = self.read_classes()
-        return source if classes is None else classes.locate(source)
+        """The source of the run's images, also from another working directory than the one where the run began."""
+        root, classes = getattr(source, "root", None), self.read_classes()
+        begun = None if classes is None else classes.root
+        if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
+            return source
+        return replace(source, root=Path(begun)) if is_dataclass(source) else source
 
     def drop_weights(self, *, model: bool = True) -> None:
-        """Remove what is large: the checkpoint and, unless they are to stay, the weights; the figures stay."""
+        """Remove the checkpoint and, by default, the weights; the metrics stay."""
         for path in (self.model, self.model.with_suffix(".json"), self.loss) if model else ():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
@@ -185,20 +172,20 @@ class RunDirectory:
         write_csv(self.history, list(rows[0]), ([row[name] for name in rows[0]] for row in rows))
 
     def read_history(self) -> list[dict[str, float]]:
-        """One dict an epoch."""
+        """One dictionary per epoch."""
         with self.history.open(newline="") as file:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
 def split_fingerprint(splits: Splits) -> str:
-    """Of the classes and labels, and of boxes and sequences: what a resumed run must find again."""
+    """A hash of the classes, labels, boxes and sequences, which a resumed run must find again."""
     parts = (splits.train, splits.validation, splits.test)
     text = [None if part is None else (part.class_names, part.labels.tolist(), *_more(part)) for part in parts]
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
 def _more(images: ImageSet) -> list[object]:
-    """What a table says besides, where it does: runs made before keep their fingerprints."""
+    """Boxes and sequences where there are any, so that runs made before these were read keep their fingerprints."""
     boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
     sequences = None if images.sequences is None else images.sequences.texts()
     return [] if boxes is None and sequences is None else [boxes, sequences]

@@ -6,17 +6,7 @@ from contextlib import contextmanager
 
 
 class Times:
-    """Seconds of wall clock, by what they were spent on.
-
-    Args:
-        began: `time.monotonic` when the command began, imports included; None is now.
-
-    >>> times = Times()
-    >>> with times.of("data"):
-    ...     pass
-    >>> list(times.seconds())
-    ['start', 'data', 'other', 'total']
-    """
+    """Seconds of wall clock, by what they were spent on, since ``began`` (`time.monotonic`; None is now)."""
 
     def __init__(self, began: float | None = None) -> None:
         now = time.monotonic()
@@ -24,12 +14,11 @@ class Times:
         self._spent = {"start": now - self._began}
 
     def add(self, name: str, seconds: float) -> None:
-        """Add to what was spent on something."""
         self._spent[name] = self._spent.get(name, 0.0) + seconds
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What is spent in the block."""
+        """Add the seconds that the block takes."""
         began = time.monotonic()
         try:
             yield
@@ -37,13 +26,13 @@ class Times:
             self.add(name, time.monotonic() - began)
 
     def seconds(self) -> dict[str, float]:
-        """All of them, with ``other`` and the ``total``."""
+        """The seconds by name, with ``other`` and the ``total``."""
         total = time.monotonic() - self._began
         spent = self._spent | {"other": max(0.0, total - sum(self._spent.values())), "total": total}
         return {name: round(value, 3) for name, value in spent.items()}
 
     def sentence(self) -> str:
-        """The same in a line, without what took less than half a second."""
+        """The seconds in one line, without what took less than half a second."""
         seconds = self.seconds()
         total = seconds.pop("total")
         parts = [f"{name} {value:.0f}" for name, value in seconds.items() if value >= 0.5]

@@ -4,26 +4,28 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from proxemic.data import Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
+from proxemic.training.checkpointing import Display
 from proxemic.training.components import build_components, check_accelerator, held_out_images
 from proxemic.training.extending import check_extension, extend, with_epochs
 from proxemic.training.failures import explained, to_be_continued
-from proxemic.training.fit import Display, fit
+from proxemic.training.fit import fit
 from proxemic.training.multiprocess.processes import Processes, join_processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.results import write_results
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
-from proxemic.training.threads import cpu_threads
 from proxemic.training.times import Times
 from proxemic.training.warm_start import start_from, trained_before
 
@@ -86,77 +88,62 @@ def train(
             images cannot be read; `Interrupted` after Ctrl-C, `TrainingDiverged` if the loss is not finite.
         ValueError: If a value of the recipe is not allowed.
     """
-    if processes is None:
-        with join_processes() as processes:
-            return train(
-                recipe,
-                out,
-                overrides=overrides,
-                resume=resume,
-                epochs=epochs,
-                threads=threads,
-                report=report,
-                progress=progress,
-                test=test,
-                on_epoch=on_epoch,
-                processes=processes,
-                began=began,
-            )
     from proxemic.recipes import find_recipe
     from proxemic.recipes.reader import read_recipe, to_yaml
 
-    times = Times(began)
-    report = report or logging.getLogger("proxemic").info
-    out = Path(processes.broadcast(str(out or new_directory(recipe))))
-    check_folder(out)
-    run = RunDirectory(out)
-    if not processes.is_first:
-        report = _unheard
-    if processes.is_first:
-        run.check_run(test) if resume else run.check_new()
-    if not isinstance(recipe, Recipe):
-        if recipe is None and not resume:
-            raise UserError("train is given no recipe: give a Recipe, a name or a file, or resume the run in out.")
-        path = run.recipe if recipe is None else find_recipe(str(recipe))
-        recipe = read_recipe(path, overrides or {}, own_code=True).recipe
-    elif overrides:
-        raise UserError("train is given a Recipe and overrides: give them to proxemic.recipes.load, which makes it.")
-    before = recipe.training.epochs
-    if epochs is not None:
-        recipe = with_epochs(recipe, epochs)
-    recipe_yaml = to_yaml(recipe) if epochs is not None or not resume else ""
-    if resume:
-        _check_shared(run, processes)
-        if run.metrics.exists() and epochs is None:
-            report(f"{out} is finished; these are its results.")
-            return TrainingResult(out, read_json(run.metrics))
-    check_accelerator(recipe)
-    recipe = recipe.from_its_first_phase()
-    if resume:
-        recipe = replace(recipe, data=run.locate(recipe.data))
-    with explained(recipe, run):
-        components = build_components(recipe, run, processes, times)
-    splits = components.splits
-    held_out = held_out_images(recipe, splits)
-    _introduce(recipe, splits, report)
-    if resume:
-        run.check_images(split_fingerprint(splits))
-    else:
-        _check_shared(run, processes)
-    if epochs is not None:
-        check_extension(run, before, epochs, components.schedule)
-    if recipe.training.start_from is not None and not run.checkpoint.exists():
-        task = components.task
-        report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
-    display = Display(report, progress and os.isatty(2) and processes.is_first, on_epoch, times)
     with ExitStack() as held:
+        if processes is None:
+            processes = held.enter_context(join_processes())
+        times = Times(began)
+        report = (report or logging.getLogger("proxemic").info) if processes.is_first else (lambda _: None)
+        run = RunDirectory(Path(processes.broadcast(str(out or new_directory(recipe)))))
+        check_folder(run.path)
+        if processes.is_first:
+            run.check_run(test) if resume else run.check_new()
+        if not isinstance(recipe, Recipe):
+            if recipe is None and not resume:
+                raise UserError("train is given no recipe: give a Recipe, a name or a file, or resume the run in out.")
+            path = run.recipe if recipe is None else find_recipe(str(recipe))
+            recipe = read_recipe(path, overrides or {}, own_code=True).recipe
+        elif overrides:
+            raise UserError(
+                "train is given a Recipe and overrides: give them to proxemic.recipes.load, which makes it."
+            )
+        before = recipe.training.epochs
+        if epochs is not None:
+            recipe = with_epochs(recipe, epochs)
+        recipe_yaml = to_yaml(recipe) if epochs is not None or not resume else ""
+        if resume:
+            _check_shared(run, processes)
+            if run.metrics.exists() and epochs is None:
+                report(f"{run.path} is finished; these are its results.")
+                return TrainingResult(run.path, read_json(run.metrics))
+        check_accelerator(recipe)
+        recipe = recipe.from_its_first_phase()
+        if resume:
+            recipe = replace(recipe, data=run.locate(recipe.data))
+        with explained(recipe, run):
+            components = build_components(recipe, run, processes, times)
+        splits = components.splits
+        held_out = held_out_images(recipe, splits)
+        _introduce(recipe, splits, report)
+        if resume:
+            run.check_images(split_fingerprint(splits))
+        else:
+            _check_shared(run, processes)
+        if epochs is not None:
+            check_extension(run, before, epochs, components.schedule)
+        if recipe.training.start_from is not None and not run.checkpoint.exists():
+            task = components.task
+            report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
+        display = Display(report, progress and os.isatty(2) and processes.is_first, on_epoch, times)
         held.enter_context(cpu_threads(recipe.training.threads or threads))
         if processes.is_first:
             try:
                 held.enter_context(exclusive_lock(run.checkpoint.parent))
             except OSError as error:
                 reason = str(error.strerror or error).lower()
-                raise UserError(f"{out} cannot be written to: {reason}; check the folder.") from error
+                raise UserError(f"{run.path} cannot be written to: {reason}; check the folder.") from error
             remove_stale_temporaries(run.path)
             if not resume:
                 if run.recipe.exists():  # another run has begun there in the meantime
@@ -169,24 +156,40 @@ def train(
         held.enter_context(explained(recipe, run))
         checkpointer = fit(recipe, components, held_out, run, display, processes)
         if not processes.is_first:
-            return TrainingResult(out, {})
+            return TrainingResult(run.path, {})
         try:
-            return TrainingResult(out, write_results(recipe, splits, checkpointer, run, display, test=test))
+            return TrainingResult(run.path, write_results(checkpointer, splits, test=test))
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {out}"
+                f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {run.path}"
             ) from None
 
 
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Have torch compute with this many CPU threads in the block, on which the last digits depend; None keeps them.
+
+    >>> with cpu_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def new_directory(recipe: Recipe | str | Path | None) -> Path:
-    """A new run directory under ``runs``, by the name of a recipe and the time."""
+    """The path of a new run directory under ``runs``, by the name of a recipe and the time."""
     name = str(recipe) if isinstance(recipe, str | Path) else "run"
     stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:
-    """All go on from the same place, or none."""
+    """Raise `UserError` in all processes unless all see the same run directory."""
     if processes.world == 1:
         return
     # A copy of the run on each machine has all files, but not this one.
@@ -207,10 +210,6 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
             there = str([path.exists() for path in files])
     finally:
         token.unlink(missing_ok=True)
-
-
-def _unheard(line: str) -> None:
-    """What the first process reports for all."""
 
 
 def _introduce(recipe: Recipe, splits: Splits, report: Callable[[str], object]) -> None:

@@ -17,22 +17,10 @@ from proxemic.training.run_directory import RunDirectory, split_fingerprint
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
-    """Load the chosen weights of a run: the network's, and those of the loss that belong to the classes trained on.
+    """Load the chosen weights of a run into a network and a loss, and say in a sentence which were taken.
 
-    On the images of the run, the whole loss is taken. On others, the proxies of the classes of the same names are; all
-    else that the loss learns is new. A loss of another kind or shape is new as a whole.
-
-    Args:
-        run: An earlier run.
-        model: To fill; of the same shape as the run's.
-        loss: To fill.
-        splits: The images to train on.
-
-    Returns:
-        A sentence that says what was taken.
-
-    Raises:
-        UserError: If the run is not there, its network does not fit, or the names of its classes are not known.
+    The whole loss is taken if the images are those of the run. Otherwise the proxies of classes of the same names are,
+    and all else that the loss learns is new. A loss of another kind or shape is new as a whole.
     """
     run.check_run()
     if not run.loss.exists():
@@ -62,7 +50,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
 
 
 def trained_before(recipe: Recipe) -> frozenset[str]:
-    """The names of the classes that the weights which a recipe begins with were trained on, as far as is known."""
+    """The names of the classes, as far as is known, that the weights which a recipe begins with were trained on."""
     weights = recipe.model.weights
     begun_with = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
     known = [RunDirectory(path).read_classes() for path in begun_with if path is not None]
@@ -70,7 +58,6 @@ def trained_before(recipe: Recipe) -> frozenset[str]:
 
 
 def _trained_classes(run: RunDirectory) -> Sequence[str]:
-    """The names of the classes that a run was trained on, in the order of its proxies."""
     classes = run.read_classes()
     if classes is None:
         raise UserError(
@@ -81,11 +68,7 @@ def _trained_classes(run: RunDirectory) -> Sequence[str]:
 
 
 def load_loss(run: RunDirectory, loss: nn.Module) -> None:
-    """Fill a loss with the weights that a run's chosen epoch had.
-
-    Raises:
-        UserError: If there are none, or they do not fit.
-    """
+    """Load the weights of a run's chosen epoch into a loss."""
     try:
         loss.load_state_dict(_read_loss(run))
     except RuntimeError as error:
@@ -106,8 +89,7 @@ def _keep_proxies(
 ) -> int | None:
     """Copy the rows of classes of the same names and count them; None where the losses do not compare.
 
-    What a loss owns itself has a row for every class; what its submodules own, such as a graph network, is not carried
-    over to other classes.
+    A loss's own parameters have a row per class; those of its submodules, such as a graph network, are not copied.
     """
     parameters = dict(loss.named_parameters(recurse=False))
     values = {name: value for name, value in learned.items() if name in parameters}
@@ -124,7 +106,7 @@ def _keep_proxies(
 
 
 def _learned(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out the margins of classes, which are given to a loss and stay as its recipe has them."""
+    """The state without the margins of classes, which a loss takes from its recipe."""
     return {name: value for name, value in state.items() if name not in MARGINS}
 
 

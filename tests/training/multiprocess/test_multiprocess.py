@@ -63,6 +63,14 @@ def test_what_looks_at_all_training_images_sees_on_each_process_what_one_sees(re
     assert distances[1] == pytest.approx(distances[0], rel=1e-4)
 
 
+def test_a_training_that_diverges_is_said_and_marked_once(recipe: Path, tmp_path: Path) -> None:
+    flags = ["--optim.lr", "1e30", "--optim.schedule", "null"]
+    results = proxemic_together(2, "train", "--recipe", recipe, "--out", tmp_path / "run", *flags)
+    assert [result.returncode for result in results] == [2, 2]
+    assert spoken(results).count("became nan") == 1
+    assert "became nan" in (tmp_path / "run" / "diverged.txt").read_text()
+
+
 def test_what_a_loss_draws_all_processes_draw_alike(recipe: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.yaml"
     document = yaml.safe_load(recipe.read_text())

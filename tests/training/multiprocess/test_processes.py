@@ -1,11 +1,14 @@
 """Processes that join, agree, and end together."""
 
 import re
+import threading
+import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
-from proxemic.training.multiprocess.processes import Processes, join_processes
+from proxemic.training.multiprocess.processes import Processes, _keep_store, join_processes
 from together import JOB_SCRIPT, finish, start_together
 
 AGREE = """
@@ -114,6 +117,29 @@ def test_an_error_of_one_process_is_its_own_to_say(slurm: bool) -> None:
     assert (first.returncode, first.stderr) == (2, "")
     assert other.returncode == 1
     assert "ZeroDivisionError" in other.stderr
+
+
+def test_the_first_process_keeps_the_store_until_the_others_have_asked_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    store = dist.HashStore()
+    asks = threading.Timer(0.3, lambda: store.add("asked", 1))
+    asks.start()
+    began = time.monotonic()
+    _keep_store(Processes(0, 2), store)
+    assert 0.2 < time.monotonic() - began < 2
+    assert store.add("asked", 0) == 2
+    asks.join()
+
+
+def test_an_error_of_joining_that_is_not_about_a_process_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such backend")
+
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setattr(dist, "rendezvous", fail)
+    with pytest.raises(RuntimeError, match="no such backend"), join_processes():
+        raise AssertionError
 
 
 ALONE = """

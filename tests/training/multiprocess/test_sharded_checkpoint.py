@@ -1,11 +1,14 @@
 """Sharded proxies in the checkpoints of a run."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import train
 from together import TWO_PHASES, assert_same, finish, interrupt_after, losses, proxemic_together, spoken, start_together
 
 
@@ -40,6 +43,25 @@ def test_a_checkpoint_that_is_not_whole_is_refused(together: Path, tmp_path: Pat
     (result,) = proxemic_together(1, "train", "--resume", run)
     assert result.returncode == 2
     assert str(folder) in spoken([result])
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_an_optimiser_that_keeps_nothing_of_the_proxies_is_resumed(recipe: Path, tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "stopped"
+    flags = ["--proxies", "sharded", "--optim.optimizer", "torch.optim.SGD", "--training.epochs", "2"]
+    one = read_recipe(recipe, [*flags, "--evaluation.untrained", "false"]).recipe
+
+    def stop(row: Mapping[str, float]) -> None:
+        raise Stopped
+
+    train(one, whole, report=[].append)
+    with pytest.raises(Stopped):
+        train(one, run, report=[].append, on_epoch=stop)
+    train(out=run, resume=True, report=[].append)
+    assert_same(run, whole)
 
 
 def test_what_a_kill_leaves_of_a_checkpoint_is_not_taken_for_one(together: Path, tmp_path: Path) -> None:

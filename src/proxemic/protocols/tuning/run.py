@@ -24,7 +24,7 @@ from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.recipes.reader import read_recipe, to_yaml
 from proxemic.training.recipe import Recipe
-from proxemic.training.threads import cpu_threads
+from proxemic.training.train import cpu_threads
 
 with optional_dependency("train"):
     import yaml

@@ -1,8 +1,4 @@
-"""Training by several processes: joining them, sharded proxies in checkpoints, batch norm over the joined batch.
-
-torchrun or srun starts the processes and ends them when one is lost; `join_processes` says who they are, and which of
-them reports why a run ends.
-"""
+"""Training by the processes of torchrun or srun: joining them, sharded checkpoints, batch norm of the joined batch."""
 
 from proxemic.training.multiprocess.processes import Processes, join_processes
 

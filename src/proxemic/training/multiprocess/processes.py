@@ -25,12 +25,12 @@ _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run, each of which has one of these.
+    """The processes of a run, as one of them sees them.
 
     Args:
-        rank: Which this is, from 0; the first one reads first, writes, and reports.
-        world: How many they are.
-        local_rank: Which this is of those on its machine, from 0.
+        rank: The rank of this process, from 0; the first one reads first, writes, and reports.
+        world: The number of processes.
+        local_rank: The rank of this process among those on its machine, from 0.
         reading: The group whose collectives wait for the first reading of the images; None where there is one process.
     """
 
@@ -43,8 +43,12 @@ class Processes:
     def is_first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        return dist.group.WORLD if self.world > 1 else None
+
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Of each flag, whether it is set on any process; all wait for each other."""
+        """For each flag, whether it is set on any process; all processes wait for each other."""
         if self.world == 1:
             return flags
         joined = torch.tensor(flags, dtype=torch.int32)
@@ -69,7 +73,7 @@ class Processes:
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Run the block on the first process before the others, which then find it done: to fill a cache, for one."""
+        """Run the block on the first process before the others, which then find, for one, a cache filled."""
         if self.reading is not None and not self.is_first:
             dist.barrier(self.reading)
         yield
@@ -80,8 +84,7 @@ class Processes:
 class ProcessesOfLightning(LightningEnvironment):
     """The processes as Lightning sees them: each on a machine of its own, with one device.
 
-    So Lightning starts no processes and looks for none, nor does it handle SLURM's signals by saving in the middle of a
-    step.
+    So Lightning starts no processes, and does not handle SLURM's signals by saving in the middle of a step.
     """
 
     def __init__(self, processes: Processes) -> None:
@@ -102,8 +105,8 @@ class ProcessesOfLightning(LightningEnvironment):
 def keep_sigterm(trainer: Trainer) -> None:
     """Keep Lightning from announcing a SIGTERM to all processes; ours agree on it themselves.
 
-    Lightning would do so by a collective in a signal handler, which may interrupt another collective, and by one before
-    each step, which waits for a GPU and takes an exception of a signal handler for an error of its own.
+    Its collective in a signal handler may interrupt another collective, and its collective before each step waits for a
+    GPU and takes an exception of a signal handler for an error of its own.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     trainer._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
@@ -144,20 +147,20 @@ def join_processes() -> Iterator[Processes]:
                 "directory."
             ) from error
         raise
-    # Not after an error: what a lost process leaves unfinished would be waited for.
+    # Not after an error: it would wait for what a lost process leaves unfinished.
     dist.destroy_process_group()
 
 
 def _launched() -> bool:
-    """Whether torchrun or srun has started this process and others; srun's variables are translated to torchrun's."""
+    """Whether torchrun or srun has started this process and others; translates srun's variables to torchrun's."""
     given = os.environ
     if "TORCHELASTIC_RUN_ID" in given:
         return given["WORLD_SIZE"] != "1"
-    # Not SLURM_NTASKS, which is the job's: in its script, or in a shell that srun has started, a process is alone.
+    # Not SLURM_NTASKS, which counts the job's tasks: in its script, or in a shell of srun's, a process is alone.
     if given.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return False
     nodes = given.get("SLURM_STEP_NODELIST", given.get("SLURM_NODELIST", "127.0.0.1"))
-    # All find the same port; another job, or step, on the same machine another one.
+    # The same port on all processes, but another one for another job or step on the same machine.
     port = 15_000 + (int(given.get("SLURM_JOB_ID", "0")) + 101 * int(given.get("SLURM_STEP_ID", "0"))) % 10_000
     given |= {
         "RANK": given["SLURM_PROCID"],

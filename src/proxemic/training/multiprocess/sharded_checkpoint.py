@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,21 +15,17 @@ from proxemic.training.multiprocess.processes import Processes
 _PROXIES = "loss.proxies"
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProxyShards:
-    """Saves and loads sharded proxies, with the state that the optimiser has of them.
+    """Saves and loads sharded proxies, with their optimiser state, in a folder of files beside each checkpoint.
 
-    A checkpoint names a folder beside it, which is complete before the checkpoint is there.
-
-    Args:
-        folder: The folder of the checkpoints.
-        processes: The processes that hold the classes.
-        num_classes: The number of all classes.
+    The checkpoint names the folder, which is complete before the checkpoint exists; ``latest`` is the last one.
     """
 
     folder: Path
     processes: Processes
     num_classes: int
+    latest: str = ""
 
     def save(self, checkpoint: dict[str, Any], optimizer: Optimizer, proxies: nn.Parameter, step: int) -> None:
         """Move the shard of this process from a checkpoint to files; every process calls this."""
@@ -39,44 +34,36 @@ class ProxyShards:
         tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
         states = checkpoint["optimizer_states"][0]["state"]
         if index in states:
-            rows = {name: value for name, value in states[index].items() if _is_like(value, proxies)}
+            rows = {
+                name: value for name, value in states[index].items() if getattr(value, "shape", None) == proxies.shape
+            }
             # A copy: the optimiser's own goes on being used.
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
-        name = self.processes.broadcast(self._free_name(step))
-        save_shards(self.folder / name, tensors, self.num_classes, self._group)
+        names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
+        self.latest = self.processes.broadcast(next(name for name in names if not (self.folder / name).exists()))
+        save_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
         types = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
-        checkpoint["shards"] = {"folder": name, "index": index, "types": types}
+        checkpoint["shards"] = {"folder": self.latest, "index": index, "types": types}
 
     def load(self, checkpoint: dict[str, Any], proxies: nn.Parameter) -> None:
         """Move the shard of this process from files into a checkpoint; every process calls this."""
         kept = checkpoint["shards"]
         types: dict[str, str] = kept["types"]
         tensors = {name: torch.empty(proxies.shape, dtype=getattr(torch, kind)) for name, kind in types.items()}
-        load_shards(self.folder / kept["folder"], tensors, self.num_classes, self._group)
+        self.latest = kept["folder"]
+        load_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
         checkpoint["state_dict"][_PROXIES] = tensors.pop(_PROXIES)
         if tensors:
             state = checkpoint["optimizer_states"][0]["state"].setdefault(kept["index"], {})
             state |= {name.removeprefix("optimizer."): value for name, value in tensors.items()}
 
-    def whole(self, name: str) -> Tensor:
-        """Load all proxies of a checkpoint's files on this process."""
-        return load_whole(self.folder / name, _PROXIES)
+    def whole(self) -> Tensor:
+        """Load all proxies of the latest checkpoint on this process."""
+        return load_whole(self.folder / self.latest, _PROXIES)
 
-    def drop_others(self, name: str) -> None:
-        """Remove the files of earlier checkpoints, and incomplete ones that a kill has left."""
+    def drop_others(self) -> None:
+        """Remove the files of other checkpoints, also incomplete ones that a kill has left."""
         for path in self.folder.glob("proxies-*"):
-            if path.name != name:
+            if path.name != self.latest:
                 shutil.rmtree(path, ignore_errors=True)
-
-    @property
-    def _group(self) -> dist.ProcessGroup | None:
-        return dist.group.WORLD if self.processes.world > 1 else None
-
-    def _free_name(self, step: int) -> str:
-        names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
-        return next(name for name in names if not (self.folder / name).exists())
-
-
-def _is_like(value: Any, proxies: nn.Parameter) -> bool:
-    return isinstance(value, Tensor) and value.shape == proxies.shape

@@ -18,8 +18,7 @@ _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, BatchNormAct2d)
 class JoinedBatchNorm(LayerSync):
     """Synchronises the batch norms of a network: by torch's layer on GPUs, and by plain arithmetic on CPUs.
 
-    Args:
-        device: The type of the device that trains; the network is moved there later.
+    The type of the device that trains is given, as the network is moved there later.
     """
 
     def __init__(self, device: str) -> None:
@@ -67,9 +66,9 @@ class _JoinedBatchNorm(_BatchNorm):
         variance = pool_across(centered.square().sum(dims), group) / count
         self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         scale = (variance + self.eps).rsqrt()
-        if self.weight is None:
-            return self.act(self.drop((centered * _along(scale, input)).to(given)))
-        normalized = centered * _along(scale * self.weight, input) + _along(self.bias, input)
+        normalized = centered * _along(scale if self.weight is None else scale * self.weight, input)
+        if self.bias is not None:
+            normalized = normalized + _along(self.bias, input)
         return self.act(self.drop(normalized.to(given)))
 
     @torch.no_grad()

@@ -16,7 +16,10 @@ from lightning import LightningModule, Trainer
 import warm
 from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
 from images import write_folder, write_recipe
+from proxemic.errors import Interrupted
+from proxemic.training import RunDirectory
 from proxemic.training.checkpointing import RunCheckpointer
+from proxemic.training.multiprocess.processes import Processes
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,20 @@ def test_an_interrupt_at_the_very_end_is_not_forgotten(
         result = here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1")
     assert_refused(result, ["Stopped after the last epoch", f"proxemic train --resume {run}"])
     assert here("train", "--resume", run).returncode == 0
+
+
+def test_a_signal_that_comes_after_all_is_saved_is_ignored(tmp_path: Path) -> None:
+    checkpointer = RunCheckpointer(RunDirectory(tmp_path), None, None, None, Processes())  # type: ignore[arg-type]
+
+    def leave() -> None:
+        try:
+            checkpointer._leave("after the last epoch")
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="Stopped after the last epoch"), checkpointer.heeding_signals():
+        leave()
+    assert not checkpointer.stopping
 
 
 class Hostile:

@@ -1,0 +1,63 @@
+"""What `train` refuses of its arguments, and where it is stopped before or after the training itself."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images import write_folder, write_recipe
+from proxemic.errors import Interrupted, UserError
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import Recipe, train
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+MODULE = sys.modules["proxemic.training.train"]  # whose name the function has taken
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    folder = tmp_path_factory.mktemp("train")
+    path = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+    measured = "[{class_path: proxemic.training.DistanceToProxy}]"
+    flags = ["--training.epochs", "1", "--evaluation.untrained", "false", "--training.callbacks", measured]
+    return read_recipe(path, flags).recipe
+
+
+def test_arguments_that_contradict_each_other_are_refused(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="train is given no recipe: give a Recipe, a name or a file"):
+        train(out=tmp_path / "run")
+    with pytest.raises(UserError, match="train is given a Recipe and overrides"):
+        train(recipe, tmp_path / "run", overrides={"training.epochs": 2})
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_run_that_has_begun_in_the_meantime_is_left_alone(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    monkeypatch.setattr(MODULE, "remove_stale_temporaries", lambda path: (path / "recipe.yaml").write_text("theirs"))
+    with pytest.raises(UserError, match=f"{run} holds another run: choose another --out"):
+        train(recipe, run, report=[].append)
+    assert (run / "recipe.yaml").read_text() == "theirs"
+    assert not (run / "environment.json").exists()
+
+
+def test_ctrl_c_after_the_training_says_that_it_is_saved(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(MODULE, "write_results", interrupt)
+        with pytest.raises(Interrupted, match=f"Stopped after training, which is saved: .* --resume {run}"):
+            train(recipe, run, report=[].append)
+    assert not (run / "metrics.json").exists()
+    (run / "measured-before.json").unlink()  # as in a run of an earlier version
+    metrics = train(out=run, resume=True, report=[].append).metrics
+    assert metrics == json.loads((run / "metrics.json").read_text())
+    assert "measured" in metrics
+    assert "measured_before" not in metrics
