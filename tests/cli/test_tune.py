@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+import warm
 from command_line import Here, assert_refused, start_with_workers
 from images import write_folder, write_recipe
 from proxemic.protocols.tuning import TuningResult, tune
@@ -163,7 +163,7 @@ def test_the_warp_is_tuned_from_the_best_weights_without_it(recipe: Path, tmp_pa
     )
 
 
-def wait_for_rows(run: Path, count: int, process: subprocess.Popen[str] | None = None) -> None:
+def wait_for_rows(run: Path, count: int, process: warm.Process | None = None) -> None:
     end = time.monotonic() + 1200
     while time.monotonic() < end:
         assert process is None or process.poll() is None, process.communicate()

@@ -552,7 +552,7 @@ def test_poolings_and_regularizers_of_a_wrong_type_are_refused_by_name() -> None
                 loss(5, 7, **{name: value})
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:FutureWarning")
 def test_scripting_a_loss_is_refused_in_one_sentence() -> None:
     class WithLoss(torch.nn.Module):
         def __init__(self) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from proxemic.data import Glyphs
 from proxemic.errors import UserError
 from proxemic.losses import CosFaceLoss, PairwiseLoss, ProxyAnchorLoss, SoftTripleLoss
-from proxemic.losses.own import OwnLoss, make_loss
+from proxemic.losses.user_defined import UserLoss, make_loss
 from proxemic.models import ModelConfig
 from proxemic.recipes import find_recipe, list_recipes, load, read_recipe, to_yaml
 from proxemic.training import DistanceToProxy, Optimization, Recipe, SecondPhase, TrainingConfig
@@ -81,7 +81,7 @@ def test_further_keywords_of_a_class_are_kept(tmp_path: Path) -> None:
     text, recipe = read_back(replace(BUILT, loss=partial(Open, power=3.0)), tmp_path)
     assert yaml.safe_load(text)["loss"]["dict_kwargs"] == {"power": 3.0}
     loss = make_loss(recipe.loss, 3, 2)
-    assert isinstance(loss, OwnLoss)
+    assert isinstance(loss, UserLoss)
     assert loss.loss.options == {"power": 3.0}
     (tmp_path / "other.yaml").write_text(
         "extends: recipe.yaml\n" + yaml.safe_dump({"loss": yaml.safe_load(text)["loss"]})

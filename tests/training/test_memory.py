@@ -35,7 +35,7 @@ def test_sampled_classes_are_counted_by_the_rows_looked_at() -> None:
     setting = replace(MILLION, sample_rate=0.1, optimizer="sgd-momentum")
     rows = 1024 + 99_898  # and ⌈0.1 · 998,976⌉ others
     needs = Needs.of(setting)
-    assert needs.held["gradient of the proxies"] == needs.held["rows looked at"] == rows * 512 * 4
+    assert needs.held["gradient of the proxies"] == needs.held["sampled proxies"] == rows * 512 * 4
     assert needs.held["optimiser's step"] == 3 * rows * 512 * 4  # the rows, their momentum, weight decay
     assert needs.moved["choice of classes"] == rows * 8
     assert Needs.of(replace(setting, sharded=True)).moved["choice of classes"] == 0

@@ -9,8 +9,8 @@ neither Lightning nor torchvision without one.
 >>> from pathlib import Path
 >>> from tempfile import mkdtemp
 >>> from proxemic.analyze import gap
->>> found = gap(out=Path(mkdtemp()) / "three-proxies")
->>> round(found.figures.minimum, 4), [path.suffix for path in found.written]
+>>> analysis = gap(out=Path(mkdtemp()) / "three-proxies")
+>>> round(analysis.figures.minimum, 4), [path.suffix for path in analysis.written]
 (0.5244, ['.png', '.svg', '.csv'])
 """
 

@@ -45,10 +45,10 @@ def gradients(
     for name in losses:
         if name not in known:
             raise UserError(f"losses has {name!r}, but the proxy losses are {', '.join(known)}.")
-    found = {name: score_dependence(known[name], labels, seed=seed) for name in losses}
+    dependences = {name: score_dependence(known[name], labels, seed=seed) for name in losses}
     cells = [
         [PAPER_LOSSES.get(name, name), kind, *_counts(dependence[0, label])]
-        for name, dependence in found.items()
+        for name, dependence in dependences.items()
         for label, kind in enumerate(KINDS)
     ]
     table = Table(
@@ -58,15 +58,15 @@ def gradients(
     )
     numbers = [
         (name, kind, k, d, KINDS[int(labels[k] != d)], f"{dependence[0, label, k, d]:.6g}")
-        for name, dependence in found.items()
+        for name, dependence in dependences.items()
         for label, kind in enumerate(KINDS)
         for k in range(len(LABELS))
         for d in range(dependence.shape[1])
     ]
-    panels = {PAPER_LOSSES.get(name, name): (known[name].proxies_per_class, found[name]) for name in found}
+    panels = {PAPER_LOSSES.get(name, name): (known[name].proxies_per_class, dependences[name]) for name in dependences}
     header = ["loss", "kind", "embedding", "proxy_class", "score", "dependence"]
     written = write_figure(draw_gradients(panels, labels), stem, header, numbers)
-    return Analysis(summary=[table], written=written, figures=found)
+    return Analysis(summary=[table], written=written, figures=dependences)
 
 
 def _counts(dependence: Tensor) -> list[str]:

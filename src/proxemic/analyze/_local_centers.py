@@ -56,14 +56,14 @@ def local_centers(
         title = "Bits beyond chance, mean and 95% interval over the runs (t distribution)"
         summary.append(Table(["property", "bits beyond chance"], _means([*centers.values()]), title))
     summary += [
-        f"{run}: {found['used']:.2f} of the {found['per_class']:.0f} proxies of a class are the nearest of some "
-        f"image; mean cosine between two of them {found['cosine']:.4f}"
-        for run, (_, found) in measured.items()
+        f"{run}: {proxies['used']:.2f} of the {proxies['per_class']:.0f} proxies of a class are the nearest of some "
+        f"image; mean cosine between two of them {proxies['cosine']:.4f}"
+        for run, (_, proxies) in measured.items()
     ]
     if json is not None:
         content = {
-            str(run): {name: asdict(center) for name, center in properties.items()} | {"proxies": found}
-            for run, (properties, found) in measured.items()
+            str(run): {name: asdict(center) for name, center in properties.items()} | {"proxies": proxies}
+            for run, (properties, proxies) in measured.items()
         }
         write_json(Path(json), content)
     return Analysis(figures=measured, summary=summary, written=[] if json is None else [Path(json)])

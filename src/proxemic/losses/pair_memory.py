@@ -38,10 +38,10 @@ class PairMemory(nn.Module):
 
 class _Memory(CrossBatchMemory):
     def create_indices_tuple(self, embeddings: Any, *args: Any, **kwargs: Any) -> Any:
-        found: Any = super().create_indices_tuple(embeddings, *args, **kwargs)
+        indices: Any = super().create_indices_tuple(embeddings, *args, **kwargs)
         if len(embeddings) > 1:
-            return found
+            return indices
         # PML leaves pairs of a row with itself out of larger batches only.
-        other = found[1] != self.curr_batch_idx
-        of_positives = found if len(found) == 3 else found[:2]
-        return *(each[other] for each in of_positives), *found[len(of_positives) :]
+        other = indices[1] != self.curr_batch_idx
+        of_positives = indices if len(indices) == 3 else indices[:2]
+        return *(each[other] for each in of_positives), *indices[len(of_positives) :]

@@ -42,10 +42,10 @@ def clustering_metrics(
     Arguments and errors: as `kmeans_clusters`; `labels` holds one integer per row.
 
     >>> points = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
-    >>> found = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
-    >>> found.nmi, found.nmi_geometric, found.ami
+    >>> metrics = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
+    >>> metrics.nmi, metrics.nmi_geometric, metrics.ami
     (1.0, 1.0, 1.0)
-    >>> found.table.to_dense().sort().values
+    >>> metrics.table.to_dense().sort().values
     tensor([[0., 2.],
             [0., 2.]], dtype=torch.float64)
     """
@@ -79,8 +79,8 @@ def normalized_mutual_information(
     """
     if average not in get_args(EntropyMean):
         raise ValueError(f"average is {average!r} but must be 'arithmetic' or 'geometric'")
-    found = clustering_metrics(embeddings, labels, seed=seed)
-    return found.nmi if average == "arithmetic" else found.nmi_geometric
+    metrics = clustering_metrics(embeddings, labels, seed=seed)
+    return metrics.nmi if average == "arithmetic" else metrics.nmi_geometric
 
 
 @take_arrays("embeddings", "labels")

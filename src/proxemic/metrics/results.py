@@ -66,8 +66,8 @@ class RetrievalMetrics(dict[str, float]):
 
         >>> import torch
         >>> from proxemic.metrics import retrieval_metrics
-        >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
-        >>> {label: metrics["recall@1"] for label, metrics in found.per_class().items()}
+        >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
+        >>> {label: row["recall@1"] for label, row in metrics.per_class().items()}
         {5: 1.0, 7: 0.0}
         """
         return {label: means(values) for label, values in by_class(self.per_query, self.labels).items()}
@@ -86,8 +86,8 @@ class RetrievalMetrics(dict[str, float]):
 
         >>> import torch
         >>> from proxemic.metrics import retrieval_metrics
-        >>> found = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2]], torch.tensor([5, 5, 7, 7]), recall_at=(1,))
-        >>> {group: part["recall@1"] for group, part in found.by_group(torch.tensor([0, 1, 1, 1])).items()}
+        >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2]], torch.tensor([5, 5, 7, 7]), recall_at=(1,))
+        >>> {group: part["recall@1"] for group, part in metrics.by_group(torch.tensor([0, 1, 1, 1])).items()}
         {0: 1.0, 1: 0.333...}
         """
         groups, parts = as_integers("groups", groups, len(self.labels), "query").cpu(), {}

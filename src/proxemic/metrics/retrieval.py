@@ -88,10 +88,10 @@ def retrieval_metrics(
         ModuleNotFoundError: For NMI without scikit-learn, of the extra `train`.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
-    >>> found = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), recall_at=(1, 2))
-    >>> found
+    >>> metrics = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), recall_at=(1, 2))
+    >>> metrics
     {'recall@1': 0.75, 'recall@2': 0.75, 'map@r': 0.75, 'r_precision': 0.75}
-    >>> found.queries, found.left_out, round(found.chance["recall@1"], 3)
+    >>> metrics.queries, metrics.left_out, round(metrics.chance["recall@1"], 3)
     (4, 0, 0.333)
     """
     if average not in ("queries", "classes"):

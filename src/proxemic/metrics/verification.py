@@ -134,8 +134,8 @@ def verification_accuracy(
 
     >>> distances = torch.tensor([0.1, 0.9, 0.2, 0.8, 0.7, 0.6])
     >>> same = torch.tensor([True, False, True, False, True, False])
-    >>> found = verification_accuracy(distances, same, folds=3)
-    >>> found.accuracies, round(found.mean, 3), [round(threshold, 3) for threshold in found.thresholds]
+    >>> accuracy = verification_accuracy(distances, same, folds=3)
+    >>> accuracy.accuracies, round(accuracy.mean, 3), [round(threshold, 3) for threshold in accuracy.thresholds]
     ((1.0, 1.0, 0.5), 0.833, [0.4, 0.35, 0.5])
     """
     distances, same = _checked(distances, same)
@@ -254,8 +254,8 @@ def verification_metrics(
     Arguments and errors: as `verification_accuracy` and `tar_at_far`.
 
     >>> distances = pair_distances(torch.eye(4), torch.eye(4)[[0, 2, 2, 1]])
-    >>> found = verification_metrics(distances, torch.tensor([True, False, True, False]), folds=2, far=(0.1,))
-    >>> found.accuracy.mean, found.auc, found.eer, found.tar_at_far[0.1].tar
+    >>> metrics = verification_metrics(distances, torch.tensor([True, False, True, False]), folds=2, far=(0.1,))
+    >>> metrics.accuracy.mean, metrics.auc, metrics.eer, metrics.tar_at_far[0.1].tar
     (1.0, 1.0, 0.0, 1.0)
     """
     accuracy = verification_accuracy(distances, same, folds=folds)

@@ -209,9 +209,9 @@ def published_figures(
     Raises:
         ValueError: If there is no such paper.
 
-    >>> [found] = [each for each in published_figures(dataset="cub", loss="AllPairMultiProxyAnchorLoss")
+    >>> [figure] = [each for each in published_figures(dataset="cub", loss="AllPairMultiProxyAnchorLoss")
     ...            if each.metric == "map@r"]
-    >>> found.printed, found.settings, published_protocol(found).seeds
+    >>> figure.printed, figure.settings, published_protocol(figure).seeds
     ('26.6', 'proxies_per_class=10', 3)
     """
     keys = [each.key for each in list_papers()]

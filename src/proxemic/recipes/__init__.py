@@ -45,13 +45,13 @@ def resolve_extended(name: str, path: Path) -> Path:
         UserError: If there is neither.
     """
     files = [path.parent / name, FOLDER / f"{name}.yaml"]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
+    extended = next((file for file in files if file.is_file()), None)
+    if extended is None:
         raise UserError(
             f"{path} extends {name}, but there is no such recipe: give a file beside it, or a name that proxemic "
             "recipes list prints."
         )
-    return found
+    return extended
 
 
 def find_recipe(name: str) -> Path:

@@ -175,10 +175,10 @@ class Check:
         if "." not in path:
             beside = [vars(import_module(_BESIDE[key])).get(path)] if key in _BESIDE else []
             known = (each for base in place.bases for each in _derived(base))
-            found = [*filter(None, beside), *(each for each in known if each.__name__ == path)]
-            if not found or not place.takes(found[0]):
+            named = [*filter(None, beside), *(each for each in known if each.__name__ == path)]
+            if not named or not place.takes(named[0]):
                 raise self._no_such(path, place, key)
-            return found[0]
+            return named[0]
         if not path.startswith(place.package):
             raise self._error(key, f"{key} is {path}, but must be a class of {place.package.rstrip('.')}")
         thing = None

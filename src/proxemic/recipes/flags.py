@@ -155,13 +155,13 @@ def differences(base: Any, changed: Any) -> Any:
     if "class_path" in base and base["class_path"] != changed["class_path"]:
         return changed
     base, changed = (each.get("init_args", {}) if "class_path" in base else each for each in (base, changed))
-    found = {}
+    changes = {}
     for key, value in changed.items():
         before = base.get(key)
         if value != before:
             nested = isinstance(value, Mapping) and isinstance(before, Mapping)
-            found[key] = differences(before, value) if nested else value
-    return found
+            changes[key] = differences(before, value) if nested else value
+    return changes
 
 
 def _same_class(one: str, other: str) -> bool:

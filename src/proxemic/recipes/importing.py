@@ -86,8 +86,10 @@ def _is_here(spec: ModuleSpec) -> bool:
     roots = [each or str(Path.cwd()) for each in (*sys.path, "")]
     places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
     # An environment may lie in the current directory: the innermost folder of the path is the one that it is found by.
-    found = [max((each for each in roots if Path(place).is_relative_to(each)), key=len, default="") for place in places]
-    return any(each and _is_current(each) for each in found)
+    entries = [
+        max((each for each in roots if Path(place).is_relative_to(each)), key=len, default="") for place in places
+    ]
+    return any(each and _is_current(each) for each in entries)
 
 
 def _is_current(folder: str) -> bool:

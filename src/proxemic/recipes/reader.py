@@ -226,8 +226,8 @@ def own_backbone(path: Path) -> type[nn.Module] | None:
     backbone = model.get("backbone") if isinstance(model, Mapping) else None
     if not isinstance(backbone, str) or names_nothing(backbone, str):
         return None
-    found = Check(str(recipe), ()).find(backbone, Place((nn.Module,)), "model.backbone")
-    return found if isinstance(found, type) else None
+    kind = Check(str(recipe), ()).find(backbone, Place((nn.Module,)), "model.backbone")
+    return kind if isinstance(kind, type) else None
 
 
 def _content(path: Path, by: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Needs:
         """The needs of a setting, by what the bytes are of."""
         held = _held(setting)
         gradient, local = held["gradient of the proxies"], held["gradient of its own classes"]
-        around = held["embeddings"] + held["rows looked at"]
+        around = held["embeddings"] + held["sampled proxies"]
         # In the walk over the classes; where the gradients are gathered; in the optimiser.
         moments = [
             around + held["scores"] + (local or gradient),
@@ -201,7 +201,7 @@ def _held(setting: Setting) -> dict[str, int]:
         "optimiser state": state * setting.held * row,
         "gradient of the proxies": setting.sampled * row,
         "gradient of its own classes": 0 if setting.sharded or alone else setting.local * row,
-        "rows looked at": setting.sampled * row if is_sampled else 0,
+        "sampled proxies": setting.sampled * row if is_sampled else 0,
         "embeddings": FLOAT * setting.dim * copies + LABEL * setting.batch,
         "scores": _scores(setting),
         "optimiser's step": (made + (1 + state) * is_sampled) * setting.sampled * row,

@@ -81,11 +81,11 @@ def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> di
             description="test",
         )
         each = [part.contiguous() for part in embeddings.chunk(len(networks), dim=1)]
-        found = [evaluate_embeddings(part, images, recipe.evaluation) for part in each]
+        evaluations = [evaluate_embeddings(part, images, recipe.evaluation) for part in each]
     with times.of("pictures"):
         draw_gallery(each[0], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
-    result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, found, strict=True)}
-    test = found[0]
+    result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, evaluations, strict=True)}
+    test = evaluations[0]
     result["chance"] = test.chance
     classes = run.read_classes()
     trained = splits.train.class_names if classes is None else classes.trained

@@ -125,8 +125,8 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     Source: Saeki et al., Multi-Proxy Anchor Family Loss for Several Types of Gradients, Table 1.
 
     >>> from proxemic.losses import ProxyAnchorLoss
-    >>> found = characteristics(ProxyAnchorLoss(10, 4))
-    >>> print(*(f"{name}: {answer}" for name, answer in found.answers().items()), sep=", ")
+    >>> measured = characteristics(ProxyAnchorLoss(10, 4))
+    >>> print(*(f"{name}: {answer}" for name, answer in measured.answers().items()), sep=", ")
     stability: no, manifold: no, similarity: yes, P-P: (yes), N-N: yes, P-N: no
     """
     if not isinstance(loss, ProxyLoss):

@@ -136,16 +136,18 @@ class FaceFolders(_Faces):
             )
             for name in folders
         }
-        found = {name: own for name, own in files.items() if own}
-        if not found:
+        by_identity = {name: own for name, own in files.items() if own}
+        if not by_identity:
             raise ValueError(
                 f"{root} has no images in folders of its own, one per identity: they end in {', '.join(ENDINGS)}."
             )
-        labels = torch.arange(len(found)).repeat_interleave(torch.tensor([len(own) for own in found.values()]))
-        paths = [root / name / file for name, own in found.items() for file in own]
-        empty = len(folders) - len(found)
+        labels = torch.arange(len(by_identity)).repeat_interleave(
+            torch.tensor([len(own) for own in by_identity.values()])
+        )
+        paths = [root / name / file for name, own in by_identity.items() for file in own]
+        empty = len(folders) - len(by_identity)
         notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
-        return ImageSet(FilePixels(paths), labels, tuple(map(readable, found))), notes
+        return ImageSet(FilePixels(paths), labels, tuple(map(readable, by_identity))), notes
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:

@@ -73,11 +73,11 @@ def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], di
     readable_images: list[tuple[Row, str, Size]] = []
     failures: dict[Path, str] = {}
     for row in rows:
-        found = examined[row.path]
-        if isinstance(found, UnreadableImageError):
-            failures[row.path] = found.reason
+        image = examined[row.path]
+        if isinstance(image, UnreadableImageError):
+            failures[row.path] = image.reason
             continue
-        kind, size = found
+        kind, size = image
         if row.box is not None:
             try:
                 check_box(row.box, size)

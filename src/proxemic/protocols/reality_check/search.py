@@ -144,16 +144,16 @@ def find_best(
     two_phases = validation.base["second_phase"] is not None
     flags = ("--second_phase=null", f"--training.epochs={validation.first_epochs}") if two_phases else ()
     best = _search(validation, spaces.first, trials, seed, report, flags)
-    found = dict(best.parameters)
+    values = dict(best.parameters)
     if two_phases:
-        flags = spaces.first.flags(found)
+        flags = spaces.first.flags(values)
         space = spaces.second(yaml.safe_load(read_recipe(validation.file("base"), flags, own_code=True).yaml))
         if space.dimensions:
             first = validation.out / "trials" / str(best.number)
             best = _search(
                 validation, space, trials, seed + 1, lambda line: report(f"second phase, {line}"), flags, first
             )
-    return {**found, **best.parameters}, best.value or 0.0
+    return {**values, **best.parameters}, best.value or 0.0
 
 
 def _search(
