@@ -79,8 +79,8 @@ def test_of_a_recipe(text: str, tmp_path: Path) -> None:
         (["--optm.lr", "1"], "There is no flag --optm.lr: did you mean --optim.lr?"),
         (["--model.pooling.x", "1"], "There is no flag --model.pooling.x: model.pooling is a single value."),
         (
-            ["--loss=WarpedSoftmaxLoss", "--loss.f1=proxemic.files.check_stem"],
-            "loss.f1 is proxemic.files.check_stem, which cannot stand there: give a class derived from nn.Module",
+            ["--loss=WarpedSoftmaxLoss", "--loss.f1=proxemic.files.write_text"],
+            "loss.f1 is proxemic.files.write_text, which cannot stand there: give a class derived from nn.Module",
         ),
         (["--training.epochs", "many"], "training.epochs is many, but must be a whole number."),
     ],

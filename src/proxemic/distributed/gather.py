@@ -13,7 +13,6 @@ import torch.distributed as dist
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed.nn.functional import all_reduce
 
 Group = dist.ProcessGroup
 
@@ -68,7 +67,7 @@ def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shap
 
 def pool_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shape"]:
     """Sum over the processes, each of which computes a part of the scalar from the sum: the gradients are summed."""
-    return all_reduce(x, group=group)
+    return _Pool.apply(x, group)  # type: ignore[return-value]
 
 
 def reduce_scores_across(
@@ -144,6 +143,18 @@ class _Sum(torch.autograd.Function):
     @once_differentiable
     def backward(_: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return grad, None
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:  # type: ignore[override]
+        ctx.group = group
+        return _Sum.forward(None, x, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _Sum.forward(None, grad, ctx.group), None
 
 
 class _Reduce(torch.autograd.Function):
