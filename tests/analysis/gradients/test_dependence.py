@@ -96,7 +96,7 @@ def test_the_scores_that_enter_are_those_of_the_formula(
             assert torch.equal(found[i, c] > THRESHOLD, depends(gradient, labels, i, c)), (i, c)
 
 
-# What characteristics says of each, which tests/analysis/test_characteristics.py holds against the paper.
+# What characteristics says of each, which test_six_characteristics.py holds against the paper.
 STABLE = {name: name not in ("ProxyAnchorLoss", "MultiProxyAnchorLoss") for name in every_proxy_loss()}
 NO_P_N = ("ProxyNCALoss", "ProxyAnchorLoss", "MultiProxyAnchorLoss", "DataWiseMultiProxyAnchorLoss")
 

@@ -1,4 +1,4 @@
-"""Sweeps over values of a recipe; as a user runs them: tests/cli/analyze/test_sweep.py."""
+"""Sweeps over values of a recipe; as a user runs them: tests/analyze/test_sweep.py."""
 
 from pathlib import Path
 
