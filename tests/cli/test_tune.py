@@ -184,7 +184,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     process.kill()  # its workers end with it
     process.communicate()
 
-    begun = {name: len(history(out / "trials" / name)) for name in ("1-0", "1-1")}
+    begun = {"1-0", "1-1"}
     first_rows = {name: (out / "trials" / name / "history.csv").read_text().splitlines()[1] for name in begun}
 
     stopped_itself = threading.Event()
@@ -195,8 +195,9 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
         while not (first := [name for name in begun if (out / "trials" / name / "metrics.json").exists()]):
             assert time.monotonic() < end
             time.sleep(0.01)
-        (second,) = begun.keys() - set(first)
-        wait_for_rows(out / "trials" / second, begun[second] + 2)
+        (second,) = begun - set(first)
+        run = out / "trials" / second
+        wait_for_rows(run, len(history(run)) + 2)
         assert not stopped_itself.is_set()
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -211,7 +212,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     finished = here("tune", "--resume", out)
     assert finished.returncode == 0, finished.stderr
     (second,) = [line.split()[1] for line in finished.stdout.splitlines() if line.startswith("trial")]
-    assert {first, second} == begun.keys()
+    assert {first, second} == begun
     assert [row["state"] for row in rows(out)] == ["complete", "complete"]
     for name, starts in ((first, 2), (second, 3)):
         run = out / "trials" / name
