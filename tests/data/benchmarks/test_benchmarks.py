@@ -248,6 +248,14 @@ def test_shuffled_annotations(source: type[Benchmark], root: Path, tmp_path: Pat
             source(copy).load()
 
 
+def test_blank_lines_of_annotations_are_skipped(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(originals[CUB200], tmp_path / "root"))
+    splits = CUB200(root, check_counts=False).load()
+    rewrite(root / "CUB_200_2011" / "images.txt", lambda lines: [*lines, " ", ""])
+    assert paths(CUB200(root, check_counts=False).load().test_images) == paths(splits.test_images)
+
+
+
 def test_a_label_that_is_no_number(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
     root = Path(shutil.copytree(originals[CUB200], tmp_path / "root"))
     labels = root / "CUB_200_2011" / "image_class_labels.txt"
