@@ -23,14 +23,13 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         images: The images.
         transform: From a PIL image to a float tensor `[channels, height, width]`.
 
-    Example:
-        >>> import numpy as np
-        >>> from proxemic.data import ArrayPixels, Preprocessing
-        >>> images = ImageSet.from_names(ArrayPixels(np.zeros((2, 40, 40), dtype=np.uint8)), ["a", "b"])
-        >>> preprocessing = Preprocessing(size=32, resize=None, channels=1, mean=(0.5,), std=(0.5,))
-        >>> image, label = EmbeddingDataset(images, preprocessing.evaluation())[1, 99]
-        >>> tuple(image.shape), label
-        ((1, 32, 32), 1)
+    >>> import numpy as np
+    >>> from proxemic.data import ArrayPixels, Preprocessing
+    >>> images = ImageSet.from_names(ArrayPixels(np.zeros((2, 40, 40), dtype=np.uint8)), ["a", "b"])
+    >>> preprocessing = Preprocessing(size=32, resize=None, channels=1, mean=(0.5,), std=(0.5,))
+    >>> image, label = EmbeddingDataset(images, preprocessing.evaluation())[1, 99]
+    >>> tuple(image.shape), label
+    ((1, 32, 32), 1)
     """
 
     def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Tensor]) -> None:

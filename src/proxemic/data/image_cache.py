@@ -53,13 +53,12 @@ class CacheConfig:
     Raises:
         ValueError: If the shorter side is out of range.
 
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> Image.new("RGB", (50, 80), "red").save(folder / "a.png")
-        >>> images = ImageSet.from_names(FilePixels([folder / "a.png"]), ["red"])
-        >>> CacheConfig(32, folder / "cache").apply(Splits(images, None, None)).train.pixels[0].size
-        (32, 51)
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> Image.new("RGB", (50, 80), "red").save(folder / "a.png")
+    >>> images = ImageSet.from_names(FilePixels([folder / "a.png"]), ["red"])
+    >>> CacheConfig(32, folder / "cache").apply(Splits(images, None, None)).train.pixels[0].size
+    (32, 51)
     """
 
     shorter_side: int | None = None

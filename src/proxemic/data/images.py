@@ -31,13 +31,12 @@ class ImageSet:
     Raises:
         ValueError: If the parts do not fit together.
 
-    Example:
-        >>> import numpy as np
-        >>> from proxemic.data import ArrayPixels
-        >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
-        >>> images = ImageSet.from_names(pixels, ["b", "a", "b"])
-        >>> images.labels.tolist(), images.class_names, images.select_classes([1]).labels.tolist()
-        ([1, 0, 1], ('a', 'b'), [0, 0])
+    >>> import numpy as np
+    >>> from proxemic.data import ArrayPixels
+    >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
+    >>> images = ImageSet.from_names(pixels, ["b", "a", "b"])
+    >>> images.labels.tolist(), images.class_names, images.select_classes([1]).labels.tolist()
+    ([1, 0, 1], ('a', 'b'), [0, 0])
     """
 
     pixels: Pixels

@@ -27,10 +27,9 @@ class RowGroups:
     Raises:
         ValueError: If a number has no name.
 
-    Example:
-        >>> groups = RowGroups.from_names(["b", None, "a", "b"])
-        >>> groups.numbers.tolist(), groups.names
-        ([1, -1, 0, 1], ('a', 'b'))
+    >>> groups = RowGroups.from_names(["b", None, "a", "b"])
+    >>> groups.numbers.tolist(), groups.names
+    ([1, -1, 0, 1], ('a', 'b'))
     """
 
     numbers: Int64[Tensor, " rows"]

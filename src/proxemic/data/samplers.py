@@ -19,9 +19,8 @@ from proxemic.data.rows import RowGroups
 def derive_seed(*parts: int) -> int:
     """Mix integers into a seed of 63 bits, the same on every machine.
 
-    Example:
-        >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(1, 0)
-        (True, False)
+    >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(1, 0)
+    (True, False)
     """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
@@ -69,10 +68,9 @@ class RandomBatches(Batches):
     Raises:
         ValueError: If a value is out of its range.
 
-    Example:
-        >>> batches = RandomBatches(10, batch_size=4, seed=0)
-        >>> [len(batch) for batch in batches]
-        [4, 4]
+    >>> batches = RandomBatches(10, batch_size=4, seed=0)
+    >>> [len(batch) for batch in batches]
+    [4, 4]
     """
 
     def __init__(self, num_images: int, batch_size: int, seed: int, drop_last: bool = True) -> None:
@@ -110,10 +108,9 @@ class ClassBalancedBatches(Batches):
     Raises:
         ValueError: If a value is out of its range.
 
-    Example:
-        >>> batches = ClassBalancedBatches(torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]), 2, 2, seed=0)
-        >>> [len(batch) for batch in batches]
-        [4, 4]
+    >>> batches = ClassBalancedBatches(torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]), 2, 2, seed=0)
+    >>> [len(batch) for batch in batches]
+    [4, 4]
     """
 
     def __init__(
@@ -171,12 +168,11 @@ class CategoryBalancedBatches(Batches):
     Raises:
         ValueError: If there are no categories, or a number is out of its range.
 
-    Example:
-        >>> categories = RowGroups.from_names(["bird"] * 6 + ["cat"] * 4)
-        >>> labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
-        >>> batches = CategoryBalancedBatches(labels, categories, 4, seed=0, categories_per_batch=1, images_per_class=2)
-        >>> [len(set(labels[batch].tolist())) for batch in batches]
-        [2, 2]
+    >>> categories = RowGroups.from_names(["bird"] * 6 + ["cat"] * 4)
+    >>> labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    >>> batches = CategoryBalancedBatches(labels, categories, 4, seed=0, categories_per_batch=1, images_per_class=2)
+    >>> [len(set(labels[batch].tolist())) for batch in batches]
+    [2, 2]
     """
 
     def __init__(

@@ -35,10 +35,9 @@ def split_classes(
     Raises:
         ValueError: If the fraction is out of range, or leaves fewer than two classes on a side.
 
-    Example:
-        >>> kept, held_out = split_classes(6, 0.5, seed=0)
-        >>> len(kept), sorted(torch.cat([kept, held_out]).tolist())
-        (3, [0, 1, 2, 3, 4, 5])
+    >>> kept, held_out = split_classes(6, 0.5, seed=0)
+    >>> len(kept), sorted(torch.cat([kept, held_out]).tolist())
+    (3, [0, 1, 2, 3, 4, 5])
     """
     check_fraction(name, fraction)
     held = math.ceil(num_classes * fraction - 0.5)

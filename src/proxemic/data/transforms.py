@@ -40,10 +40,9 @@ class Preprocessing:
     Raises:
         ValueError: If a value is out of its range.
 
-    Example:
-        >>> transform = Preprocessing(size=32, resize=40).evaluation()
-        >>> transform(Image.new("L", (50, 80))).shape
-        torch.Size([3, 32, 32])
+    >>> transform = Preprocessing(size=32, resize=40).evaluation()
+    >>> transform(Image.new("L", (50, 80))).shape
+    torch.Size([3, 32, 32])
     """
 
     size: int = 224
@@ -138,11 +137,10 @@ class Augmentation:
     Raises:
         ValueError: If a value is out of its range, or two fields exclude each other.
 
-    Example:
-        >>> augmentation = Augmentation(random_resized_crop=(0.2, 1.0), horizontal_flip=0.5)
-        >>> transform = augmentation.training(Preprocessing(size=32, resize=40))
-        >>> transform(Image.new("RGB", (50, 80))).shape
-        torch.Size([3, 32, 32])
+    >>> augmentation = Augmentation(random_resized_crop=(0.2, 1.0), horizontal_flip=0.5)
+    >>> transform = augmentation.training(Preprocessing(size=32, resize=40))
+    >>> transform(Image.new("RGB", (50, 80))).shape
+    torch.Size([3, 32, 32])
     """
 
     random_resized_crop: tuple[float, float] | None = None

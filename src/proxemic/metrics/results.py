@@ -64,7 +64,6 @@ class RetrievalMetrics(dict[str, float]):
     def per_class(self) -> dict[int, dict[str, float]]:
         """Means over the queries of each class with an evaluated query, by label in ascending order.
 
-        >>> import torch
         >>> from proxemic.metrics import retrieval_metrics
         >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2, 3]], torch.tensor([5, 5, 7, 7, 9]), recall_at=(1,))
         >>> {label: row["recall@1"] for label, row in metrics.per_class().items()}
@@ -84,7 +83,6 @@ class RetrievalMetrics(dict[str, float]):
         Raises:
             ValueError: If there is not one integer per query.
 
-        >>> import torch
         >>> from proxemic.metrics import retrieval_metrics
         >>> metrics = retrieval_metrics(torch.eye(4)[[0, 0, 1, 2]], torch.tensor([5, 5, 7, 7]), recall_at=(1,))
         >>> {group: part["recall@1"] for group, part in metrics.by_group(torch.tensor([0, 1, 1, 1])).items()}

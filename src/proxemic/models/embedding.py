@@ -35,7 +35,6 @@ class EmbeddingModel(nn.Module):
         ValueError: If there is no head and embedding_size is not the backbone's number of features; in `forward`, if
             the images have another number of channels.
 
-    >>> import torch
     >>> model = build_model(ModelConfig(in_channels=1, embedding_size=16))
     >>> model(torch.zeros(2, 1, 32, 32)).shape
     torch.Size([2, 16])

@@ -255,7 +255,6 @@ def test_blank_lines_of_annotations_are_skipped(originals: dict[type[Benchmark],
     assert paths(CUB200(root, check_counts=False).load().test_images) == paths(splits.test_images)
 
 
-
 def test_a_label_that_is_no_number(originals: dict[type[Benchmark], Path], tmp_path: Path) -> None:
     root = Path(shutil.copytree(originals[CUB200], tmp_path / "root"))
     labels = root / "CUB_200_2011" / "image_class_labels.txt"

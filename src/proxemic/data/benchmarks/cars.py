@@ -32,9 +32,8 @@ class Cars196(Benchmark):
     Source: Krause et al., "3D Object Representations for Fine-Grained Categorization", 3dRR-13; split of Song et al.,
     "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 
-    Example:
-        >>> Cars196.facts.counts["test images"]
-        8131
+    >>> Cars196.facts.counts["test images"]
+    8131
     """
 
     facts: ClassVar[Facts] = Facts(

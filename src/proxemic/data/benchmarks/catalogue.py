@@ -72,9 +72,8 @@ def list_benchmarks(root: Path | None = None) -> list[BenchmarkStatus]:
     Args:
         root: Folder to search for each data set, also in its subfolder of the data set's name; None does not search.
 
-    Example:
-        >>> [status.facts.key for status in list_benchmarks()]
-        ['cub', 'cars', 'sop', 'in-shop', 'fashion-mnist', 'omniglot', 'omniglot-full']
+    >>> [status.facts.key for status in list_benchmarks()]
+    ['cub', 'cars', 'sop', 'in-shop', 'fashion-mnist', 'omniglot', 'omniglot-full']
     """
     return [
         BenchmarkStatus(benchmark.facts, None if root is None else _state(benchmark, root))

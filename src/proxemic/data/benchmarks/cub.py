@@ -21,9 +21,8 @@ class CUB200(Benchmark):
     Source: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", CNS-TR-2011-001; split of Song et al., "Deep Metric
     Learning via Lifted Structured Feature Embedding", CVPR 2016.
 
-    Example:
-        >>> CUB200.facts.counts["train images"]
-        5864
+    >>> CUB200.facts.counts["train images"]
+    5864
     """
 
     facts: ClassVar[Facts] = Facts(

@@ -43,9 +43,8 @@ class FashionMNIST(Benchmark):
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     2017.
 
-    Example:
-        >>> FashionMNIST(split="images").split
-        'images'
+    >>> FashionMNIST(split="images").split
+    'images'
     """
 
     facts: ClassVar[Facts] = Facts(

@@ -26,9 +26,8 @@ class InShop(Benchmark):
     Source: Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
     2016.
 
-    Example:
-        >>> InShop.facts.counts["query images"]
-        14218
+    >>> InShop.facts.counts["query images"]
+    14218
     """
 
     facts: ClassVar[Facts] = Facts(

@@ -61,9 +61,8 @@ class Omniglot(ImageSource):
     Source: Lake, Salakhutdinov, Tenenbaum, "Human-level concept learning through probabilistic program induction",
     Science 2015.
 
-    Example:
-        >>> Omniglot(Path("data/omniglot"), subset="full").subset
-        'full'
+    >>> Omniglot(Path("data/omniglot"), subset="full").subset
+    'full'
     """
 
     root: Path | None = None

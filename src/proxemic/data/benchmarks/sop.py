@@ -25,9 +25,8 @@ class StanfordOnlineProducts(Benchmark):
 
     Source: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 
-    Example:
-        >>> StanfordOnlineProducts.facts.counts["train classes"]
-        11318
+    >>> StanfordOnlineProducts.facts.counts["train classes"]
+    11318
     """
 
     facts: ClassVar[Facts] = Facts(

@@ -145,11 +145,10 @@ class Corruption:
 
     Source: Realigned Softmax Warping, section IV-F, Table IV.
 
-    Example:
-        >>> dropout = Corruption("dropout", severity=5)
-        >>> corrupted = dropout(torch.ones(3, 32, 32), 0)
-        >>> f"{1 - corrupted.mean():.2f}", torch.equal(corrupted, dropout(torch.ones(3, 32, 32), 0))
-        ('0.19', True)
+    >>> dropout = Corruption("dropout", severity=5)
+    >>> corrupted = dropout(torch.ones(3, 32, 32), 0)
+    >>> f"{1 - corrupted.mean():.2f}", torch.equal(corrupted, dropout(torch.ones(3, 32, 32), 0))
+    ('0.19', True)
     """
 
     name: str
@@ -195,12 +194,11 @@ class CorruptedPixels(Pixels):
         preprocessing: Its size, crop and channels come first, so that noise is in pixels that the network sees.
         numbers: The index with which the corruption is called for each image; None counts from 0.
 
-    Example:
-        >>> from proxemic.data import ArrayPixels
-        >>> pixels = ArrayPixels(np.full((2, 50, 40), 255, dtype=np.uint8))
-        >>> noisy = CorruptedPixels(pixels, Corruption("gaussian-noise", 3), Preprocessing(size=32, resize=32))
-        >>> noisy[1].mode, noisy[1].size
-        ('RGB', (32, 32))
+    >>> from proxemic.data import ArrayPixels
+    >>> pixels = ArrayPixels(np.full((2, 50, 40), 255, dtype=np.uint8))
+    >>> noisy = CorruptedPixels(pixels, Corruption("gaussian-noise", 3), Preprocessing(size=32, resize=32))
+    >>> noisy[1].mode, noisy[1].size
+    ('RGB', (32, 32))
     """
 
     pixels: Pixels

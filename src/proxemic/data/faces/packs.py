@@ -56,12 +56,11 @@ def read_face_pack(path: str | Path) -> FacePairs:
     Raises:
         ValueError: If the file is missing, damaged, no pack, or asks for more than a pack needs.
 
-    Example:
-        >>> import pickle, tempfile
-        >>> path = Path(tempfile.mkdtemp(), "two.bin")
-        >>> _ = path.write_bytes(pickle.dumps(([b"a", b"b", b"c", b"d"], [True, False])))
-        >>> read_face_pack(path).same.tolist()
-        [True, False]
+    >>> import pickle, tempfile
+    >>> path = Path(tempfile.mkdtemp(), "two.bin")
+    >>> _ = path.write_bytes(pickle.dumps(([b"a", b"b", b"c", b"d"], [True, False])))
+    >>> read_face_pack(path).same.tolist()
+    [True, False]
     """
     path = Path(path)
     try:
@@ -158,11 +157,10 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     Raises:
         ValueError: If there is no set of that name, it is not in the folder, or it is damaged or refused.
 
-    Example:
-        >>> read_verification_set("lfw", "faces_emore")
-        Traceback (most recent call last):
-            ...
-        ValueError: lfw is not in faces_emore: there is no lfw.bin, and no pairs.txt with a folder lfw of images; ...
+    >>> read_verification_set("lfw", "faces_emore")
+    Traceback (most recent call last):
+        ...
+    ValueError: lfw is not in faces_emore: there is no lfw.bin, and no pairs.txt with a folder lfw of images; ...
     """
     if name not in VERIFICATION_SETS:
         raise ValueError(f"{name!r} is no set of pairs that is known here: give {', '.join(VERIFICATION_SETS)}.")

@@ -27,11 +27,10 @@ class FacePairs:
         same: Whether the two show one person.
         folds: The fold of each pair, from 0.
 
-    Example:
-        >>> first, second = torch.tensor([[0, 0], [1, 2]])
-        >>> pairs = FacePairs(FilePixels([Path("a.jpg")] * 3), first, second, torch.tensor([True, False]), first)
-        >>> len(pairs), len(pairs.images())
-        (2, 3)
+    >>> first, second = torch.tensor([[0, 0], [1, 2]])
+    >>> pairs = FacePairs(FilePixels([Path("a.jpg")] * 3), first, second, torch.tensor([True, False]), first)
+    >>> len(pairs), len(pairs.images())
+    (2, 3)
     """
 
     pixels: Pixels
@@ -64,13 +63,12 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
 
     Source: Huang et al., Labeled Faces in the Wild, 2007.
 
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "pairs.txt")
-        >>> _ = path.write_text("1\nAda\t1\t2\nAda\t2\tBob\t1\n")
-        >>> pairs = read_lfw_pairs(path)
-        >>> pairs.pixels.names, pairs.first.tolist(), pairs.second.tolist()
-        (('Ada/Ada_0001.jpg', 'Ada/Ada_0002.jpg', 'Bob/Bob_0001.jpg'), [0, 1], [1, 2])
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "pairs.txt")
+    >>> _ = path.write_text("1\nAda\t1\t2\nAda\t2\tBob\t1\n")
+    >>> pairs = read_lfw_pairs(path)
+    >>> pairs.pixels.names, pairs.first.tolist(), pairs.second.tolist()
+    (('Ada/Ada_0001.jpg', 'Ada/Ada_0002.jpg', 'Bob/Bob_0001.jpg'), [0, 1], [1, 2])
     """
     path, root = Path(path), None if root is None else Path(root)
     try:

@@ -80,9 +80,8 @@ class RecordFaces(_Faces):
 
     Source: insightface, `recognition/arcface_torch/dataset.py` (`MXFaceDataset`).
 
-    Example:
-        >>> RecordFaces(Path("faces_emore")).has_test
-        False
+    >>> RecordFaces(Path("faces_emore")).has_test
+    False
     """
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:
@@ -114,15 +113,14 @@ class FaceFolders(_Faces):
     Raises:
         ValueError: If the fraction is out of range, or (on load) there are no images or a single identity.
 
-    Example:
-        >>> import tempfile
-        >>> root = Path(tempfile.mkdtemp())
-        >>> for name in ("Ada", "Bob"):
-        ...     (root / name).mkdir()
-        ...     (root / name / "1.jpg").touch()
-        >>> splits = FaceFolders(root).load()
-        >>> splits.train.class_names, splits.train.labels.tolist(), splits.test
-        (('Ada', 'Bob'), [0, 1], None)
+    >>> import tempfile
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for name in ("Ada", "Bob"):
+    ...     (root / name).mkdir()
+    ...     (root / name / "1.jpg").touch()
+    >>> splits = FaceFolders(root).load()
+    >>> splits.train.class_names, splits.train.labels.tolist(), splits.test
+    (('Ada', 'Bob'), [0, 1], None)
     """
 
     def _read(self, root: Path) -> tuple[ImageSet, tuple[str, ...]]:

@@ -45,9 +45,8 @@ class UnreadableImageError(ValueError):
         path: The file, or the whole message where a `DataLoader` rebuilds the error of a worker from its text.
         reason: What the decoder said.
 
-    Example:
-        >>> str(UnreadableImageError("cat.png", "truncated file"))
-        'cat.png cannot be read as an image: truncated file.'
+    >>> str(UnreadableImageError("cat.png", "truncated file"))
+    'cat.png cannot be read as an image: truncated file.'
     """
 
     def __init__(self, path: str | Path, reason: str = "") -> None:
@@ -75,9 +74,8 @@ def read_image(image: ImageInput) -> Image.Image:
         UnreadableImageError: If the file is missing, is no regular file, or cannot be decoded.
         ValueError: If image is something else.
 
-    Example:
-        >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
-        (255, 255, 255)
+    >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
+    (255, 255, 255)
     """
     if isinstance(image, Image.Image):
         # An opened file may know more of itself than its info says.

@@ -45,10 +45,9 @@ class ArrayPixels(Pixels):
     Args:
         array: One image per row, 0 (black) to 255 (white).
 
-    Example:
-        >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
-        >>> len(pixels), pixels[0].mode, pixels[0].size
-        (3, 'L', (8, 8))
+    >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
+    >>> len(pixels), pixels[0].mode, pixels[0].size
+    (3, 'L', (8, 8))
     """
 
     array: UInt8[np.ndarray, "images height width"]
@@ -75,9 +74,8 @@ class FilePixels(Pixels):
         ValueError: If there is not one box per path.
         UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box leaves the image.
 
-    Example:
-        >>> FilePixels([Path("cats.png")] * 2, [(0, 0, 50, 80), (30, 10, 90, 80)]).names
-        ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
+    >>> FilePixels([Path("cats.png")] * 2, [(0, 0, 50, 80), (30, 10, 90, 80)]).names
+    ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
     """
 
     def __init__(self, paths: Sequence[Path], boxes: Sequence[Box | None] | None = None) -> None:
@@ -132,12 +130,11 @@ class PixelFile:
         ValueError: If it is damaged, truncated or of another kind. The pixels themselves are not checked.
         OSError: If it is missing or cannot be read.
 
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "two.pixels")
-        >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
-        >>> len(PixelFile(path)), PixelFile(path).read(1).size
-        (2, (5, 7))
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "two.pixels")
+    >>> write_pixels(path, [Image.new("L", (8, 6)), Image.new("RGB", (5, 7), "red")])
+    >>> len(PixelFile(path)), PixelFile(path).read(1).size
+    (2, (5, 7))
     """
 
     def __init__(self, path: Path) -> None:

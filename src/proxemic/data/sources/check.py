@@ -96,14 +96,13 @@ def check(root: Path) -> DatasetReport:
     Raises:
         ValueError: If there is no such folder or table, its table is malformed, or it has no readable image.
 
-    Example:
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> root = Path(tempfile.mkdtemp())
-        >>> (root / "cat").mkdir()
-        >>> Image.new("L", (8, 9)).save(root / "cat" / "1.png")
-        >>> check(root).formats
-        {'PNG': 1}
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = Path(tempfile.mkdtemp())
+    >>> (root / "cat").mkdir()
+    >>> Image.new("L", (8, 9)).save(root / "cat" / "1.png")
+    >>> check(root).formats
+    {'PNG': 1}
     """
     listing = list_images(Path(root))
     examined, unreadable = examine_images(listing.rows)

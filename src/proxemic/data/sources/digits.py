@@ -27,10 +27,9 @@ class Digits(ImageSource):
 
     Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
 
-    Example:
-        >>> splits = Digits().load()
-        >>> len(splits.train), len(splits.validation), len(splits.test), splits.train.num_classes
-        (1167, 130, 500, 10)
+    >>> splits = Digits().load()
+    >>> len(splits.train), len(splits.validation), len(splits.test), splits.train.num_classes
+    (1167, 130, 500, 10)
     """
 
     validation_fraction: float = 0.1

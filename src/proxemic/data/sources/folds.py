@@ -25,11 +25,10 @@ class Fold(ImageSource):
 
     Source: Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, section 3.
 
-    Example:
-        >>> from proxemic.data import Glyphs
-        >>> splits = Fold(Glyphs(10, 4, validation_fraction=0.0), folds=3, fold=1).load()
-        >>> splits.train.num_classes, splits.validation.num_classes, splits.test.num_classes
-        (7, 3, 4)
+    >>> from proxemic.data import Glyphs
+    >>> splits = Fold(Glyphs(10, 4, validation_fraction=0.0), folds=3, fold=1).load()
+    >>> splits.train.num_classes, splits.validation.num_classes, splits.test.num_classes
+    (7, 3, 4)
     """
 
     source: ImageSource

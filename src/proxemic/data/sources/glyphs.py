@@ -54,10 +54,9 @@ class Glyphs(ImageSource):
     Raises:
         ValueError: If a number is out of range, or (on load) a half has fewer characters than asked for.
 
-    Example:
-        >>> splits = Glyphs(train_classes=16, test_classes=8).load()
-        >>> splits.train.num_classes, splits.validation.num_classes, len(splits.test)
-        (8, 8, 96)
+    >>> splits = Glyphs(train_classes=16, test_classes=8).load()
+    >>> splits.train.num_classes, splits.validation.num_classes, len(splits.test)
+    (8, 8, 96)
     """
 
     train_classes: int | None = None

@@ -42,16 +42,15 @@ class OwnImages(ImageSource):
     Raises:
         ValueError: If a fraction is out of range, or (on load) the images cannot be found, read or split.
 
-    Example:
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> root = Path(tempfile.mkdtemp())
-        >>> for number in range(8):
-        ...     (root / f"class {number // 2}").mkdir(exist_ok=True)
-        ...     Image.new("L", (8, 8)).save(root / f"class {number // 2}" / f"{number}.png")
-        >>> splits = OwnImages(root, validation_fraction=0.0).load()
-        >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
-        (4, 2, None, 4)
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for number in range(8):
+    ...     (root / f"class {number // 2}").mkdir(exist_ok=True)
+    ...     Image.new("L", (8, 8)).save(root / f"class {number // 2}" / f"{number}.png")
+    >>> splits = OwnImages(root, validation_fraction=0.0).load()
+    >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
+    (4, 2, None, 4)
     """
 
     root: Path | None = None
