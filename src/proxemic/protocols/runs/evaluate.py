@@ -57,7 +57,7 @@ def evaluate(
         report: Called with notes for the user, such as which images were skipped. None logs them.
 
     Returns:
-        The metrics with chance levels and intervals, or the differences of two targets.
+        The metrics with chance levels and, from 20 classes on, intervals; or the differences of two targets.
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
