@@ -84,12 +84,12 @@ def test_names_that_are_not_utf_8(tmp_path: Path, here: Here) -> None:
     assert_refused(here("train", "--recipe", recipe, "--out", strange_run), ["run\\udcfd is not in UTF-8"])
 
 
-def test_links_that_lead_back_to_themselves(tiny: Path, tmp_path: Path, here: Here) -> None:
+def test_links_that_lead_back_to_themselves(tiny: Path, run: Path, tmp_path: Path, here: Here) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for words in (
         ("datasets", "check", tmp_path / "loop"),
-        ("train", "--recipe", tiny, "--data.root", tmp_path / "loop", "--out", tmp_path / "run"),
-        ("evaluate", tiny, "--query", tmp_path / "loop", "--gallery", tmp_path, "--out", tmp_path / "report.json"),
+        ("train", "--recipe", tiny, "--data.root", tmp_path / "loop", "--out", tmp_path / "new"),
+        ("evaluate", run, "--query", tmp_path / "loop", "--gallery", tmp_path, "--out", tmp_path / "report.json"),
     ):
         assert_refused(here(*words), [str(tmp_path / "loop")])
     root = write_folder(tmp_path / "photographs", classes=4, images=2)

@@ -133,7 +133,7 @@ def test_the_second_search_goes_on_with_the_best_trial_of_the_first(checked: Pat
         assert len(rows(trial / "fold-1")) == 4
     repeated = yaml.safe_load((checked / "tiny/repeats/0/fold-1/recipe.yaml").read_text())
     assert repeated["loss"]["init_args"]["alpha"] == pytest.approx(value)
-    assert repeated["second_phase"]["loss"].get("alpha", value) == pytest.approx(chosen)
+    assert repeated["second_phase"].get("loss", {}).get("alpha", value) == pytest.approx(chosen)
 
 
 def trials(folder: Path) -> dict[Path, float]:

@@ -17,7 +17,7 @@ EQUALITY = Path(__file__).parents[2] / "benchmarks" / "equality.py"
 def test_processes_give_the_value_and_the_gradients_of_one() -> None:
     done = warm.run(EQUALITY, "--processes", "1", "2", "4", "--json", timeout=1200, environment=ONE_THREAD)
     assert done.returncode == 0, done.stderr
-    table = json.loads(done.stdout)
+    table = json.loads(done.stdout.splitlines()[-1])
     assert list(table) == ["1", "2", "4"]
     for found in table.values():
         wrong = {row: errors for row, errors in found.items() if not max(errors.values()) <= 1e-5}

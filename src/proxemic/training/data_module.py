@@ -1,5 +1,6 @@
 """Batches for training, in an order that depends on the seed and the epoch alone."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -96,6 +97,8 @@ def leave_signals(_: int = 0) -> None:
 
 def _end_with_training() -> None:
     assert sys.platform == "linux"
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+    training = multiprocessing.parent_process()  # os.getppid() is the server's where workers are forked by one
+    assert training is not None
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != training.pid:
         pass
     os._exit(0)

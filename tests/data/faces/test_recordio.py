@@ -149,7 +149,7 @@ def test_any_word_changed_is_refused_or_leaves_other_records_alone(small: Path) 
         ("0\t0\t0\n", "3 numbers instead of 2"),
         ("zero\t0\n", "no index of records"),
         ("0\t0\n1\n", "no index of records"),
-        ("0\t99999999999999999999\n", "no index of records"),
+        ("0\t99999999999999999999\n", "(no index of records|offsets must be)"),  # by numpy, which may wrap it
         ("0\t0\n1\t0\n", "offsets must be multiples of 4 from 0, none of them twice"),
         ("0\t-4\n", "offsets must be multiples of 4"),
         ("0\t0\n1\t42\n", "offsets must be multiples of 4"),
