@@ -13,9 +13,9 @@ from proxemic.training.data_module import TrainingData
 WORKER = """
 import os, signal
 from torch.utils.data import DataLoader
-from proxemic.training.data_module import leave_signals
+from proxemic.training.data_module import worker_settings
 
-batches = iter(DataLoader(range(100), num_workers=1, worker_init_fn=leave_signals))
+batches = iter(DataLoader(range(100), **worker_settings(1)))
 next(batches)
 (worker,) = batches._workers
 os.system(f"kill -TERM {worker.pid}")  # another process, not its own parent

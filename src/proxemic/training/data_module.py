@@ -1,6 +1,5 @@
 """Batches for training, in an order that depends on the seed and the epoch alone."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -71,9 +70,8 @@ class TrainingData(LightningDataModule):
         return DataLoader(
             EmbeddingDataset(self.images, self.recipe.augment.training(self.recipe.images)),
             batch_sampler=self.batches,
-            num_workers=workers,
             persistent_workers=workers > 0,
-            worker_init_fn=leave_signals,
+            **worker_settings(workers),
         )
 
 
@@ -87,6 +85,13 @@ class EpochOrder(Callback):
         self.data.batches.set_epoch(trainer.current_epoch)
 
 
+def worker_settings(workers: int) -> dict[str, Any]:
+    """Arguments of a `DataLoader` whose images so many processes load."""
+    # From Python 3.14 on a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
+    method = "fork" if workers and sys.platform == "linux" else None
+    return {"num_workers": workers, "worker_init_fn": leave_signals, "multiprocessing_context": method}
+
+
 def leave_signals(_: int = 0) -> None:
     """Ignore Ctrl-C, and SIGTERM unless the training process sends it: a terminal, or SLURM, signals workers, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -97,8 +102,6 @@ def leave_signals(_: int = 0) -> None:
 
 def _end_with_training() -> None:
     assert sys.platform == "linux"
-    training = multiprocessing.parent_process()  # os.getppid() is the server's where workers are forked by one
-    assert training is not None
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != training.pid:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)

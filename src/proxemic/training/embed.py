@@ -20,7 +20,7 @@ from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
-from proxemic.training.data_module import leave_signals
+from proxemic.training.data_module import worker_settings
 from proxemic.training.recipe import EvaluationConfig
 from proxemic.training.retrieval_metric import as_integers, gather_uneven, split_roles
 
@@ -113,7 +113,7 @@ def embed_dataset(
 
 def _loader(data: Dataset[Any], batch_size: int, workers: int) -> DataLoader[Any]:
     generator = torch.Generator()  # the loader draws a seed: not from the generator that training draws from
-    return DataLoader(data, batch_size, num_workers=workers, worker_init_fn=leave_signals, generator=generator)
+    return DataLoader(data, batch_size, generator=generator, **worker_settings(workers))
 
 
 def _embed(model: nn.Module, batches: Iterable[Tensor]) -> Float[Tensor, "samples dim"]:
