@@ -1,6 +1,6 @@
 """Do intervals over test classes cover the truth, and are p-values honest, with few classes?
 
-Test sets are drawn from one population of classes, some of them harder than others, and judged by `retrieval_metrics`.
+Test sets are drawn from one population of classes, some of them harder than others; `retrieval_metrics` evaluates.
 The truth is the mean over all test sets of as many classes. Beside the bootstrap over classes stands the interval of
 Student's t with the linearised variance of the mean over classes. For p-values two equally good models, the same
 embeddings with independent noise, are compared.
@@ -28,7 +28,7 @@ def draw(classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return images.flatten(0, 1), torch.arange(classes).repeat_interleave(IMAGES)
 
 
-def judge(points: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+def evaluate(points: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Values of each query, of a model that adds noise of its own."""
     noisy = points + 0.5 * torch.randn(points.shape, generator=generator)
     found = retrieval_metrics(noisy, labels, recall_at=(1,)).per_query
@@ -51,7 +51,7 @@ def simulate(classes: int, trials: int) -> None:
     p_values: dict[str, list[float]] = {name: [] for name in METRICS}
     for _ in range(trials):
         points, labels = draw(classes, generator)
-        first, second = (judge(points, labels, generator) for _ in range(2))
+        first, second = (evaluate(points, labels, generator) for _ in range(2))
         drawn = bootstrap_intervals(first, labels, level=LEVEL)
         paired = paired_differences(first, second, labels, resamples=500)
         for name in METRICS:

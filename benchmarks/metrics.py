@@ -47,7 +47,7 @@ def bare(points: Tensor) -> None:
             torch.mm(rows, columns.T, out=buffer[: len(rows), : len(columns)])
 
 
-def judge(points: Tensor, labels: Tensor, *more: int, map: bool = False, mrr: bool = False) -> RetrievalMetrics:  # noqa: A002
+def evaluate(points: Tensor, labels: Tensor, *more: int, map: bool = False, mrr: bool = False) -> RetrievalMetrics:  # noqa: A002
     """The metrics of one call."""
     return retrieval_metrics(points, labels, recall_at=(1, 10, 100, *more), ndcg_at=(10, 100), map=map, mrr=mrr)
 
@@ -61,10 +61,10 @@ def table(sizes: Sequence[int], rounds: int, device: str, deep: int) -> None:
         far, _ = embeddings(n, device, FAR)
         calls: dict[str, Callable[[], object]] = {
             "bare": partial(bare, points),
-            "ours": partial(judge, points, labels),
-            "deep": partial(judge, points, labels, deep),
-            "mrr": partial(judge, far, labels, mrr=True),
-            "map": partial(judge, far, labels, map=True),
+            "ours": partial(evaluate, points, labels),
+            "deep": partial(evaluate, points, labels, deep),
+            "mrr": partial(evaluate, far, labels, mrr=True),
+            "map": partial(evaluate, far, labels, map=True),
         }
         seconds = medians(calls, rounds, cuda=device == "cuda")
         t = seconds["bare"]
@@ -82,7 +82,7 @@ def memory(sizes: Sequence[int], deep: int) -> None:
         points, labels = embeddings(n, "cpu", FAR)
         bare(points[:100])  # the matrix library makes its workspaces
         for k, more, whole in ((100, (), False), (deep, (deep,), False), (100, (), True)):
-            peak = resident_peak(partial(judge, points, labels, *more, map=whole, mrr=whole))
+            peak = resident_peak(partial(evaluate, points, labels, *more, map=whole, mrr=whole))
             allowed, name = 12 * n * k + 256e6, f"k={k}{' with MAP and MRR' if whole else ''}"
             print(f"N={n}, {name}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
 
@@ -119,7 +119,7 @@ def peers(size: int, small: int, rounds: int) -> None:
     points, labels = embeddings(size, "cpu")
     calls: dict[str, Callable[[], object]] = {
         "bare": partial(bare, points),
-        "ours": partial(judge, points, labels),
+        "ours": partial(evaluate, points, labels),
         "pytorch-metric-learning": lambda: calculator.get_accuracy(points, labels),
     }
     _print(size, medians(calls, rounds))
@@ -135,7 +135,11 @@ def peers(size: int, small: int, rounds: int) -> None:
         for metric in (*metrics, RetrievalMAP()):
             metric(scores.flatten(), relevant.flatten(), indexes.flatten())
 
-    calls = {"bare": partial(bare, points), "ours": partial(judge, points, labels), "torchmetrics": with_torchmetrics}
+    calls = {
+        "bare": partial(bare, points),
+        "ours": partial(evaluate, points, labels),
+        "torchmetrics": with_torchmetrics,
+    }
     _print(small, medians(calls, rounds))
 
 

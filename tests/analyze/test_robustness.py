@@ -34,7 +34,7 @@ def grey(run: Path) -> Path:
     return run.parent / "grey"
 
 
-def judged(run: FinishedRun, metric: str, corruption: Corruption | None) -> float:
+def evaluated(run: FinishedRun, metric: str, corruption: Corruption | None) -> float:
     """The metric of one run alone, step by step."""
     images, preprocessing = run.test, run.recipe.images
     if corruption is not None:
@@ -73,7 +73,7 @@ def test_the_values_are_those_of_each_run_alone(
     for row in rows:
         path, severity = Path(row["run"]), int(row["severity"])
         corruption = Corruption(row["corruption"], severity, seed=3) if severity else None
-        assert float(row["value"]) == pytest.approx(judged(opened[path], "map@r", corruption), abs=1e-6)
+        assert float(row["value"]) == pytest.approx(evaluated(opened[path], "map@r", corruption), abs=1e-6)
         assert row["metric"] == "map@r"
         assert row["group"] == ("pairwise" if path == pairwise else "softmax")
         assert row["seed"] == ("1" if path == softmax[1] else "0")

@@ -43,7 +43,7 @@ def test_evaluate_takes_other_metrics_and_splits(run: Path, here: Here) -> None:
 
 
 @pytest.mark.parametrize("which", ["run", "file"])
-def test_evaluate_judges_another_folder_whole(run: Path, which: str, tmp_path: Path, here: Here) -> None:
+def test_another_folder_is_evaluated_whole(run: Path, which: str, tmp_path: Path, here: Here) -> None:
     other = write_folder(tmp_path / "other", classes=3, images=4)
     model = run if which == "run" else run / "model.safetensors"
     found = json.loads(here("evaluate", model, "--data.root", other, "--json").stdout)
@@ -109,7 +109,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_embeddings_made_elsewhere_are_judged(files: Path, here: Here) -> None:
+def test_embeddings_made_elsewhere_are_evaluated(files: Path, here: Here) -> None:
     result = here("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)

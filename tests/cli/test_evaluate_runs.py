@@ -62,7 +62,7 @@ def test_a_relative_root_is_that_of_the_folder_where_the_run_began(
     assert evaluated(here, copy, cwd=copy)["test"] == own_test(copy)
     assert RunDirectory(copy).locate(OwnImages(Path("elsewhere"))) == OwnImages(folder)
     (copy / "metrics.json").unlink()
-    assert here("train", "--resume", copy, cwd=copy).returncode == 0  # what was left: to judge it
+    assert here("train", "--resume", copy, cwd=copy).returncode == 0  # what was left: to evaluate it
     assert own_test(copy) == own_test(run)
     (copy / "classes.json").unlink()  # an older run
     assert_refused(here("evaluate", copy, cwd=copy), [folder.name, "does not exist"])
@@ -105,7 +105,7 @@ def test_splits_that_data_do_not_have(run: Path, folder: Path, here: Here) -> No
     assert_refused(here("evaluate", model, *words), ["--split all is for folders and tables", "Glyphs has train"])
 
 
-def test_classes_trained_on_are_judged_apart(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+def test_classes_trained_on_are_evaluated_apart(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
     classes = json.loads((run / "classes.json").read_text())
     for name in (*classes["train"][:2], *classes["test"][:3]):
         shutil.copytree(folder / name, tmp_path / "both" / name)

@@ -20,12 +20,12 @@ def test_a_final_model_on_all_classes(folder: Path, tiny: Path, tmp_path: Path, 
     told = {"epoch": 2, "selected_on": "last", "seed": 0, "split": "nothing held out"}
     assert metrics == told | {"train_classes": 12, "train_images": 72}
     assert "Trained on all 12 classes, 72 images" in result.stdout
-    assert f"judge it on other images with proxemic evaluate {tmp_path / 'run'} --data.root OTHER" in result.stdout
+    assert f"evaluate it on other images with proxemic evaluate {tmp_path / 'run'} --data.root OTHER" in result.stdout
     assert "faces" not in result.stdout
     assert_refused(here("train", "--recipe", tiny, *final[:2], "--no-validation"), ["no test classes to choose"])
     assert_refused(here("train", "--recipe", tiny, *final[:4]), ["no validation classes", "select_on last"])
-    judged = here("evaluate", tmp_path / "run", "--data.root", write_folder(tmp_path / "other", classes=3))
-    assert judged.returncode == 0, judged.stderr
+    evaluated = here("evaluate", tmp_path / "run", "--data.root", write_folder(tmp_path / "other", classes=3))
+    assert evaluated.returncode == 0, evaluated.stderr
 
 
 def test_images_of_trained_classes_are_held_out_and_marked_so(
@@ -70,9 +70,9 @@ def test_names_that_are_not_utf_8(tmp_path: Path, here: Here) -> None:
 
     queries = tmp_path / os.fsdecode(b"queries\xfc.csv")
     files = ("--save-embeddings", tmp_path / "all.parquet", "--per-query", queries, "--out", tmp_path / "report.json")
-    judged = here("evaluate", run, "--split", "all", *files, "--worst", "24")
-    assert judged.returncode == 0, judged.stderr
-    assert "Zo\\udceb" in judged.stdout
+    evaluated = here("evaluate", run, "--split", "all", *files, "--worst", "24")
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "Zo\\udceb" in evaluated.stdout
     assert "Zo\\udceb" in queries.read_text(encoding="utf-8")
 
     root = root.rename(tmp_path / os.fsdecode(b"caf\xe9"))

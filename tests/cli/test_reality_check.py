@@ -43,7 +43,7 @@ def checked(recipe: Path) -> Path:
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
-    # Not how one fold goes on, which would judge it on the test classes.
+    # Not how one fold goes on, which would evaluate it on the test classes.
     assert f"go on with proxemic reality-check --resume {out}" in errors
     assert "proxemic train" not in errors
 

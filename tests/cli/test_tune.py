@@ -126,12 +126,12 @@ def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
     assert_refused(here(*words, "--optim.loss_lr", "0.5"), ["another flags", "choose another --out"])
 
 
-def test_a_trial_is_not_to_be_judged_on_the_test_classes(searched: Searched, tmp_path: Path, here: Here) -> None:
+def test_a_trial_is_not_to_be_evaluated_on_the_test_classes(searched: Searched, tmp_path: Path, here: Here) -> None:
     shutil.copytree(searched.result.out, tmp_path / "out")
     trial = tmp_path / "out" / "trials" / "1-0"
     for left in ("metrics.json", "recipe.yaml"):  # finished, then as if it were under way
         refused = here("train", "--resume", trial)
-        assert_refused(refused, ["is a trial of a search", "must not be judged on the test classes"])
+        assert_refused(refused, ["is a trial of a search", "must not be evaluated on the test classes"])
         if left == "metrics.json":
             (trial / left).unlink()
 

@@ -60,7 +60,9 @@ def run(faces: Path) -> Path:
     recipe.write_text(RECIPE.format(root=faces))
     result = warm_proxemic("train", "--recipe", recipe, "--out", faces.parent / "run")
     assert result.returncode == 0, result.stderr
-    assert "There are no test classes: judge it on pairs of faces with proxemic verify" in result.stdout + result.stderr
+    assert (
+        "There are no test classes: evaluate it on pairs of faces with proxemic verify" in result.stdout + result.stderr
+    )
     return faces.parent / "run"
 
 
@@ -200,11 +202,13 @@ BLACK = encode(Image.new("RGB", (32, 32)))
     [
         (b"\x80\x02]", ["lfw.bin is damaged"]),
         (pickle.dumps(([BLACK, b"no image"] * 2, [True, False])), ["lfw.bin (image 1, counted from 0)", "read as an"]),
-        (pickle.dumps(([BLACK] * 40, [True] * 20)), ["lfw cannot be judged", "20 of 20 pairs", "both kinds"]),
-        (pickle.dumps(([BLACK] * 4, [True, False])), ["lfw cannot be judged", "all of one kind"]),
+        (pickle.dumps(([BLACK] * 40, [True] * 20)), ["lfw cannot be evaluated", "20 of 20 pairs", "both kinds"]),
+        (pickle.dumps(([BLACK] * 4, [True, False])), ["lfw cannot be evaluated", "all of one kind"]),
     ],
 )
-def test_a_pack_that_cannot_be_judged(run: Path, here: Here, tmp_path: Path, content: bytes, words: list[str]) -> None:
+def test_a_pack_that_cannot_be_evaluated(
+    run: Path, here: Here, tmp_path: Path, content: bytes, words: list[str]
+) -> None:
     before = (run / "verification.json").exists()
     (tmp_path / "lfw.bin").write_bytes(content)
     result = here("verify", run, "--data", tmp_path, "--sets", "lfw")

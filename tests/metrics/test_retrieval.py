@@ -17,7 +17,7 @@ from proxemic.metrics.exact import Distance
 def oracle(
     queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, own: bool
 ) -> dict[str, float]:
-    """Judge one query at a time by Euclidean distance, from the definitions alone; irrelevant first among equals."""
+    """Evaluate one query at a time by Euclidean distance, from the definitions alone; irrelevant first among equals."""
     values: dict[str, list[float]] = {}
     for i, query in enumerate(queries.tolist()):
         ranking = sorted(
@@ -46,7 +46,7 @@ def oracle(
     return {name: sum(each) / len(each) for name, each in values.items()}
 
 
-def judge(*sets: Tensor, distance: Distance = "euclidean", chunk_size: int | None = None) -> RetrievalMetrics:
+def evaluate(*sets: Tensor, distance: Distance = "euclidean", chunk_size: int | None = None) -> RetrievalMetrics:
     at = {"recall_at": (1, 2, 15), "precision_at": (3, 15), "map_at": (3, 15), "ndcg_at": (4,)}
     more = {"map_divisors": ("min", "hits"), "map": True, "mrr": True}
     return retrieval_metrics(*sets, distance=distance, chunk_size=chunk_size, **at, **more)
@@ -64,13 +64,13 @@ def labelled_points(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 @settings(max_examples=40)
 @given(labelled_points())
 def test_equals_the_oracle_within_one_set(data: tuple[Tensor, Tensor]) -> None:
-    assert judge(*data) == pytest.approx(oracle(*data, *data, own=True), abs=1e-12)
+    assert evaluate(*data) == pytest.approx(oracle(*data, *data, own=True), abs=1e-12)
 
 
 @settings(max_examples=40)
 @given(labelled_points(), labelled_points())
 def test_equals_the_oracle_between_sets(queries: tuple[Tensor, Tensor], gallery: tuple[Tensor, Tensor]) -> None:
-    assert judge(*queries, *gallery) == pytest.approx(oracle(*queries, *gallery, own=False), abs=1e-12)
+    assert evaluate(*queries, *gallery) == pytest.approx(oracle(*queries, *gallery, own=False), abs=1e-12)
 
 
 @settings(max_examples=25)
@@ -80,8 +80,8 @@ def test_equals_the_oracle_between_sets(queries: tuple[Tensor, Tensor], gallery:
 def test_row_order_and_chunks_change_nothing(data, chunk_size, random, distance) -> None:
     points, labels = data[0] + 0.1, data[1]
     order = torch.tensor(random.sample(range(len(labels)), len(labels)))
-    before = judge(points, labels, distance=distance)
-    assert judge(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
+    before = evaluate(points, labels, distance=distance)
+    assert evaluate(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
     assert all(0 <= value <= 1 for value in before.values())
     assert before["map@r"] <= before["r_precision"]
 
@@ -92,10 +92,10 @@ def test_duplicated_rows_in_any_order_give_the_same_values(distance: Distance, d
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(40, dim, generator=generator).repeat(5, 1)
     labels = torch.randint(0, 12, (200,), generator=generator)
-    before = judge(points, labels, distance=distance)
+    before = evaluate(points, labels, distance=distance)
     for chunk_size in (7, 64):
         order = torch.randperm(200, generator=generator)
-        assert judge(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
+        assert evaluate(points[order], labels[order], distance=distance, chunk_size=chunk_size) == before
 
 
 def test_identical_embeddings_rank_the_irrelevant_first() -> None:

@@ -337,7 +337,7 @@ TWO = torch.tensor([True, False])
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.tensor([4, 4])), "all pairs into one fold"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_in_one_sentence(
+def test_what_cannot_be_evaluated_is_refused_in_one_sentence(
     call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
@@ -347,7 +347,7 @@ def test_what_cannot_be_judged_is_refused_in_one_sentence(
 
 
 def test_agrees_with_scikit_learn() -> None:
-    judge = pytest.importorskip("sklearn.metrics").roc_auc_score
+    evaluate = pytest.importorskip("sklearn.metrics").roc_auc_score
     distances = torch.randint(0, 50, (500,), generator=torch.Generator().manual_seed(0)).double()
     same = torch.rand(500, generator=torch.Generator().manual_seed(1)) < 0.3
-    assert roc_auc(distances, same) == pytest.approx(judge(same.numpy(), -distances.numpy()), abs=1e-12)
+    assert roc_auc(distances, same) == pytest.approx(evaluate(same.numpy(), -distances.numpy()), abs=1e-12)

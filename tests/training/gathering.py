@@ -34,7 +34,7 @@ def metric_cases(rank: int) -> dict[str, Any]:
     embeddings, labels, is_query, is_gallery = samples()
     found: dict[str, Any] = {}
 
-    def judge(
+    def evaluate(
         mine: Tensor | range, metric: RetrievalMetric, *, numbered: bool = False, flags: bool = False
     ) -> dict[str, float]:
         for batch in torch.as_tensor(list(mine), dtype=torch.int64).split(16):
@@ -44,26 +44,26 @@ def metric_cases(rank: int) -> dict[str, Any]:
 
     halves = (range(70), range(70, N))
     metric = RetrievalMetric(**SETTINGS)
-    found["uneven"] = judge(halves[rank], metric)
+    found["uneven"] = evaluate(halves[rank], metric)
     # Gathering leaves each process its own rows, and does not count those of others twice.
     found["rows left"] = sum(map(len, metric.embeddings))
     metric.reset()
-    found["after reset"] = judge(halves[rank], metric)
-    found["numbered"] = judge(halves[rank], RetrievalMetric(**SETTINGS), numbered=True)
-    found["on the CPU"] = judge(halves[rank], RetrievalMetric(**SETTINGS, compute_on_cpu=True))
-    found["flags"] = judge(halves[rank], RetrievalMetric(**SETTINGS), flags=True)
-    found["none on the second"] = judge(range(N) if rank == 0 else [], RetrievalMetric(**SETTINGS))  # type: ignore[arg-type]
+    found["after reset"] = evaluate(halves[rank], metric)
+    found["numbered"] = evaluate(halves[rank], RetrievalMetric(**SETTINGS), numbered=True)
+    found["on the CPU"] = evaluate(halves[rank], RetrievalMetric(**SETTINGS, compute_on_cpu=True))
+    found["flags"] = evaluate(halves[rank], RetrievalMetric(**SETTINGS), flags=True)
+    found["none on the second"] = evaluate(range(N) if rank == 0 else [], RetrievalMetric(**SETTINGS))  # type: ignore[arg-type]
     metric = RetrievalMetric(**SETTINGS)
     metric.update(torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
-    found["an empty batch on the first"] = judge(range(N) if rank == 1 else [], metric)  # type: ignore[arg-type]
+    found["an empty batch on the first"] = evaluate(range(N) if rank == 1 else [], metric)  # type: ignore[arg-type]
     sampler = DistributedSampler(range(N), 2, rank, shuffle=True)  # type: ignore[arg-type]
     padded = torch.tensor(list(sampler))
     found["padded rows"] = len(padded)
-    found["padded"] = judge(padded, RetrievalMetric(**SETTINGS), numbered=True)
-    found["padded, not numbered"] = judge(padded, RetrievalMetric(**SETTINGS))
+    found["padded"] = evaluate(padded, RetrievalMetric(**SETTINGS), numbered=True)
+    found["padded, not numbered"] = evaluate(padded, RetrievalMetric(**SETTINGS))
     metric = RetrievalMetric()
     metric.update(torch.eye(4)[:, : 3 + rank], torch.zeros(4, dtype=torch.int64))
-    for name, wrong in (("of different shapes", metric), ("nothing to judge", RetrievalMetric())):
+    for name, wrong in (("of different shapes", metric), ("nothing to evaluate", RetrievalMetric())):
         try:
             wrong.compute()
         except ValueError as error:
@@ -82,7 +82,7 @@ def images() -> Any:
 
 
 def training_cases(folder: Path) -> dict[str, Any]:
-    """Train a user's own module for two epochs, judged by the callback and in its own validation."""
+    """Train a user's own module for two epochs, evaluated by the callback and in its own validation."""
     from lightning.pytorch import LightningModule, Trainer, seed_everything
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
     from torch.utils.data import DataLoader
@@ -113,7 +113,7 @@ def training_cases(folder: Path) -> dict[str, Any]:
             self.frozen = nn.BatchNorm1d(4).eval()
             self.metric = RetrievalMetric(recall_at=(1, 2), ndcg_at=(3,))
             self.alone: list[dict[str, float]] = []
-            self.judged: list[dict[str, float]] = []
+            self.evaluated: list[dict[str, float]] = []
 
         def forward(self, images: Tensor) -> Tensor:
             return self.frozen(self.net(images))
@@ -132,8 +132,8 @@ def training_cases(folder: Path) -> dict[str, Any]:
             self.metric.reset()
 
         def on_train_epoch_end(self) -> None:
-            assert judge.latest is not None
-            self.judged.append(dict(judge.latest))
+            assert evaluate.latest is not None
+            self.evaluated.append(dict(evaluate.latest))
             embeddings = embed_images(self, pictures, preprocessing, batch_size=16)
             self.alone.append(dict(evaluate_embeddings(embeddings, pictures, config)))
 
@@ -141,7 +141,7 @@ def training_cases(folder: Path) -> dict[str, Any]:
             return torch.optim.SGD(self.net.parameters(), lr=0.5)
 
     seed_everything(0, verbose=False)
-    judge = RetrievalCallback(pictures, preprocessing, config)
+    evaluate = RetrievalCallback(pictures, preprocessing, config)
     stopping = EarlyStopping("validation/map@r", patience=9, mode="max")
     best = ModelCheckpoint(folder / "best", monitor="validation/map@r", mode="max", save_on_train_epoch_end=True)
     trainer = Trainer(
@@ -150,7 +150,7 @@ def training_cases(folder: Path) -> dict[str, Any]:
         strategy="ddp",
         max_epochs=2,
         limit_val_batches=0,
-        callbacks=[best, stopping, judge],
+        callbacks=[best, stopping, evaluate],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -158,7 +158,7 @@ def training_cases(folder: Path) -> dict[str, Any]:
     )
     module = Module()
     trainer.fit(module, DataLoader(EmbeddingDataset(pictures, preprocessing.evaluation()), 5, shuffle=True))
-    found: dict[str, Any] = {"judged": module.judged, "alone": module.alone}
+    found: dict[str, Any] = {"evaluated": module.evaluated, "alone": module.alone}
     found["logged"] = {name: value.item() for name, value in trainer.callback_metrics.items()}
     assert best.best_model_score is not None
     found["best"] = float(best.best_model_score)
@@ -172,7 +172,7 @@ def training_cases(folder: Path) -> dict[str, Any]:
     return found
 
 
-def judged_where_one_diverges(rank: int) -> list[str]:
+def evaluated_where_one_diverges(rank: int) -> list[str]:
     """What each says where the embeddings of the second process alone are not finite."""
     from types import SimpleNamespace
 
@@ -184,10 +184,10 @@ def judged_where_one_diverges(rank: int) -> list[str]:
     with torch.no_grad():
         module[1].weight.mul_(float("nan") if rank else 1.0)  # type: ignore[operator]
     preprocessing = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
-    judge = RetrievalCallback(images(), preprocessing, EvaluationConfig(recall_at=(1,), batch_size=16))
+    evaluate = RetrievalCallback(images(), preprocessing, EvaluationConfig(recall_at=(1,), batch_size=16))
     trainer: Any = SimpleNamespace(global_rank=rank, world_size=2, current_epoch=0)
     try:
-        judge._evaluate(trainer, module)  # type: ignore[arg-type]
+        evaluate._evaluate(trainer, module)  # type: ignore[arg-type]
     except TrainingDiverged as error:
         return [str(error)]
     return []
@@ -205,7 +205,7 @@ if __name__ == "__main__":
     found = {
         "metric": metric_cases(rank),
         "training": training_cases(Path(sys.argv[1])),
-        "diverged": judged_where_one_diverges(rank),
+        "diverged": evaluated_where_one_diverges(rank),
     }
     write(found)
     torch.distributed.destroy_process_group()

@@ -69,7 +69,7 @@ def test_the_columns_are_what_the_weights_give(run: Path) -> None:
     assert len({row["avg_dtp"] for row in finished.history}) == 3
 
 
-def test_the_result_has_them_apart_from_what_was_judged(run: Path) -> None:
+def test_the_result_has_them_apart_from_what_was_evaluated(run: Path) -> None:
     content = json.loads((run / "metrics.json").read_text())
     names = {*ProxyGap.names, "avg_dtp"}
     assert content["measured"] == {name: FinishedRun(run).history[-1][name] for name in content["measured"]}

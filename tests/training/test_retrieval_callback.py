@@ -75,41 +75,41 @@ def fit(module: Module, images: ImageSet, *callbacks: RetrievalCallback, epochs:
 
 
 @pytest.mark.parametrize("flags", [False, True])
-def test_a_users_module_is_judged_after_the_epoch(images: ImageSet, flags: bool) -> None:
+def test_a_users_module_is_evaluated_after_the_epoch(images: ImageSet, flags: bool) -> None:
     plain = images
     if flags:
         asks = torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.5
         plain = ImageSet(images.pixels, images.labels, images.class_names, asks, ~asks)
         bursts = RowGroups(torch.arange(50) // 12 * 6 + images.labels, tuple(map(str, range(30))))
         images = replace(plain, sequences=bursts)  # two images of a class in each; one query has no other
-    judge, module = RetrievalCallback(images, PREPROCESSING, CONFIG), Module()
-    trainer = fit(module, images, judge)
+    evaluate, module = RetrievalCallback(images, PREPROCESSING, CONFIG), Module()
+    trainer = fit(module, images, evaluate)
     found = evaluate_embeddings(embed_images(module, images, PREPROCESSING, batch_size=16), images, CONFIG)
-    assert judge.latest is not None
-    assert judge.latest == found
+    assert evaluate.latest is not None
+    assert evaluate.latest == found
     assert "ramp" in found
     if flags:
         without = evaluate_embeddings(embed_images(module, plain, PREPROCESSING, batch_size=16), plain, CONFIG)
         assert without.chance["recall@1"] > found.chance["recall@1"]
-    assert (judge.latest.queries, judge.latest.left_out) == (found.queries, int(flags))
+    assert (evaluate.latest.queries, evaluate.latest.left_out) == (found.queries, int(flags))
     logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
     assert logged == {f"validation/{name}": pytest.approx(value, rel=1e-6, abs=1e-7) for name, value in found.items()}
 
 
-def test_judging_leaves_the_training_as_it_is(images: ImageSet) -> None:
+def test_evaluating_leaves_the_training_as_it_is(images: ImageSet) -> None:
     torch.manual_seed(1)
-    plain, judged = Module(), Module()
-    judged.load_state_dict(plain.state_dict())
+    plain, evaluated = Module(), Module()
+    evaluated.load_state_dict(plain.state_dict())
     fit(plain, images, epochs=2)
-    fit(judged, images, RetrievalCallback(images, PREPROCESSING, CONFIG), epochs=2)
-    assert torch.equal(plain.net[2].weight, judged.net[2].weight)  # type: ignore[arg-type]
+    fit(evaluated, images, RetrievalCallback(images, PREPROCESSING, CONFIG), epochs=2)
+    assert torch.equal(plain.net[2].weight, evaluated.net[2].weight)  # type: ignore[arg-type]
 
 
 def test_every_second_epoch_under_another_name(images: ImageSet) -> None:
-    judge = RetrievalCallback(images, PREPROCESSING, CONFIG, every_n_epochs=2, prefix="unseen ")
-    assert not fit(Module(), images, judge, epochs=1).callback_metrics
-    assert judge.latest is None
-    assert "unseen map@r" in fit(Module(), images, judge, epochs=2).callback_metrics
+    evaluate = RetrievalCallback(images, PREPROCESSING, CONFIG, every_n_epochs=2, prefix="unseen ")
+    assert not fit(Module(), images, evaluate, epochs=1).callback_metrics
+    assert evaluate.latest is None
+    assert "unseen map@r" in fit(Module(), images, evaluate, epochs=2).callback_metrics
     with pytest.raises(ValueError, match="every_n_epochs is 0"):
         RetrievalCallback(images, PREPROCESSING, every_n_epochs=0)
 
@@ -120,15 +120,15 @@ def test_embeddings_that_are_not_finite_stop_the_run(images: ImageSet) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_two_processes_judge_as_one(together: list[dict[str, Any]], rank: int) -> None:
+def test_two_processes_evaluate_as_one(together: list[dict[str, Any]], rank: int) -> None:
     found = together[rank]["training"]
-    assert len(found["judged"]) == 2
-    assert found["judged"] == found["alone"]
-    assert found["judged"][0] != found["judged"][1]
+    assert len(found["evaluated"]) == 2
+    assert found["evaluated"] == found["alone"]
+    assert found["evaluated"][0] != found["evaluated"][1]
     assert found["logged"] == {
-        f"validation/{name}": torch.tensor(value).item() for name, value in found["judged"][1].items()
+        f"validation/{name}": torch.tensor(value).item() for name, value in found["evaluated"][1].items()
     }
-    best = max(values["map@r"] for values in found["judged"])
+    best = max(values["map@r"] for values in found["evaluated"])
     assert found["best"] == found["stopping"] == torch.tensor(best).item()
 
 

@@ -56,7 +56,7 @@ def test_gathering_leaves_each_process_its_rows_and_fails_on_all_alike(together:
     assert [found["metric"]["rows left"] for found in together] == [70, 31]
     for found in together:
         assert found["metric"]["of different shapes"] == "the processes hold rows of different shapes, (4, 3), (4, 4)"
-        assert "nothing to judge" in found["metric"]["nothing to judge"]
+        assert "nothing to evaluate" in found["metric"]["nothing to evaluate"]
 
 
 def collect(metric: RetrievalMetric, size: int = 16) -> RetrievalMetric:
@@ -76,7 +76,10 @@ def test_batches_copies_and_resets() -> None:
     copied = copy.deepcopy(metric)
     metric.reset()
     assert as_floats(copied.compute()) == alone()
-    with pytest.raises(ValueError, match="nothing to judge"), pytest.warns(UserWarning, match="before the ``update``"):
+    with (
+        pytest.raises(ValueError, match="nothing to evaluate"),
+        pytest.warns(UserWarning, match="before the ``update``"),
+    ):
         metric.compute()
     metric.update(torch.eye(2)[[0, 0]], torch.tensor([3, 3]))
     assert as_floats(metric.compute())["map@r"] == 1.0

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = _Parser(
         prog="proxemic",
-        description="Proxy-based deep metric learning: train an embedding, judge it on classes never seen in training.",
+        description="Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"proxemic {__version__}")

@@ -8,7 +8,7 @@ NEXT = """
 Look at {run}/gallery.png: each row is a character that was never trained on, and its nearest neighbours.
 What to try next:
   proxemic evaluate {run}
-      judges it again, on other metrics too (--help)
+      evaluates it again, on other metrics too (--help)
   proxemic train --recipe glyphs --loss ProxyAnchorLoss
       another loss on the same images
   proxemic train --recipe own --data.root FOLDER

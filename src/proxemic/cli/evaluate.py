@@ -13,10 +13,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Declare the command."""
     parser = commands.add_parser(
         "evaluate",
-        help="judge a trained model on images, or embeddings made elsewhere; compare two",
-        description="Judge a run on its own test classes, or on another folder or table: on the test split that it "
-        "gives, or on all images; or judge a file of embeddings. Given two, compare them on the same queries. A table "
-        "has the columns path and label and perhaps those of Open Metric Learning: split, is_query, is_gallery, "
+        help="evaluate a trained model on images, or embeddings made elsewhere; compare two",
+        description="Evaluate a run on its own test classes, or on another folder or table: on the test split that it "
+        "gives, or on all images; or evaluate a file of embeddings. Given two, compare them on the same queries. A "
+        "table has the columns path and label and perhaps those of Open Metric Learning: split, is_query, is_gallery, "
         "sequence (rows of one burst or video are no hits of each other), category, and a box x_1, y_1, x_2, y_2.",
         epilog="The run's data and evaluation settings are flags: --data.root DIR, --evaluation.recall_at [1,10,100], "
         "--evaluation.precision_at [10], --evaluation.map_at [10], --evaluation.map_divisors [min,hits], "
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if arguments.worst < 0:
         raise UserError(f"--worst is {arguments.worst}, but must be 0 or more.")
     if arguments.worst and len(targets) > 1:
-        raise UserError("--worst is for one model: leave it out, or judge the two one by one.")
+        raise UserError("--worst is for one model: leave it out, or evaluate the two one by one.")
     if arguments.worst and arguments.format != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
     overrides = None

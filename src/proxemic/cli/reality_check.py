@@ -12,10 +12,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Declare the command."""
     parser = commands.add_parser(
         "reality-check",
-        help="losses tuned alike by cross-validation and judged on unseen classes, many times",
+        help="losses tuned alike by cross-validation and evaluated on unseen classes, many times",
         description="For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training "
         "classes; where it has a second phase, as many trials of that phase, each from the best of the first; then "
-        "repetitions with the best values, judged on the test classes: the folds' models (separated), "
+        "repetitions with the best values, evaluated on the test classes: the folds' models (separated), "
         "their joined embeddings (concatenated), and one model on all training classes (complete).",
         epilog="Every value of a recipe is a flag, for all of them: --data.root DIR, --training.epochs 20, … "
         "The same command with the same --out, or --resume, goes on where it was, after Ctrl-C or a kill.",

@@ -17,8 +17,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Declare the command."""
     parser = commands.add_parser(
         "train",
-        help="train an embedding and judge it on unseen classes",
-        description="Train by a recipe, choose the epoch on held-out classes, judge once on the test classes.",
+        help="train an embedding and evaluate it on unseen classes",
+        description="Train by a recipe, choose the epoch on held-out classes, evaluate once on the test classes.",
         epilog="Every value of a recipe is a flag: --data.root DIR, --training.epochs 20, --loss.alpha 16, "
         "--loss ProxyAnchorLoss, … See them all with: proxemic recipes show NAME.",
         allow_abbrev=False,

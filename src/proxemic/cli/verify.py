@@ -14,7 +14,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Declare the command."""
     parser = commands.add_parser(
         "verify",
-        help="judge a model of faces by pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW",
+        help="evaluate a model of faces by pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW",
         description="Say of pairs of faces whether they show one person, each of ten folds by the threshold that is "
         "best on the other nine.",
         epilog="A run's table is kept in its verification.json, unless --out names another file.",

@@ -129,7 +129,7 @@ class Splits:
 
 
 NO_TEST = (
-    "These images have no test classes, so that no figure can be taken on them: judge the model on others with "
+    "These images have no test classes, so that no figure can be taken on them: evaluate the model on others with "
     "proxemic evaluate RUN --data.root OTHER, or one of faces on pairs with proxemic verify RUN."
 )
 """The message where images without a test split are to be evaluated."""
@@ -139,10 +139,10 @@ class ImageSource(ABC):
     """The base class of what image sets are loaded from.
 
     Attributes:
-        judged: How to evaluate the model of `{run}` where there is no test.
+        how_to_evaluate: How to evaluate the model of `{run}` where there is no test.
     """
 
-    judged: ClassVar[str] = "on other images with proxemic evaluate {run} --data.root OTHER"
+    how_to_evaluate: ClassVar[str] = "on other images with proxemic evaluate {run} --data.root OTHER"
 
     @property
     def has_test(self) -> bool:

@@ -200,7 +200,7 @@ def read_evaluation(
     if path is not None:
         content = {key: value for key, value in _content(path).items() if key in Evaluation.__dataclass_fields__}
     elif not any(key in ("data", "data.class_path") or key.startswith("data.root") for key in given):
-        raise UserError("--data.root is missing: give the folder or table of images to judge the model on.")
+        raise UserError("--data.root is missing: give the folder or table of images to evaluate the model on.")
     return Evaluation(**_instantiate(Evaluation, _parse(Evaluation, content, str(path), given, own_code)))
 
 

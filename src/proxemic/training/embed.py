@@ -184,7 +184,7 @@ def evaluate_embeddings(
     A row does not retrieve rows of its own sequence.
     """
     if rows.labels is None:
-        raise ValueError("the embeddings have no labels to judge them by: give them with --labels FILE.")
+        raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     metrics = retrieval_metrics(

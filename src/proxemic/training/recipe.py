@@ -131,7 +131,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How embeddings are judged, in validation and in the test.
+    """How embeddings are evaluated, in validation and in the test.
 
     Args:
         distance: Between embeddings: cosine or euclidean.
@@ -148,7 +148,7 @@ class EvaluationConfig:
         metric: The metric that chooses the epoch, by its name in the results.
         select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
             match papers that do; results are marked), or nothing: the ``last`` epoch.
-        untrained: Also judge the network as it was before training, on the test classes, for comparison.
+        untrained: Also evaluate the network as it was before training, on the test classes, for comparison.
         batch_size: Images a batch when embedding.
         own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
             to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
@@ -212,7 +212,7 @@ class Recipe:
         augment: What training images go through besides.
         batches: How images are gathered into batches.
         training: How long and on what.
-        evaluation: How embeddings are judged.
+        evaluation: How embeddings are evaluated.
         second_phase: What changes for the last epochs; null for nothing.
         proxies: Of several processes, each holds all proxies (replicated) or those of its part of the classes
             (sharded), with what the optimiser keeps of them.

@@ -47,7 +47,7 @@ def write_results(checkpointer: RunCheckpointer, splits: Splits, *, test: bool) 
     display.report(f"Wrote {run.path}")
     display.report(display.times.sentence())
     if splits.test is None and test:
-        display.report(f"There are no test classes: judge it {recipe.data.judged.format(run=run.path)}")
+        display.report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
     return result
 
 

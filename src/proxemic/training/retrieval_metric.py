@@ -116,7 +116,7 @@ class RetrievalMetric(Metric):
         if self.embeddings and self.embeddings[0].shape[1] != embeddings.shape[1]:
             raise ValueError(
                 f"embeddings has {embeddings.shape[1]} dimensions, but earlier batches {self.embeddings[0].shape[1]}; "
-                "call reset() before judging another model"
+                "call reset() before evaluating another model"
             )
         rows, device = len(embeddings), embeddings.device
         everyone = torch.ones(rows, dtype=torch.bool)
@@ -159,11 +159,11 @@ class RetrievalMetric(Metric):
             The values of `retrieval_metrics` as float64 scalars on the CPU.
 
         Raises:
-            ValueError: If there is nothing to judge, some batches have indexes and others none, or an index has two
+            ValueError: If there is nothing to evaluate, some batches have indexes and others none, or an index has two
                 labels; and as `retrieval_metrics`.
         """
         if not len(self.embeddings):
-            raise ValueError("there is nothing to judge; call update() with embeddings and labels first")
+            raise ValueError("there is nothing to evaluate; call update() with embeddings and labels first")
         rows = {name: dim_zero_cat(getattr(self, name)) for name in _STATES}
         indexes = rows.pop("indexes")
         if bool((indexes >= 0).any()):

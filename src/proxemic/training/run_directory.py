@@ -109,7 +109,7 @@ class RunDirectory:
             )
         if test and not read_json(self.environment).get("test", True):
             raise UserError(
-                f"{self.path} is a trial of a search, which must not be judged on the test classes: go on with the "
+                f"{self.path} is a trial of a search, which must not be evaluated on the test classes: go on with the "
                 "search, or train its recipe.yaml into a new --out."
             )
 
@@ -118,7 +118,7 @@ class RunDirectory:
         if not self.has_images(split_fingerprint):
             raise UserError(
                 f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
-                "of them is lost: put them back, begin a new run, or judge other images with --data.root."
+                "of them is lost: put them back, begin a new run, or evaluate other images with --data.root."
             )
 
     def has_images(self, split_fingerprint: str) -> bool:

@@ -161,7 +161,7 @@ def train(
             return TrainingResult(run.path, write_results(checkpointer, splits, test=test))
         except KeyboardInterrupt:
             raise Interrupted(
-                f"Stopped after training, which is saved: judge and finish it with proxemic train --resume {run.path}"
+                f"Stopped after training, which is saved: evaluate and finish with proxemic train --resume {run.path}"
             ) from None
 
 

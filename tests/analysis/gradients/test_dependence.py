@@ -119,7 +119,7 @@ def test_every_loss_agrees_with_its_characteristics(name: str) -> None:
         assert torch.equal(opposite, same & (of_positive != on_positive))
 
 
-def test_a_gradient_is_judged_by_what_trains() -> None:
+def test_a_gradient_is_measured_where_it_trains() -> None:
     # Below α the value is the distance itself, and the gradient k1: Δ enters it through the weight alone.
     loss = WarpedSoftmaxLoss(3, 2, alpha=1e6, k1=0.5, k2=2.0)
     found = score_dependence(loss, LABELS, draws=8)

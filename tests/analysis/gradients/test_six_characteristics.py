@@ -99,7 +99,7 @@ def test_sharp_flat_and_small_losses(loss: Callable[[], ProxyLoss], expected: st
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(1e6, "no"), (1e-6, "yes")])
-def test_a_warp_is_judged_by_the_gradient_that_trains(alpha: float, expected: str) -> None:
+def test_a_warp_is_measured_by_the_gradient_that_trains(alpha: float, expected: str) -> None:
     # Below α the value is the distance itself, so a shift cancels; autograd's second derivative, which takes Δ for a
     # constant, would not see that.
     loss = WarpedSoftmaxLoss(20, 3, alpha=alpha, k1=0.5, k2=2.0)

@@ -86,7 +86,7 @@ def test_markdown(three: Comparison) -> None:
         == """\
 # Comparison
 
-3 recipes × 3 seeds (0, 1, 2), judged on the test classes, in percent: mean ± 95% interval over seeds (t \
+3 recipes × 3 seeds (0, 1, 2), evaluated on the test classes, in percent: mean ± 95% interval over seeds (t \
 distribution). **1 of 9 cells are not finished**; what was not measured is –.
 
 ## small

@@ -34,8 +34,8 @@ def test_clusters_are_sought_only_for_the_metrics_of_them(
         return {metric: 0.25}
 
     monkeypatch.setattr(corrupted, "evaluate_embeddings", evaluate)
-    judged = run("a", test=IMAGES, recipe=SimpleNamespace(evaluation=EvaluationConfig(nmi=True)))
-    assert corrupted._evaluate(judged, torch.zeros(4, 2), metric) == 0.25
+    evaluated = run("a", test=IMAGES, recipe=SimpleNamespace(evaluation=EvaluationConfig(nmi=True)))
+    assert corrupted._evaluate(evaluated, torch.zeros(4, 2), metric) == 0.25
     assert asked == [clusters]
 
 
@@ -50,5 +50,5 @@ def test_clusters_are_sought_only_for_the_metrics_of_them(
 def test_runs_on_other_classes_labels_or_roles_are_refused(changes: dict[str, Any]) -> None:
     same = replace(IMAGES, labels=IMAGES.labels.clone())
     check_same_test([run("a", test=IMAGES), run("b", test=same)])
-    with pytest.raises(UserError, match="a and c are judged on different test images"):
+    with pytest.raises(UserError, match="a and c are evaluated on different test images"):
         check_same_test([run("a", test=IMAGES), run("b", test=same), run("c", test=replace(IMAGES, **changes))])

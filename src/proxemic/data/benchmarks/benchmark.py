@@ -107,14 +107,14 @@ class Benchmark(ImageSource):
             ValueError: If the data set is not there, not whole or damaged.
         """
         official = self.read()
-        return self.arrange(official, self.judge(official))
+        return self.arrange(official, self.check(official))
 
     def arrange(self, official: Official, notes: tuple[str, ...]) -> Splits:
         """Hold out training classes for validation."""
         train, validation = hold_out(official.train, self.validation_fraction, self.split_seed)
         return Splits(train, validation, official.test, notes)
 
-    def judge(self, official: Official) -> tuple[str, ...]:
+    def check(self, official: Official) -> tuple[str, ...]:
         """Raise `ValueError` unless the whole data set is there; with ``check_counts=False``, give notes instead."""
         counts = official.counts
         differences = [

@@ -85,7 +85,7 @@ def _state(benchmark: type[Benchmark], root: Path) -> str:
     for folder in (root, root / benchmark.facts.key):
         source = benchmark(folder)
         try:
-            source.judge(source.read())
+            source.check(source.read())
         except AbsentError:
             if any(source.locate(file) for file in source.files):
                 return "files, not prepared"
@@ -112,7 +112,7 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
     rows = [Row(path, "") for pixels in stores for path in pixels.paths] if decode else []
     unreadable = {readable(path): reason for path, reason in examine_images(rows)[1].items()}
     try:
-        source.judge(official)
+        source.check(official)
         problem = None
     except ValueError as error:
         problem = str(error)
@@ -150,7 +150,7 @@ def prepare(source: Benchmark, url: str | None = None) -> Official:
                 download(_address(file, url), source.folder / file.name, file.md5)
         _unpack(source)
         official = source.read()
-    source.judge(official)
+    source.check(official)
     return official
 
 

@@ -73,7 +73,7 @@ class FashionMNIST(Benchmark):
             note = "Official training images of the first five classes train, test images of the last five test."
             return super().arrange(Official(train, test), (note, *notes))
         check_fraction("validation_fraction", self.validation_fraction)
-        note = "The test classes were trained on (split is 'images'): a plot to look at, no judgement of retrieval."
+        note = "The test classes were trained on (split is 'images'): a plot to look at, no measure of retrieval."
         order = torch.randperm(len(official.train), generator=torch.Generator().manual_seed(self.split_seed))
         held = math.floor(len(order) * self.validation_fraction)
         validation = official.train.select(order[:held].sort().values) if held else None

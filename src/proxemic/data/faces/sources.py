@@ -26,7 +26,7 @@ _LARGEST = 2**24  # the whole numbers up to it are float32s
 class _Faces(ImageSource):
     """Identities, all of which are trained on but for those that validate."""
 
-    judged: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
+    how_to_evaluate: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
     root: Path | None = None
     validation_fraction: float = 0.0
@@ -37,7 +37,7 @@ class _Faces(ImageSource):
 
     @property
     def has_test(self) -> bool:
-        """Never: faces are judged by pairs of other people."""
+        """Never: faces are evaluated by pairs of other people."""
         return False
 
     def load(self) -> Splits:

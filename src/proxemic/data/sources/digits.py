@@ -51,5 +51,5 @@ class Digits(ImageSource):
             images.select(rest[held:].sort().values),
             images.select(rest[:held].sort().values) if held else None,
             images.select(test.sort().values),
-            ("The test classes were trained on: a plot to look at, no judgement of retrieval.",),
+            ("The test classes were trained on: a plot to look at, no measure of retrieval.",),
         )

@@ -25,10 +25,10 @@ class OwnImages(ImageSource):
     Open Metric Learning: `split`, `is_query`, `is_gallery`, `sequence`, `category`, and the box `x_1`, `y_1`, `x_2`,
     `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text and numbered in its sorted order.
 
-    Where no split is given, whole classes are held out by `split_seed`, as retrieval is judged on unseen classes, and a
-    given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each class
-    are held out: the model is judged on new images of the classes that it was trained on (a closed set). Where only
-    train and validation are given, the latter is the test, and validation is held out from the former.
+    Where no split is given, whole classes are held out by `split_seed`, as retrieval is evaluated on unseen classes,
+    and a given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each
+    class are held out: the model is evaluated on new images of the classes that it was trained on (a closed set). Where
+    only train and validation are given, the latter is the test, and validation is held out from the former.
 
     Args:
         root: The folder or the table.
@@ -106,7 +106,7 @@ class OwnImages(ImageSource):
             if shared and self.hold_out == "classes":
                 raise ValueError(
                     f"{root} has {len(shared)} classes in both {one} and {other} ({first_few(shared)}): move each to "
-                    "one side, give no splits and let split_seed choose, or set hold_out to images to judge on new "
+                    "one side, give no splits and let split_seed choose, or set hold_out to images to evaluate on new "
                     "images of classes that were trained on."
                 )
         if rows[0].split is None or parts["test"] or self.test_fraction == 0:
@@ -123,7 +123,7 @@ class OwnImages(ImageSource):
         )
 
     def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
-        """Read all images as one set, to judge a model that has seen none of them; with notes as in `Splits`."""
+        """Read all images as one set, to evaluate a model that has seen none of them; with notes as in `Splits`."""
         root, rows, notes = self._read()
         images = image_set(rows)
         _check_part(root, "only", images)

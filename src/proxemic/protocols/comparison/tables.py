@@ -98,8 +98,8 @@ def _title(comparison: Comparison, results: _Results) -> str:
     cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
     text = (
         f"# Comparison\n\n{len(comparison.entries)} recipes × {len(comparison.seeds)} seeds "
-        f"({', '.join(map(str, comparison.seeds))}), judged on the test classes, in percent: mean ± 95% interval over "
-        "seeds (t distribution)."
+        f"({', '.join(map(str, comparison.seeds))}), evaluated on the test classes, in percent: mean ± 95% interval "
+        "over seeds (t distribution)."
     )
     if finished < cells:
         text += f" **{cells - finished} of {cells} cells are not finished**; what was not measured is {MISSING}."

@@ -26,7 +26,7 @@ def check_same_test(runs: Sequence[FinishedRun]) -> None:
     for run in runs[1:]:
         if _evaluated_on(run) != _evaluated_on(runs[0]):
             raise UserError(
-                f"{runs[0].path} and {run.path} are judged on different test images (classes, labels or roles "
+                f"{runs[0].path} and {run.path} are evaluated on different test images (classes, labels or roles "
                 "differ), so their values cannot be compared: give runs of the same data and split."
             )
 

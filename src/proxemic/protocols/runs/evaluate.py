@@ -76,7 +76,7 @@ def evaluate(
         for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
     )
     if len(paths) > 2:
-        raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: judge one, or compare two.")
+        raise UserError(f"{len(paths)} runs or files are given, {paths[2]} the third: evaluate one, or compare two.")
     for path in paths:
         check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
     if not 0 < level < 1:
@@ -85,7 +85,7 @@ def evaluate(
         raise UserError(f"--resamples is {resamples}, but must be 0 or more.")
     for name, value in {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}.items():
         if len(paths) > 1 and value is not None:
-            raise UserError(f"--{name} is for one model: leave it out, or judge the two one by one.")
+            raise UserError(f"--{name} is for one model: leave it out, or evaluate the two one by one.")
     if out is not None:
         format_of(out)
     for table in (per_class, per_query):

@@ -147,7 +147,7 @@ def verify(
             distances = pair_distances(embeddings[pairs.first], embeddings[pairs.second], distance=distance)
             metrics[name] = verification_metrics(distances, pairs.same, folds=pairs.folds, far=(_FAR,))
         except ValueError as error:
-            raise UserError(f"{name} cannot be judged: {error}") from error
+            raise UserError(f"{name} cannot be evaluated: {error}") from error
     verification = Verification(str(target), str(folder), distance, flip, metrics)
     if out is None and is_run(target):
         out = target / "verification.json"

@@ -156,7 +156,7 @@ def _load(
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
     note = (
         f"The images are taken for those of {paths[0]} in another place, as they have its classes with as many "
-        "images of each: its test classes are judged. If they are others, give --split all."
+        "images of each: its test classes are evaluated. If they are others, give --split all."
     )
     return images, split, (*splits.notes, note) if moved else splits.notes
 

@@ -81,7 +81,7 @@ def evaluate_files(
     if gallery_labels is not None and gallery is None:
         raise UserError("--gallery-labels is given without --gallery: give the embeddings that it labels.")
     if gallery is not None and len(paths) > 1:
-        raise UserError("--gallery holds embeddings of one model: judge the two one by one.")
+        raise UserError("--gallery holds embeddings of one model: evaluate the two one by one.")
     config = read_evaluation_config(overrides)
     contents = [read_embeddings(path, labels) for path in paths]
     if gallery is not None:
