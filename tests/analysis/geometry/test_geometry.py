@@ -101,8 +101,9 @@ def test_distances_are_those_of_the_loops(distance: Distance, bins: int) -> None
         assert (counts.cumsum(0) - expected.cumsum(0)).abs().max() <= 2
         assert counts.sum() == len(distances)
     wins = sum((mine < other) + (mine == other) / 2 for mine in within for other in between)
-    assert abs(found.auc - wins / len(within) / len(between)) <= found.auc_error + 1e-6
-    assert found.auc_error < 1e-3 or bins < 4096
+    ties = (found.within.double() * found.between).sum() / len(within) / len(between)  # of which half may be wrong
+    assert abs(found.auc - wins / len(within) / len(between)) <= ties / 2 + 1e-6
+    assert ties < 2e-3 or bins < 4096
     assert found.anchors == 40
 
 

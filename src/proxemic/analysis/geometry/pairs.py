@@ -113,12 +113,6 @@ class ClassDistances:
         wins = (self.within.double() * (farther + self.between / 2)).sum()
         return float(wins / self.within.sum() / self.between.sum())
 
-    @property
-    def auc_error(self) -> float:
-        """How much `auc` may be off, at most: half the probability of two distances in one bin."""
-        ties = (self.within.double() * self.between).sum()
-        return float(ties / self.within.sum() / self.between.sum() / 2)
-
     def coarser(self, bins: int) -> "ClassDistances":
         """The same with fewer bins; raises a `ValueError` unless their number divides the number of bins."""
         there = len(self.within)
