@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ ELSE = [part for part in PARTS if "loss" not in part]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current one, with the modules of the page, and the images that they are tried on."""
     for name, code in MODULES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -40,9 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     np.savez(tmp_path / "images.npz", images=images, labels=[photo.parent.name for photo in photos])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
-        del sys.modules[name]
+    return tmp_path
 
 
 def write_recipe(name: str, *parts: Any) -> str:
