@@ -196,6 +196,7 @@ def work(rank: int, world: int, folder: str) -> None:
     if rank == 0:
         joined = {row: {key: max(one[row][key] for one in worst) for key in found[row]} for row in found}
         Path(folder, f"{world}.json").write_text(json.dumps(joined))
+    del parallel  # torch 2.9 may hang where its reducer is the last that holds the group
     dist.destroy_process_group()
 
 
