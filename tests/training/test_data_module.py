@@ -11,10 +11,11 @@ from proxemic.recipes.reader import read_recipe
 from proxemic.training.data_module import TrainingData
 
 WORKER = """
-import os, signal
+import multiprocessing, os, signal
 from torch.utils.data import DataLoader
 from proxemic.training.data_module import worker_settings
 
+multiprocessing.set_start_method("forkserver", force=True)  # as Python 3.14 does of itself
 batches = iter(DataLoader(range(100), **worker_settings(1)))
 next(batches)
 (worker,) = batches._workers
