@@ -22,9 +22,6 @@ from proxemic.data.faces import recordio as module
 from proxemic.data.faces.recordio import RecordIndex, read_record_index
 from proxemic.data.pixels import UnreadableImageError
 
-# An offset beyond int64: numpy refuses it, and before 2.3 took it to be the lowest number.
-OVERFLOW = "no index of records" if np.lib.NumpyVersion(np.__version__) >= "2.3.0" else "must be multiples of 4 from 0"
-
 
 def contents(index: RecordIndex) -> list[bytes]:
     """What the bytes between start and end of each record hold, header and all."""
@@ -152,7 +149,7 @@ def test_any_word_changed_is_refused_or_leaves_other_records_alone(small: Path) 
         ("0\t0\t0\n", "3 numbers instead of 2"),
         ("zero\t0\n", "no index of records"),
         ("0\t0\n1\n", "no index of records"),
-        ("0\t99999999999999999999\n", OVERFLOW),
+        ("0\t99999999999999999999\n", "no index of records"),
         ("0\t0\n1\t0\n", "offsets must be multiples of 4 from 0, none of them twice"),
         ("0\t-4\n", "offsets must be multiples of 4"),
         ("0\t0\n1\t42\n", "offsets must be multiples of 4"),
