@@ -66,11 +66,22 @@ class EmbeddingModel(nn.Module):
                 layer.eval()
         return self
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+    def features(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+        """The pooled features of the backbone, which the head turns into embeddings."""
         if images.shape[1] != self.config.in_channels:
             raise ValueError(f"images have {images.shape[1]} channels but the model {self.config.in_channels}")
-        embeddings = self.head(self.pooling(self.backbone(images))).float()
+        return self.pooling(self.backbone(images))
+
+    def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        """The embeddings of pooled features."""
+        embeddings = self.head(features).float()
         return normalize(embeddings, dim=1) if self.config.normalize else embeddings
+
+    def forward(
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch dim"]:
+        """The embeddings of images, or of pooled features that were computed before."""
+        return self.embed_features(inputs if inputs.ndim == 2 else self.features(inputs))
 
 
 def _last_layers(config: ModelConfig, features: int) -> list[nn.Module]:
