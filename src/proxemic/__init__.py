@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         recipes,
         training,
     )
+    from proxemic.allocator import keep_freed_memory
     from proxemic.protocols.comparison import compare
     from proxemic.protocols.reality_check import reality_check
     from proxemic.protocols.runs.evaluate import evaluate
@@ -39,6 +40,7 @@ __all__ = [
     "data",
     "distributed",
     "evaluate",
+    "keep_freed_memory",
     "losses",
     "metrics",
     "models",
@@ -57,6 +59,7 @@ __all__ = [
 _FUNCTIONS = {
     "compare": "protocols.comparison",
     "evaluate": "protocols.runs.evaluate",
+    "keep_freed_memory": "allocator",
     "plan": "training.memory",
     "reality_check": "protocols.reality_check",
     "train": "training",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from proxemic import __version__
+from proxemic.allocator import keep_freed_memory
 from proxemic.cli import analyze, compare, datasets, demo, evaluate, plan, reality_check, recipes, train, tune, verify
 from proxemic.errors import UserError
 from proxemic.files import readable
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{rest[0]} is not known here: see proxemic {arguments.command} --help.")
     if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and arguments.command != "train":
         parser.error(f"{arguments.command} is for one process: start it without torchrun, which is for train.")
+    keep_freed_memory()
     try:
         arguments.run(arguments, rest)
         print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proxemic.allocator import keep_freed_memory
 from proxemic.errors import Interrupted, OutOfMemory, UserError
 from proxemic.files import read_json
 from proxemic.protocols.runs.same_recipe import same_recipe
@@ -233,6 +234,7 @@ def _begin_worker() -> None:
     signal.signal(signal.SIGTERM, _stop_worker)
     # A parent that is killed cannot stop its workers, which would go on writing beside its successor's.
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    keep_freed_memory()
     import torch
 
     torch.set_num_threads(RUN_THREADS)

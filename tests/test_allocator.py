@@ -1,0 +1,79 @@
+"""glibc's allocator, in processes of their own: what is set holds until the process ends."""
+
+import subprocess
+import sys
+
+import pytest
+
+import proxemic
+
+# Page faults of ten buffers, each freed before the next, of 64 MiB or 16,384 pages.
+FAULTS = """
+import resource
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        bytearray(64 * 2**20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+"""
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the allocator of glibc")
+
+
+def printed(code: str) -> str:
+    """What Python prints, in an environment without allocators."""
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=path | dict(environment or {})
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_freed_memory_is_taken_again_without_page_faults() -> None:
+    code = FAULTS + "import proxemic; print(faults(), proxemic.keep_freed_memory(), faults() and faults())"
+    before, kept, after = printed(code).split()
+    assert kept == "True"
+    assert int(before) > 1_000
+    assert int(after) < int(before) / 20
+
+
+def test_the_command_line_keeps_it_and_an_import_does_not() -> None:
+    code = "import proxemic.allocator, proxemic.cli; print(faults() > 1_000); "
+    code += "proxemic.cli.main(['recipes', 'list']); faults(); print(faults() < 50)"
+    lines = printed(FAULTS + code).splitlines()
+    assert (lines[0], lines[-1]) == ("True", "True")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LD_PRELOAD": "libjemalloc.so.2"},
+        {"MALLOC_ARENA_MAX": "2"},
+        {"GLIBC_TUNABLES": "glibc.malloc.check=1"},
+    ],
+)
+def test_an_allocator_of_the_users_own_is_left_alone(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert not proxemic.keep_freed_memory()
+
+
+def test_an_older_glibc_maps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Library:
+        gnu_get_libc_version = None
+
+        @staticmethod
+        def mallopt(parameter: int, value: int) -> int:
+            asked.append((parameter, value))
+            return int(not (parameter == -3 and value > 32 * 2**20))
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _: Library)
+    monkeypatch.setattr("proxemic.allocator._chosen_by_user", lambda _: False)
+    assert proxemic.keep_freed_memory()
+    assert (-4, 0) in asked
