@@ -23,10 +23,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the allocator o
 
 def printed(code: str) -> str:
     """What Python prints, in an environment without allocators."""
-    path = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=path | dict(environment or {})
-    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
