@@ -50,6 +50,17 @@ def test_order_and_range_are_those_of_the_formula(order: Any, white: Any) -> Non
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-4 * white)
 
 
+def test_training_crops_may_be_smaller_than_evaluations() -> None:
+    preprocessing, image = Preprocessing(size=32, resize=40), noise_image()
+    augmentation = Augmentation(random_resized_crop=(1.0, 1.0), size=24)
+    assert augmentation.training(preprocessing)(image).shape == (3, 24, 24)
+    torch.manual_seed(0)
+    found = augmentation.training(preprocessing)(image)
+    torch.manual_seed(0)
+    expected = Augmentation(random_resized_crop=(1.0, 1.0)).training(Preprocessing(size=24, resize=40))(image)
+    assert torch.equal(found, expected)
+
+
 def test_models_saved_before_order_and_range_were_named_read_as_before() -> None:
     old = {"size": 32, "resize": 32, "channels": 3, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     mean, std = (torch.tensor(old[name]).view(3, 1, 1) for name in ("mean", "std"))
@@ -242,6 +253,8 @@ def test_preprocessing_refuses(monkeypatch: pytest.MonkeyPatch, values: dict[str
     [
         ({"random_resized_crop": (0.0, 1.0)}, "random_resized_crop"),
         ({"random_resized_crop": (0.9, 0.2)}, "random_resized_crop"),
+        ({"size": 16}, "size is 16, but it must be at least 1 pixel, and is of random_resized_crop"),
+        ({"size": 0, "random_resized_crop": (0.2, 1.0)}, "size is 0"),
         ({"random_resized_crop": (0.2, 1.0), "random_crop": True}, "images are cropped once"),
         ({"scale": (1.2, 0.8)}, "scale"),
         ({"horizontal_flip": 1.5}, "horizontal_flip is 1.5, but it must be from 0 to 1"),

@@ -87,8 +87,10 @@ def test_a_checkpoint_of_something_else_or_of_another_recipe(
 def test_images_that_the_network_cannot_take_are_refused_before_anything_is_written(
     recipe: Path, tmp_path: Path, here: Here
 ) -> None:
-    result = here("train", "--recipe", recipe, "--out", tmp_path / "run", "--images.size", "2")
-    assert_refused(result, ["images.size is 2, but the network (convnet) cannot take images of 2 by 2 pixels"])
+    for flags in (["--images.size", "2"], ["--augment.size", "2", "--augment.random_resized_crop", "[0.5, 1]"]):
+        result = here("train", "--recipe", recipe, "--out", tmp_path / "run", *flags)
+        name = flags[0].removeprefix("--")
+        assert_refused(result, [f"{name} is 2, but the network (convnet) cannot take images of 2 by 2 pixels"])
     assert not (tmp_path / "run").exists()
 
 

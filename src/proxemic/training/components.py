@@ -143,17 +143,18 @@ def _class_counts(splits: Splits) -> Int[Tensor, " classes"]:
 
 @torch.no_grad()
 def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory) -> None:
-    size = recipe.images.size
-    try:
-        with evaluation_mode(model):
-            model(torch.zeros(1, recipe.images.channels, size, size))
-    except (AssertionError, RuntimeError) as error:
-        if explanation(error, recipe, run):
-            raise
-        raise UserError(
-            f"images.size is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by "
-            f"{size} pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
-        ) from error
+    for name, size in (("images.size", recipe.images.size), ("augment.size", recipe.augment.size)):
+        try:
+            if size is not None:
+                with evaluation_mode(model):
+                    model(torch.zeros(1, recipe.images.channels, size, size))
+        except (AssertionError, RuntimeError) as error:
+            if explanation(error, recipe, run):
+                raise
+            raise UserError(
+                f"{name} is {size}, but the network ({recipe.model.backbone_name}) cannot take images of {size} by "
+                f"{size} pixels ({' '.join(str(error).split())[:200].rstrip('.')}): give the size that it is made for."
+            ) from error
 
 
 def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
