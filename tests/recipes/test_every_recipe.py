@@ -37,6 +37,7 @@ from proxemic.models import bn_inception, build_model, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.flags import merge
 from proxemic.recipes.reader import ReadRecipe, read_recipe
+from proxemic.training.advice import advice
 from proxemic.training.data_module import EpochOrder, TrainingData
 from proxemic.training.embed import evaluate_embeddings
 from proxemic.training.module import EmbeddingTask
@@ -109,6 +110,12 @@ def test_values_are_the_published_ones(name: str) -> None:
     assert found == {
         key: pytest.approx(number) if isinstance(number, float) else number for key, number in expected.items()
     }
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_only_marked_recipes_need_advice(name: str) -> None:
+    recipe = read(name).recipe
+    assert len([*advice(recipe)]) == (recipe.evaluation.select_on == "test")
 
 
 def value(content: Any, key: str) -> Any:

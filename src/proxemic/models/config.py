@@ -39,7 +39,8 @@ class ModelConfig:
         layer_norm: Normalise the pooled features, without trained weights, before the last layer.
         normalize: Scale embeddings to unit length.
         in_channels: Channels of the images: 1 (grey) or 3 (colour).
-        pretrained: Start from timm's pretrained weights, or BN-Inception's published ones.
+        pretrained: Start from timm's pretrained weights, or BN-Inception's published ones; those of
+            `tf_efficientnet_lite0` need no network where the extra `pretrained` is installed.
         weights: Start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
             IResNet also `.pth`, `.pt` and `.pth.tar`. From a file that `save_model` wrote, a run's `model.safetensors`,
             pooling and head are loaded as well where they have the same shapes.

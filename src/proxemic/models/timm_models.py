@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from proxemic.errors import UserError
+from proxemic.models.installed_weights import how_to_get, installed_weights
 from proxemic.models.iresnet import IRESNETS
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def timm_backbone(
 
     Args:
         name: A timm model, with or without a tag, as `resnet50` or `resnet50.a1_in1k`.
-        pretrained: Load timm's weights, from the Hugging Face cache or else from the network.
+        pretrained: Load timm's weights, from the Hugging Face cache or else from the network; for
+            `tf_efficientnet_lite0`, from the package of the extra `pretrained` where it is installed.
         in_channels: Channels of the images; timm adapts pretrained first layers.
         weights: A `.safetensors` file with timm's weights for this model, in place of `pretrained`.
         image_size: Side of the images, for networks of a fixed size, such as vision transformers, whose pretrained
@@ -99,13 +101,26 @@ def timm_backbone(
     fixed = configuration.input_size[-1] if configuration and configuration.fixed_input_size else None
     if image_size is not None and fixed is not None and image_size != fixed:
         arguments = {"img_size": image_size, **arguments}
+    create = partial(_create, name, in_channels, arguments)
+    installed = installed_weights(name) if pretrained and weights is None else None
+    if installed is not None:
+        network: Any = create({"state_dict": installed, "custom_load": False})
+        network.pretrained_cfg.pop("state_dict")  # which timm would keep beside the network's own
+        return TimmBackbone(network)
     file = _pretrained_file(name, configuration) if pretrained and weights is None else None
     if weights is not None:
         file = Path(weights).expanduser()
         if file.suffix != ".safetensors" or not file.is_file():
             raise ValueError(f"weights is {str(weights)!r} but must be an existing .safetensors file")
-    create = partial(_create, name, in_channels, arguments)
     return TimmBackbone(create() if file is None else _create_from(file, name, create))
+
+
+def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and standard deviation, per colour from 0 to 1, of the images that timm's weights were trained on."""
+    import timm
+
+    configuration = timm.get_pretrained_cfg(name)
+    return None if configuration is None else (tuple(configuration.mean), tuple(configuration.std))
 
 
 def _create_from(file: Path, name: str, create: Callable[..., nn.Module]) -> nn.Module:
@@ -166,5 +181,5 @@ def _pretrained_file(name: str, configuration: "PretrainedCfg | None") -> Path:
         folder = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
         raise UserError(
             f"pretrained weights of {name} are not in the cache and cannot be downloaded: fetch {url} elsewhere and "
-            f"pass the file as `weights`, or copy the folder {folder} from a machine that has it"
+            f"pass the file as `weights`, or copy the folder {folder} from a machine that has it{how_to_get(name)}"
         ) from error

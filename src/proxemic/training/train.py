@@ -17,6 +17,7 @@ from proxemic.data import Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
+from proxemic.training.advice import advice
 from proxemic.training.checkpointing import Display
 from proxemic.training.components import build_components, check_accelerator, held_out_images
 from proxemic.training.extending import check_extension, extend, with_epochs
@@ -219,5 +220,5 @@ def _introduce(recipe: Recipe, splits: Splits, report: Callable[[str], object]) 
     for name, images in parts.items():
         if images is not None:
             report(f"{name}: {images.num_classes:,} classes, {len(images):,} images")
-    if recipe.evaluation.select_on == "test":
-        report("WARNING: the epoch is chosen on the test classes; the results are marked so and are too good.")
+    for sentence in advice(recipe):
+        report(sentence)
