@@ -139,8 +139,8 @@ def test_models_saved_before_there_were_heads_are_read(tmp_path: Path, model: Em
         ("embedding_size", True, "a whole number"),
         ("normalize", "no", "true or false"),
         ("pooling", "sum", r"one of avg, max, avg\+max, gem, cubic-gem"),
-        ("head", "mlp", r"one of linear, linear\+layer_norm, none"),
-        ("head_init", "zeros", "one of None, kaiming_normal"),
+        ("head", "conv", r"one of linear, linear\+layer_norm, mlp, residual, none"),
+        ("head_init", "zeros", "one of None, kaiming_normal, identity, pca, pca-whitened"),
         ("in_channels", 2, "one of 1, 3"),
     ],
 )

@@ -8,6 +8,7 @@ from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
+from proxemic.models.heads import begin_at_principal_components, principal_components
 from proxemic.models.iresnet import IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.saving import is_model, load_model, save_model
@@ -24,11 +25,13 @@ __all__ = [
     "MaxPool",
     "ModelConfig",
     "TimmBackbone",
+    "begin_at_principal_components",
     "bn_inception_backbone",
     "build_model",
     "iresnet_backbone",
     "is_model",
     "load_model",
+    "principal_components",
     "save_model",
     "timm_backbone",
 ]

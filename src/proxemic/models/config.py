@@ -11,8 +11,11 @@ from proxemic.models.iresnet import IRESNETS
 # Not Any: a parser would instantiate the classes that a recipe names there.
 Scalar = bool | int | float | str | None
 Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem"]
-Head = Literal["linear", "linear+layer_norm", "none"]
-HeadInit = Literal["kaiming_normal"]
+Head = Literal["linear", "linear+layer_norm", "mlp", "residual", "none"]
+HeadInit = Literal["kaiming_normal", "identity", "pca", "pca-whitened"]
+
+PRINCIPAL = ("pca", "pca-whitened")
+"""The beginnings of a head that are computed from features."""
 
 LARGEST_EMBEDDING, LARGEST_WIDTH = 2**20, 2**12  # larger ones are mistakes, or meant to exhaust the memory
 _CHOICES = {
@@ -45,11 +48,19 @@ class ModelConfig:
             IResNet also `.pth`, `.pt` and `.pth.tar`. From a file that `save_model` wrote, a run's `model.safetensors`,
             pooling and head are loaded as well where they have the same shapes.
         width: Channels of the first stage of `convnet`, 1 to 4,096; other backbones ignore it.
-        head: Layers after pooling: a `linear` layer; one followed by a layer norm without trained weights; or `none`,
-            where embedding_size must be the backbone's number of features.
-        head_init: Initialisation of the head's linear layer: `None` is torch's default, uniform within ±1/√features;
-            `kaiming_normal` is normal with variance 2/embedding_size (fan-out), without a bias. After `layer_norm` of
-            2048 features and with 512 dimensions, initial embeddings have a norm of 13 or 64, respectively.
+        head: Layers after pooling: a `linear` layer; one followed by a layer norm without trained weights; an `mlp` of
+            two linear layers with GELU between them; `residual`, the sum of a projection and such an MLP whose last
+            layer begins at zero: the projection is a linear layer, and nothing at all where embedding_size is the
+            backbone's number of features and head_init `None` or `identity`; or `none`, where embedding_size must be
+            that number.
+        head_width: Width of the hidden layer of `mlp` and `residual`, 1 to 1,048,576; `None` is the number of features.
+        head_init: Initialisation of the linear layer of `linear`, `linear+layer_norm` and `residual`: `None` is torch's
+            default, uniform within ±1/√features; `kaiming_normal` is normal with variance 2/embedding_size (fan-out),
+            without a bias. After `layer_norm` of 2048 features and with 512 dimensions, initial embeddings have a norm
+            of 13 or 64, respectively. `identity` begins with the features themselves, of which there must be
+            embedding_size; `pca` with their projection on the first principal components of the training images'
+            features, and `pca-whitened` with these divided by their standard deviations (`principal_components`). The
+            training of a recipe computes them; `build_model` leaves torch's default.
         freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm fixed, also in training.
         backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; plain values and
             lists.
@@ -73,13 +84,17 @@ class ModelConfig:
     weights: str | None = None
     width: int = 32
     head: Head = "linear"
+    head_width: int | None = None
     head_init: HeadInit | None = None
     freeze_batch_norm: bool = False
     backbone_args: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
     image_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name, largest in (("embedding_size", LARGEST_EMBEDDING), ("width", LARGEST_WIDTH)):
+        sizes = {"embedding_size": LARGEST_EMBEDDING, "width": LARGEST_WIDTH}
+        if self.head_width is not None:
+            sizes["head_width"] = LARGEST_EMBEDDING
+        for name, largest in sizes.items():
             size = getattr(self, name)
             if type(size) is not int or not 1 <= size <= largest:
                 raise ValueError(f"{name} is {size!r} but must be a whole number, at least 1 and at most {largest:,}")
@@ -90,9 +105,13 @@ class ModelConfig:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(map(str, allowed))
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {choices}")
-        if self.head_init is not None and self.head == "none":
+        if self.head_init is not None and self.head in ("none", "mlp"):
+            lacks = "there is no head" if self.head == "none" else "the head is an mlp, which does not begin so"
+            raise ValueError(f"head_init is {self.head_init!r} but {lacks}; leave it None, or take a linear head")
+        if self.head_width is not None and self.head not in ("mlp", "residual"):
             raise ValueError(
-                f"head_init is {self.head_init!r} but there is no head; leave it None, or take a linear head"
+                f"head_width is {self.head_width} but head {self.head!r} has no hidden layer; leave it None, or take "
+                "head mlp or residual"
             )
         if self.pretrained and self.weights is not None:
             raise ValueError("pretrained and weights are both set; choose one of them")

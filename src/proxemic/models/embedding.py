@@ -13,6 +13,7 @@ from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.custom_backbone import CustomBackbone
+from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
@@ -47,9 +48,8 @@ class EmbeddingModel(nn.Module):
         self.config = config
         self.backbone = backbone
         self.pooling = POOLINGS[config.pooling]()
-        features = backbone.num_features
-        norm = nn.LayerNorm(features, elementwise_affine=False) if config.layer_norm else nn.Identity()
-        self.head = nn.Sequential(norm, *_last_layers(config, features))
+        self.head = make_head(config, backbone.num_features)
+        self.has_loaded_head = False  # from `config.weights`
         if config.freeze_batch_norm:
             for layer in self._batch_norms():
                 layer.requires_grad_(False)
@@ -84,23 +84,6 @@ class EmbeddingModel(nn.Module):
         return self.embed_features(inputs if inputs.ndim == 2 else self.features(inputs))
 
 
-def _last_layers(config: ModelConfig, features: int) -> list[nn.Module]:
-    if config.head == "none":
-        if config.embedding_size != features:
-            raise ValueError(
-                f"embedding_size is {config.embedding_size} but without a head it must be {features}, the features of "
-                f"{config.backbone_name}; set it so, or take head 'linear'"
-            )
-        return []
-    linear = nn.Linear(features, config.embedding_size)
-    if config.head_init == "kaiming_normal":
-        nn.init.kaiming_normal_(linear.weight, mode="fan_out")
-        nn.init.zeros_(linear.bias)
-    if config.head == "linear":
-        return [linear]
-    return [linear, nn.LayerNorm(config.embedding_size, elementwise_affine=False)]
-
-
 def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 
@@ -115,7 +98,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     file = None if config.weights is None else Path(config.weights).expanduser()
     if file is not None and holds_embedding_model(file):
         model = build_model(replace(config, weights=None))
-        load_embedding_model(model, file, config.backbone_name)
+        model.has_loaded_head = load_embedding_model(model, file, config.backbone_name)
         model.config = config
         return model
     if config.custom_backbone is not None:

@@ -51,16 +51,18 @@ def holds_embedding_model(file: Path) -> bool:
     return "backbone" in parts and parts <= {"backbone", "pooling", "head"}
 
 
-def load_embedding_model(model: nn.Module, file: Path, name: str) -> None:
-    """Load the backbone of an `EmbeddingModel` from that of another one, and its pooling and head where they fit."""
+def load_embedding_model(model: nn.Module, file: Path, name: str) -> bool:
+    """Load another `EmbeddingModel`: its backbone, and pooling and head where they fit; give whether the head did."""
     load_weights_file(model.get_submodule("backbone"), file, name)
-    tensors = load_file(file)
+    tensors, loaded = load_file(file), ""
     for part in ("pooling", "head"):
         module = model.get_submodule(part)
         theirs = {key.removeprefix(f"{part}."): value for key, value in tensors.items() if key.startswith(f"{part}.")}
         ours = module.state_dict()
         if theirs.keys() == ours.keys() and all(theirs[key].shape == ours[key].shape for key in ours):
             module.load_state_dict(theirs)
+            loaded = part
+    return loaded == "head"
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:

@@ -16,6 +16,7 @@ from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import check_own_metrics, evaluation_mode, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.failures import explanation
+from proxemic.training.head_start import check_head_start
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
@@ -50,6 +51,7 @@ def build_components(recipe: Recipe, run: RunDirectory, processes: Processes, ti
     with processes.main_process_first(), times.of("data"):
         splits = recipe.load()
     with times.of("network"):
+        check_head_start(recipe, splits.train)
         model, loss = build_networks(recipe, splits)
         _check_takes_images(recipe, model, run)
     schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]

@@ -14,6 +14,7 @@ from proxemic.training.checkpointing import RunCheckpointer
 from proxemic.training.components import build_networks
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure
+from proxemic.training.head_start import start_head
 from proxemic.training.plots import draw_curves, draw_gallery
 
 
@@ -70,6 +71,7 @@ def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> di
     networks = {"test": load_model(run.path, recipe.model.custom_backbone)[0]}
     if recipe.evaluation.untrained:
         networks["untrained"] = build_networks(recipe, splits)[0]
+        start_head(networks["untrained"], splits.train, recipe)
     with times.of("test"):
         # In one pass: reading the images takes longer than embedding them.
         embeddings = embed_images(

@@ -23,6 +23,7 @@ from proxemic.training.components import build_components, check_accelerator, he
 from proxemic.training.extending import check_extension, extend, with_epochs
 from proxemic.training.failures import explained, to_be_continued
 from proxemic.training.fit import fit
+from proxemic.training.head_start import start_head
 from proxemic.training.multiprocess.processes import Processes, join_processes
 from proxemic.training.recipe import Recipe
 from proxemic.training.results import write_results
@@ -155,6 +156,8 @@ def train(
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
+        if recipe.training.start_from is None and not run.checkpoint.exists():
+            start_head(components.task.model, splits.train, recipe)
         checkpointer = fit(recipe, components, held_out, run, display, processes)
         if not processes.is_first:
             return TrainingResult(run.path, {})

@@ -1,0 +1,136 @@
+"""Heads: from pooled features `[B, F]` to embeddings `[B, D]`, and how their linear layer begins."""
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from proxemic.models.config import PRINCIPAL, ModelConfig
+
+_WHITENED_WITH = 0.01  # of the mean variance is added to each: directions of hardly any variance are mostly noise
+
+
+class ResidualHead(nn.Module):
+    """A projection, plus an MLP that gives zero until it is trained."""
+
+    def __init__(self, base: nn.Module, mlp: nn.Sequential) -> None:
+        super().__init__()
+        self.base = base
+        self.mlp = mlp
+        for parameter in mlp[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        return self.base(features) + self.mlp(features)
+
+
+def make_head(config: ModelConfig, features: int) -> nn.Sequential:
+    """The layers after pooling that a configuration describes; `ValueError` if its sizes do not fit."""
+    size = config.embedding_size
+    if config.head == "none" and size != features:
+        raise ValueError(
+            f"embedding_size is {size} but without a head it must be {features}, the features of "
+            f"{config.backbone_name}; set it so, or take head 'linear'"
+        )
+    if config.head_init == "identity" and size != features:
+        raise ValueError(
+            f"embedding_size is {size} but for head_init 'identity' it must be {features}, the features of "
+            f"{config.backbone_name}; set it so, or take head_init 'pca'"
+        )
+    if config.head_init in PRINCIPAL and size > features:
+        raise ValueError(
+            f"embedding_size is {size} but {config.backbone_name} has no more than {features} features, and principal "
+            f"components; lower it to {features} or less, or leave head_init None"
+        )
+    norm = nn.LayerNorm(features, elementwise_affine=False) if config.layer_norm else nn.Identity()
+    match config.head:
+        case "none":
+            layers = []
+        case "linear":
+            layers = [_linear(config, features)]
+        case "linear+layer_norm":
+            layers = [_linear(config, features), nn.LayerNorm(size, elementwise_affine=False)]
+        case "mlp":
+            layers = [_mlp(config, features)]
+        case "residual":
+            is_whole = size == features and config.head_init in (None, "identity")
+            layers = [ResidualHead(nn.Identity() if is_whole else _linear(config, features), _mlp(config, features))]
+    return nn.Sequential(norm, *layers)
+
+
+def _linear(config: ModelConfig, features: int) -> nn.Linear:
+    linear = nn.Linear(features, config.embedding_size)
+    if config.head_init == "kaiming_normal":
+        nn.init.kaiming_normal_(linear.weight, mode="fan_out")
+        nn.init.zeros_(linear.bias)
+    elif config.head_init == "identity":
+        nn.init.eye_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+def _mlp(config: ModelConfig, features: int) -> nn.Sequential:
+    width = config.head_width or features
+    return nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, config.embedding_size))
+
+
+@torch.no_grad()
+def begin_at_principal_components(
+    head: nn.Sequential, features: Float[Tensor, "images features"], *, whiten: bool
+) -> None:
+    """Set the linear layer of a head that `make_head` made to the principal components of pooled features."""
+    norm, layer = head[0], head[1]
+    linear = layer.base if isinstance(layer, ResidualHead) else layer
+    assert isinstance(linear, nn.Linear)
+    weight, bias = principal_components(norm(features), linear.out_features, whiten=whiten)
+    linear.weight.copy_(weight)
+    linear.bias.copy_(bias)
+
+
+def principal_components(
+    features: Float[Tensor, "images features"], count: int, *, whiten: bool = False
+) -> tuple[Float64[Tensor, "components features"], Float64[Tensor, " components"]]:
+    r"""The linear layer that projects features on their first principal components.
+
+    $$y = W (x - \mu), \qquad b = -W \mu, \qquad w_i = \frac{v_i}{\sqrt{\lambda_i + 0.01\,\bar\lambda}}$$
+
+    Row i of W is the eigenvector $v_i$ of the i-th largest variance $\lambda_i$ of the features, divided as above only
+    where it is whitened: then the projections have a variance of about 1, and of less where $\lambda_i$ is small beside
+    the mean variance $\bar\lambda$ of all features. The largest entry of each eigenvector is positive. Computed in
+    float64.
+
+    Args:
+        features: Of at least 2 images.
+        count: Components, from 1 to the features and to the images less one.
+        whiten: Divide each component by its standard deviation, regularised as above.
+
+    Returns:
+        W, as `[count, features]`, and b, as `[count]`.
+
+    Raises:
+        ValueError: If there are fewer components than ``count``, or features are not finite.
+
+    >>> weight, bias = principal_components(torch.tensor([[0.0, 1.0], [4.0, 1.0], [2.0, 1.0]]), 1)
+    >>> weight.tolist(), bias.tolist()
+    ([[1.0, 0.0]], [-2.0])
+    """
+    images, size = features.shape
+    most = min(images - 1, size)
+    if not 1 <= count <= most:
+        raise ValueError(
+            f"there are at most {most:,} principal components of {images:,} images with {size:,} features, but "
+            f"{count:,} are asked for: lower embedding_size, or leave head_init null"
+        )
+    if not features.isfinite().all():
+        raise ValueError(
+            "the features are not finite, so that they have no principal components: check the backbone's weights"
+        )
+    centre = features.double().mean(0)
+    centred = features.double() - centre
+    variances, vectors = torch.linalg.eigh(centred.T @ centred / (images - 1))
+    variances, weight = variances.flip(0).clamp(min=0), vectors.T.flip(0)[:count]
+    # An eigenvector has two signs; which of them comes is the machine's choice.
+    largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
+    weight = weight * largest.sign()
+    if whiten:
+        weight = weight / (variances[:count, None] + _WHITENED_WITH * variances.mean()).sqrt()
+    return weight, -weight @ centre

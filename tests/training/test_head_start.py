@@ -1,0 +1,95 @@
+"""Heads of runs that begin at the principal components of the training images' features."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from images import write_folder, write_recipe
+from proxemic.errors import UserError
+from proxemic.models import build_model, load_model
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import Recipe, train
+from proxemic.training.embed import embed_images
+from proxemic.training.head_start import PooledFeatures, start_head
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+MODULE = sys.modules["proxemic.training.head_start"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("head")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+def read(path: Path, *flags: str) -> Recipe:
+    return read_recipe(path, ["--model.head_init", "pca", "--training.epochs", "1", *flags]).recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(path: Path) -> Recipe:
+    return read(path)
+
+
+def pca(features: torch.Tensor, size: int) -> torch.Tensor:
+    """By numpy, in float64."""
+    centred = features.double().numpy() - features.double().numpy().mean(0)
+    rows = np.linalg.svd(centred, full_matrices=False)[2][:size]
+    return torch.from_numpy(centred @ rows.T * np.sign(rows[np.arange(size), np.abs(rows).argmax(1)]))
+
+
+def test_the_head_begins_at_the_training_images(recipe: Recipe) -> None:
+    images, model = recipe.load().train, build_model(recipe.model)
+    features = embed_images(PooledFeatures(model), images, recipe.images)
+    start_head(model, images, recipe)
+    expected = normalize(pca(features, 16), dim=1).float()
+    torch.testing.assert_close(embed_images(model, images, recipe.images), expected, rtol=0, atol=1e-4)
+
+
+def test_of_many_images_the_seed_draws_some(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, first = recipe.load().train, build_model(recipe.model)
+
+    def started() -> torch.Tensor:
+        model = build_model(recipe.model)  # draws from the generator of torch, of which the choice is independent
+        model.load_state_dict(first.state_dict())
+        start_head(model, images, recipe)
+        return model.state_dict()["head.1.weight"]
+
+    whole = started()
+    monkeypatch.setattr(MODULE, "MOST_IMAGES", 20)
+    assert torch.equal(started(), started())
+    assert not torch.allclose(started(), whole)
+
+
+def test_a_run_begins_there_once_and_its_untrained_column_does(
+    recipe: Recipe, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = ("--optim.lr", "1e-12", "--optim.head_lr", "1e-12", "--model.freeze_batch_norm", "true")
+    metrics = train(read(path, *frozen), tmp_path / "run", report=[].append).metrics
+    assert metrics["untrained"]["map@r"] == pytest.approx(metrics["test"]["map@r"], abs=1e-6)
+    state = load_model(tmp_path / "run")[0].state_dict()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the head was set again")
+
+    monkeypatch.setattr(MODULE, "begin_at_principal_components", refuse)
+    untrained = ("--evaluation.untrained", "false")
+    train(read(path, *frozen, *untrained), tmp_path / "run", resume=True, epochs=2, report=[].append)
+    begun = read(path, *frozen, *untrained, "--training.start_from", str(tmp_path / "run"))
+    train(begun, tmp_path / "begun", report=[].append)
+    from_file = read(path, *frozen, *untrained, "--model.weights", str(tmp_path / "run" / "model.safetensors"))
+    train(from_file, tmp_path / "file", report=[].append)
+    for name in ("run", "begun", "file"):
+        weight = load_model(tmp_path / name)[0].state_dict()["head.1.weight"]
+        torch.testing.assert_close(weight, state["head.1.weight"])
+
+
+def test_more_components_than_images_are_refused_before_anything_is_written(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"embedding_size is 64, but the features of \d+ training images have at most"):
+        train(read(path, "--model.embedding_size", "64"), tmp_path / "run", report=[].append)
+    assert not (tmp_path / "run").exists()
