@@ -10,7 +10,7 @@ from torch.nn.functional import layer_norm, normalize
 
 from proxemic.losses import EuclideanSoftmaxLoss
 from proxemic.metrics.proxies import average_distance_to_proxy
-from proxemic.models import ConvNet, EmbeddingModel, GeM, ModelConfig, build_model
+from proxemic.models import ConvNet, EmbeddingModel, GeM, ModelConfig, build_model, load_model, save_model
 from proxemic.models.config import HeadInit
 
 
@@ -189,3 +189,39 @@ def test_frozen_batch_norm_survives_its_conversion_for_several_devices() -> None
     norms = [each for each in model.modules() if isinstance(each, torch.nn.SyncBatchNorm)]
     assert len(norms) == 4
     assert not any(each.training or each.weight.requires_grad for each in norms)
+
+
+@pytest.mark.parametrize("backbone", ["convnet", "test_efficientnet", "test_resnet"])
+def test_convolutions_compute_in_channels_last(backbone: str, tmp_path: Path) -> None:
+    model = build_model(ModelConfig(backbone=backbone, embedding_size=8)).eval()
+    layouts = {weight.stride() for weight in model.parameters() if weight.ndim == 4}
+    assert all(stride[1] == 1 for stride in layouts)
+    maps: list[torch.Tensor] = []
+    model.backbone.register_forward_hook(lambda *called: maps.append(called[-1]))
+    embeddings = model(images(3))
+    assert maps[0].is_contiguous(memory_format=torch.channels_last)
+    embeddings[:, 0].sum().backward()
+    for weight in model.parameters():  # where they differ, DistributedDataParallel warns and copies
+        assert weight.grad is not None
+        assert weight.grad.stride() == weight.stride()
+
+    save_model(tmp_path, model, {})
+    assert all(weight.stride()[1] == 1 for weight in load_model(tmp_path)[0].parameters() if weight.ndim == 4)
+    plain = model.backbone.to(memory_format=torch.contiguous_format)(images(3))
+    torch.testing.assert_close(maps[0], plain)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    save_model(tmp_path, model, {})
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+
+
+class _TwoConvolutions(torch.nn.Sequential):
+    num_features = 4
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 4, 3))
+
+
+@pytest.mark.parametrize("backbone", ["test_vit", _TwoConvolutions])
+def test_other_backbones_keep_their_layout(backbone: str | type[torch.nn.Module]) -> None:
+    model = build_model(ModelConfig(backbone=backbone, embedding_size=8))
+    assert all(weight.is_contiguous() for weight in model.parameters())

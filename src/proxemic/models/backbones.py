@@ -1,6 +1,5 @@
 """Backbones: from images `[B, C, H, W]` to a feature map `[B, num_features, h, w]`."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -33,11 +32,9 @@ class ConvNet(nn.Module):
             _stage(2 * width, 4 * width, nn.MaxPool2d(2)),
             _stage(4 * width, 8 * width, nn.Identity()),
         )
-        # A third faster on a CPU.
-        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
-        return self.stages(images.contiguous(memory_format=torch.channels_last))
+        return self.stages(images)
 
 
 def _stage(inputs: int, outputs: int, pool: nn.Module) -> nn.Sequential:
