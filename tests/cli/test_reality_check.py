@@ -97,7 +97,7 @@ def test_every_kind_is_what_it_says(checked: Path, recipe: Path) -> None:
         model, preprocessing = load_model(fold)
         transform = Preprocessing(**preprocessing).evaluation()
         with torch.no_grad():
-            parts.append(normalize(model(torch.stack([transform(test.pixels[i]) for i in range(len(test))]))))
+            parts.append(normalize(model(torch.stack([transform(test.pictures[i]) for i in range(len(test))]))))
     joined = retrieval_metrics(torch.cat(parts, 1), test.labels)
     assert results["concatenated"]["map@r"] == pytest.approx(joined["map@r"], abs=1e-6)
     complete = json.loads((checked / "tiny/repeats/0/complete/metrics.json").read_text())

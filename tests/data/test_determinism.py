@@ -19,7 +19,7 @@ from proxemic.data.splits import split_classes
 def draw(cache: Path) -> str:
     splits = Glyphs(32, 32, cache_dir=cache).load()
     assert splits.validation is not None
-    pixels = b"".join(splits.train.pixels[index].tobytes() for index in range(len(splits.train)))
+    pixels = b"".join(splits.train.pictures[index].tobytes() for index in range(len(splits.train)))
     parts = (
         [part.class_names for part in (splits.train, splits.validation, splits.test_images)],
         hashlib.sha256(pixels).hexdigest(),

@@ -86,7 +86,7 @@ def test_evaluation_is_the_same_to_the_bit(tmp_path: Path, mode: str, name: str,
     for preprocessing in (colour, grey) if mode == "L" else (colour,):
         transform = preprocessing.evaluation()
         for index, (width, height) in enumerate(sizes):
-            file, kept = images.pixels[index], cached.pixels[index]
+            file, kept = images.pictures[index], cached.pictures[index]
             assert torch.equal(transform(file), transform(kept))
             assert kept.mode == mode
             assert min(kept.size) == min(SIDE, width, height)  # shrunk, never enlarged
@@ -101,7 +101,7 @@ def test_a_cache_is_found_again(tmp_path: Path, decoded: list[Path]) -> None:
     assert notes == same
     (path,) = (tmp_path / "cache").iterdir()
     assert notes == (f"6 images are read from the cache {path} (0.0 MB), shrunk to a shorter side of 32 pixels.",)
-    assert content(first.pixels) == content(second.pixels)
+    assert content(first.pictures) == content(second.pictures)
     assert torch.equal(first.labels, images.labels)
     assert first.class_names == images.class_names
 
@@ -131,7 +131,7 @@ def test_other_sides_and_files_have_other_caches(tmp_path: Path, decoded: list[P
     paths = write_files(tmp_path / "images")
     for number, (files, side) in enumerate([(paths, SIDE), (paths, 16), (paths[:4], SIDE)], start=1):
         cached, _ = cache_images(image_set(files), side, tmp_path / "cache")
-        assert min(cached.pixels[0].size) == side
+        assert min(cached.pictures[0].size) == side
         assert len(list((tmp_path / "cache").iterdir())) == number
 
 
@@ -220,7 +220,7 @@ def drop_a_picture(path: Path) -> None:
 def test_a_damaged_cache_is_written_again(tmp_path: Path, decoded: list[Path], damage: Callable[[Path], None]) -> None:
     images = image_set(write_files(tmp_path / "images"))
     first, _ = cache_images(images, SIDE, tmp_path / "cache")
-    expected = content(first.pixels)
+    expected = content(first.pictures)
     (path,) = (tmp_path / "cache").iterdir()
     path.rename(tmp_path / "moved")  # `first` keeps its own memory
     (tmp_path / "copy").write_bytes((tmp_path / "moved").read_bytes())
@@ -229,7 +229,7 @@ def test_a_damaged_cache_is_written_again(tmp_path: Path, decoded: list[Path], d
     again, notes = cache_images(images, SIDE, tmp_path / "cache")
     assert notes[0].startswith(f"A cache of images was written again: {path} has ") or "is no file" in notes[0]
     assert len(decoded) == 2 * len(images)
-    assert content(again.pixels) == expected
+    assert content(again.pictures) == expected
     assert list((tmp_path / "cache").iterdir()) == [path]
 
 
@@ -303,7 +303,7 @@ def build(root: Path, paths: list[Path], seconds: float) -> None:
     # In this process, which ends:
     module._shrink, module._check_space = slow, lambda *_: None
     cached, _ = cache_images(image_set(paths), SIDE, root / "cache")
-    assert content(cached.pixels) == [content_of(path) for path in paths]
+    assert content(cached.pictures) == [content_of(path) for path in paths]
 
 
 def test_one_that_is_killed_and_two_at_once(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     splits = Splits(images, None, images)
     assert CacheConfig().apply(splits) is splits
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert min(CacheConfig(SIDE).apply(splits).test_images.pixels[0].size) == SIDE
+    assert min(CacheConfig(SIDE).apply(splits).test_images.pictures[0].size) == SIDE
     CacheConfig(SIDE, tmp_path / "mine").apply(splits)
     assert [len(list((tmp_path / name).iterdir())) for name in ("user/proxemic/images", "mine")] == [1, 1]
 

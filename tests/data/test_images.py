@@ -15,7 +15,7 @@ def images() -> ImageSet:
 
 
 def content(chosen: ImageSet) -> list[float | tuple[int, ...] | None]:
-    return [chosen.pixels[index].getpixel((0, 0)) for index in range(len(chosen))]
+    return [chosen.pictures[index].getpixel((0, 0)) for index in range(len(chosen))]
 
 
 def test_select_classes_relabels_in_the_order_asked_for() -> None:

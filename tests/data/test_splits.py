@@ -80,7 +80,7 @@ def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, s
     assert kept.labels.bincount().tolist() == [count - held for count, held in zip(counts, expected, strict=True)]
     assert held_out.class_names == tuple(chr(97 + label) for label, held in enumerate(expected) if held)
     assert held_out.labels.bincount().tolist() == [held for held in expected if held]
-    values = [part.pixels[index].getpixel((0, 0)) for part in (kept, held_out) for index in range(len(part))]
+    values = [part.pictures[index].getpixel((0, 0)) for part in (kept, held_out) for index in range(len(part))]
     assert sorted(values) == list(range(len(images)))  # type: ignore[type-var]
 
 

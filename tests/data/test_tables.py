@@ -46,7 +46,7 @@ def test_a_box_is_cut_out_of_the_upright_picture_before_everything_else(tmp_path
     assert whole.size == (30, 40)
     boxes = [(0, 0, 10, 8), (5, 2, 30, 40), None, (0, 0, 10, 8)]  # fractions are cut off, as by OML
     for index, box in enumerate(boxes):
-        assert images.pixels[index].tobytes() == (whole if box is None else whole.crop(box)).tobytes()
+        assert images.pictures[index].tobytes() == (whole if box is None else whole.crop(box)).tobytes()
     assert isinstance(images.pixels, FilePixels)
     assert images.pixels.select([1]).boxes == (boxes[1],)
     assert images.pixels.names[1:3] == (f"{tmp_path}/a.png (5, 2, 30, 40)", f"{tmp_path}/a.png")
@@ -64,7 +64,7 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
     cached, test = splits.train.pixels, splits.test_images.pixels
     assert isinstance(cached, CachedPixels)
     assert [cached[index].size for index in range(4)] == [(32, 8), (10, 8), (31, 8), (4, 4)]
-    assert cached[3].tobytes() == images.pixels[3].tobytes() == test[0].tobytes()
+    assert cached[3].tobytes() == images.pictures[3].tobytes() == test[0].tobytes()
     assert cached.select([2]).boxes == (boxes[2],)
     # Another box is another cache; whole files have the one that they had.
     files = [{file.name for file in (tmp_path / "cache").iterdir()}]

@@ -23,7 +23,7 @@ def test_the_sum_is_of_what_comes_before_the_scaling(scaled: bool, flip: bool) -
     model = build_model(ModelConfig(in_channels=1, embedding_size=8, width=4, normalize=scaled))
     model.load_state_dict(plain.state_dict())
     model.train()
-    inputs = torch.stack([PREPROCESSING.evaluation()(IMAGES.pixels[place]) for place in range(5)])
+    inputs = torch.stack([PREPROCESSING.evaluation()(IMAGES.pictures[place]) for place in range(5)])
     with torch.no_grad():
         expected = plain(inputs) + plain(torch.from_numpy(inputs.numpy()[..., ::-1].copy())) if flip else plain(inputs)
     found = embed_faces(model, IMAGES, PREPROCESSING, flip=flip, batch_size=2)

@@ -107,7 +107,7 @@ def embedding_map(
             drawn.class_names,
             proxies=places[len(indices) :],
             proxy_labels=star_labels,
-            thumbnails=drawn.pixels.__getitem__ if thumbnails else None,
+            thumbnails=drawn.pictures.__getitem__ if thumbnails and drawn.kind == "images" else None,
             axis_names=axes,
             title=f"{title}: {drawn.num_classes} of {images.num_classes} classes, {how}",
         )

@@ -3,7 +3,8 @@
 An `ImageSource` loads `Splits` of `ImageSet`s; `EmbeddingDataset` gives their images as tensors, as `Preprocessing` and
 `Augmentation` say, in the order of `Batches`. Sub-packages: `sources` (folders, tables and sets without a download),
 `benchmarks` (published data sets), `faces` (training sets and pairs), `pixels` (where images lie until they are
-needed), `corruptions`, and `embeddings` (files of embeddings with what is known of their rows).
+needed), `vectors` (vectors in the place of images), `corruptions`, and `embeddings` (files of embeddings with what is
+known of their rows).
 """
 
 from proxemic.extras import optional_dependency
@@ -26,6 +27,7 @@ with optional_dependency("train"):
     from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
+    from proxemic.data.vectors import VectorAugmentation
 
 __all__ = [
     "CUB200",
@@ -54,6 +56,7 @@ __all__ = [
     "RowGroups",
     "Splits",
     "StanfordOnlineProducts",
+    "VectorAugmentation",
     "derive_seed",
     "read_image",
     "split_classes",

@@ -1,5 +1,6 @@
 """The torch dataset that turns an image set into tensors."""
 
+from array import array
 from collections.abc import Callable, Sequence
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from proxemic.data.images import ImageSet
+from proxemic.data.vectors import VectorAugmentation, Vectors
 
 Key = int | tuple[int, int]
 
@@ -20,8 +22,9 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     restored afterwards. With an index alone a random transform draws from torch's generator as it stands.
 
     Args:
-        images: The images.
-        transform: From a PIL image to a float tensor `[channels, height, width]`.
+        images: The images, or vectors in their place, which are read a whole batch at once.
+        transform: From a PIL image to a float tensor `[channels, height, width]`; vectors do not go through it.
+        vectors: How vectors whose keys have seeds are varied; images are not.
 
     >>> import numpy as np
     >>> from proxemic.data import ArrayPixels, Preprocessing
@@ -32,10 +35,16 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     ((1, 32, 32), 1)
     """
 
-    def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Tensor]) -> None:
+    def __init__(
+        self,
+        images: ImageSet,
+        transform: Callable[[Image.Image], Tensor],
+        vectors: VectorAugmentation = VectorAugmentation(),
+    ) -> None:
         self.images = images
         self.transform = transform
-        self._labels: list[int] = images.labels.tolist()
+        self._labels = array("q", images.labels.numpy().tobytes())
+        self._vary = vectors.training(images.pixels, images.labels) if isinstance(images.pixels, Vectors) else None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -45,6 +54,8 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
         """Fetch a batch; saving and restoring the generator's state once for all of it."""
+        if isinstance(self.images.pixels, Vectors):
+            return self._fetch_vectors(self.images.pixels, keys)
         # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
         with torch.random.fork_rng(devices=[], enabled=any(isinstance(key, tuple) for key in keys)):
             return [self._fetch(key) for key in keys]
@@ -55,4 +66,10 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
             torch.default_generator.manual_seed(seed)
         else:
             index = key
-        return self.transform(self.images.pixels[index]), self._labels[index]
+        return self.transform(self.images.pictures[index]), self._labels[index]
+
+    def _fetch_vectors(self, vectors: Vectors, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
+        indices = [key[0] if isinstance(key, tuple) else key for key in keys]
+        seeds = [key[1] for key in keys if isinstance(key, tuple)]
+        batch = self._vary(indices, seeds) if self._vary and seeds else vectors.fetch(indices)
+        return [(vector, self._labels[index]) for vector, index in zip(batch, indices, strict=True)]

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Int64
@@ -11,15 +11,16 @@ from torch import Tensor
 
 from proxemic.data.pixels import Pixels
 from proxemic.data.rows import RowGroups, number_names, take_parts
+from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images with dense labels.
+    """Images, or vectors in their place, with dense labels.
 
     Args:
-        pixels: The images.
+        pixels: The images, or the vectors.
         labels: Class of each image, from 0, every class at least once.
         class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
@@ -39,7 +40,7 @@ class ImageSet:
     ([1, 0, 1], ('a', 'b'), [0, 0])
     """
 
-    pixels: Pixels
+    pixels: Pixels | Vectors
     labels: Int64[Tensor, " images"]
     class_names: tuple[str, ...]
     is_query: Bool[Tensor, " images"] | None = None
@@ -51,7 +52,7 @@ class ImageSet:
     def __post_init__(self) -> None:
         if len(self.pixels) != len(self.labels):
             raise ValueError(f"pixels has {len(self.pixels)} images but labels has {len(self.labels)}.")
-        if self.labels.unique().tolist() != list(range(self.num_classes)):
+        if not _uses_each(self.labels, self.num_classes):
             raise ValueError(
                 f"labels must use each of 0 to {self.num_classes - 1}, one a name in class_names, and nothing else."
             )
@@ -80,6 +81,18 @@ class ImageSet:
         """Number of classes."""
         return len(self.class_names)
 
+    @property
+    def pictures(self) -> Pixels:
+        """The images; `UserError` where there are vectors in their place."""
+        if isinstance(self.pixels, Vectors):
+            raise UserError("The data are vectors, which cannot be shown or changed as images: leave this out.")
+        return self.pixels
+
+    @property
+    def kind(self) -> Literal["images", "vectors"]:
+        """What they are called in messages."""
+        return "vectors" if isinstance(self.pixels, Vectors) else "images"
+
     def select_classes(self, classes: Sequence[int] | Int64[Tensor, " classes"]) -> "ImageSet":
         """Keep the images of `classes`; the i-th of these becomes label i and keeps its name."""
         classes = torch.as_tensor(classes, dtype=torch.int64)
@@ -98,9 +111,20 @@ class ImageSet:
     def _take(
         self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " chosen"], names: tuple[str, ...]
     ) -> "ImageSet":
-        pixels = self.pixels.select(indices.tolist())
+        if isinstance(self.pixels, Vectors):
+            pixels = self.pixels.select(indices.numpy())  # a list of ten million numbers takes 400 MB
+        else:
+            pixels = self.pixels.select(indices.tolist())
         parts = take_parts(self, indices) | {"pixels": pixels, "labels": labels, "class_names": names}
         return ImageSet(**parts)
+
+
+def _uses_each(labels: Int64[Tensor, " images"], classes: int) -> bool:
+    """Whether the labels are 0 to ``classes - 1``, each at least once."""
+    if not len(labels):
+        return classes == 0
+    low, high = labels.aminmax()
+    return int(low) == 0 and int(high) == classes - 1 and bool(labels.bincount().all())
 
 
 @dataclass(frozen=True, eq=False)

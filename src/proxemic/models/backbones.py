@@ -37,6 +37,24 @@ class ConvNet(nn.Module):
         return self.stages(images)
 
 
+class NoBackbone(nn.Module):
+    """Stands in for a backbone where the inputs are vectors, which are the features.
+
+    Args:
+        num_features: Numbers of each vector.
+
+    >>> NoBackbone(3)(torch.ones(2, 3)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, vectors: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+        return vectors
+
+
 def _stage(inputs: int, outputs: int, pool: nn.Module) -> nn.Sequential:
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")

@@ -35,7 +35,8 @@ class ModelConfig:
             or 200 for faces of 112 pixels, which require head `none` and 512 dimensions; the name of a timm model; or
             a class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
             feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
-            parameter `in_channels` of its constructor is filled in.
+            parameter `in_channels` of its constructor is filled in. `none`: the inputs are vectors `[B, input_size]`,
+            and the head is all of the network.
         embedding_size: Dimensions of the embedding, 1 to 1,048,576.
         pooling: Pooling of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem`
             with the power 3; an IResNet, which has a map of one place, requires `avg`.
@@ -66,6 +67,9 @@ class ModelConfig:
             lists.
         image_size: Side of the images in pixels; a recipe takes it from `images.size`. Networks of timm for a fixed
             size, such as vision transformers, are built for this one; `None` builds them for their own.
+        input_size: Numbers of each vector, where `backbone` is `none`, 1 to 1,048,576; in a recipe, `None` takes what
+            the data have.
+        unit_features: Scale the features that enter the head, or the vectors, to unit length.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -89,6 +93,8 @@ class ModelConfig:
     freeze_batch_norm: bool = False
     backbone_args: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
     image_size: int | None = None
+    input_size: int | None = None
+    unit_features: bool = False
 
     def __post_init__(self) -> None:
         sizes = {"embedding_size": LARGEST_EMBEDDING, "width": LARGEST_WIDTH}
@@ -98,7 +104,7 @@ class ModelConfig:
             size = getattr(self, name)
             if type(size) is not int or not 1 <= size <= largest:
                 raise ValueError(f"{name} is {size!r} but must be a whole number, at least 1 and at most {largest:,}")
-        for name in ("layer_norm", "normalize", "pretrained", "freeze_batch_norm"):
+        for name in ("layer_norm", "normalize", "pretrained", "freeze_batch_norm", "unit_features"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be true or false")
         for name, allowed in _CHOICES.items():
@@ -129,6 +135,7 @@ class ModelConfig:
                 f"pooling is {self.pooling!r} but {self.backbone!r} pools by a layer of its own; take avg, which "
                 "leaves its output as it is"
             )
+        self._check_vectors()
         if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
             raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
         if self.custom_backbone is not None and self.pretrained:
@@ -136,7 +143,7 @@ class ModelConfig:
                 f"pretrained is set but {self.backbone_name} is a class of your own; let it load its weights, or give "
                 "a file as weights"
             )
-        if self.backbone_args and self.backbone in ("convnet", "bn_inception", *IRESNETS):
+        if self.backbone_args and self.backbone in ("none", "convnet", "bn_inception", *IRESNETS):
             raise ValueError(f"backbone_args are given but {self.backbone!r} takes none; leave them out")
         try:
             json.dumps({**self.backbone_args}, allow_nan=False)
@@ -144,6 +151,31 @@ class ModelConfig:
             raise ValueError(
                 f"backbone_args must map names to plain values, which model.json can hold: {error}"
             ) from error
+
+    def _check_vectors(self) -> None:
+        """Raise `ValueError` where what is said of vectors does not fit together."""
+        size = self.input_size
+        if size is not None and not (type(size) is int and 1 <= size <= LARGEST_EMBEDDING):
+            raise ValueError(
+                f"input_size is {size!r} but must be a whole number, at least 1 and at most {LARGEST_EMBEDDING:,}"
+            )
+        if size is not None and not self.takes_vectors:
+            raise ValueError(
+                f"input_size is {size} but {self.backbone_name} takes images; leave it None, or take backbone 'none'"
+            )
+        if self.takes_vectors and self.pretrained:
+            raise ValueError("pretrained is set but backbone is 'none', so that there is nothing to load; leave it out")
+        if self.takes_vectors and self.pooling != "avg":
+            raise ValueError(
+                f"pooling is {self.pooling!r} but backbone is 'none', and vectors are not pooled; leave it 'avg'"
+            )
+        if self.layer_norm and self.unit_features:
+            raise ValueError("layer_norm and unit_features are both set, but features are normalised once; drop one")
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether the inputs are vectors: there is no backbone."""
+        return self.backbone == "none"
 
     @property
     def custom_backbone(self) -> type[nn.Module] | None:

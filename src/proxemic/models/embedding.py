@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from proxemic.models.backbones import ConvNet
+from proxemic.models.backbones import ConvNet, NoBackbone
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.custom_backbone import CustomBackbone
@@ -25,6 +25,8 @@ POOLINGS = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM, "
 
 class EmbeddingModel(nn.Module):
     """Images to embeddings: `head(pooling(backbone(images)))`, of unit length where the configuration says so.
+
+    Where the backbone is `none`, the inputs are vectors, and the network is `head(vectors)`.
 
     Embeddings are float32, also under autocast. Pretrained weights are those of `backbone`; `pooling` and `head` are
     newly initialised. Convolutional backbones get weights and images in `torch.channels_last`, in which processors and
@@ -44,7 +46,9 @@ class EmbeddingModel(nn.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, backbone: ConvNet | BNInception | IResNet | TimmBackbone | CustomBackbone
+        self,
+        config: ModelConfig,
+        backbone: ConvNet | BNInception | IResNet | TimmBackbone | CustomBackbone | NoBackbone,
     ) -> None:
         super().__init__()
         self.config = config
@@ -71,8 +75,16 @@ class EmbeddingModel(nn.Module):
                 layer.eval()
         return self
 
-    def features(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
-        """The pooled features of the backbone, which the head turns into embeddings."""
+    def features(
+        self, images: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch features"]:
+        """The pooled features of the backbone, or vectors as they are, which the head turns into embeddings."""
+        if self.config.takes_vectors:
+            if images.ndim != 2:
+                raise ValueError(
+                    f"images have shape {list(images.shape)} but the model takes vectors [batch, features]"
+                )
+            return images
         if images.shape[1] != self.config.in_channels:
             raise ValueError(f"images have {images.shape[1]} channels but the model {self.config.in_channels}")
         if self._channels_last:
@@ -80,14 +92,18 @@ class EmbeddingModel(nn.Module):
         return self.pooling(self.backbone(images))
 
     def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
-        """The embeddings of pooled features."""
+        """The embeddings of pooled features, or of vectors."""
+        if features.shape[1] != self.backbone.num_features:
+            raise ValueError(
+                f"features have {features.shape[1]} numbers each but the head takes {self.backbone.num_features}"
+            )
         embeddings = self.head(features).float()
         return normalize(embeddings, dim=1) if self.config.normalize else embeddings
 
     def forward(
         self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch dim"]:
-        """The embeddings of images, or of pooled features that were computed before."""
+        """The embeddings of images; or of vectors, or pooled features that were computed before."""
         return self.embed_features(inputs if inputs.ndim == 2 else self.features(inputs))
 
 
@@ -113,7 +129,13 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         model.has_loaded_head = load_embedding_model(model, file, config.backbone_name)
         model.config = config
         return model
-    if config.custom_backbone is not None:
+    if config.takes_vectors:
+        if config.input_size is None:
+            raise ValueError("backbone is 'none' but input_size is None; give the size of the vectors")
+        if file is not None:
+            raise ValueError(f"weights are {file} but backbone is 'none'; take those of a model that save_model wrote")
+        backbone = NoBackbone(config.input_size)
+    elif config.custom_backbone is not None:
         backbone = CustomBackbone.build(config, config.custom_backbone)
     elif config.backbone == "convnet":
         backbone = ConvNet(config.in_channels, config.width)

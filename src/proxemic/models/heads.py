@@ -3,10 +3,18 @@
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from proxemic.models.config import PRINCIPAL, ModelConfig
 
 _WHITENED_WITH = 0.01  # of the mean variance is added to each: directions of hardly any variance are mostly noise
+
+
+class UnitLength(nn.Module):
+    """Scales features to unit length."""
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        return normalize(features.float(), dim=1)
 
 
 class ResidualHead(nn.Module):
@@ -42,6 +50,8 @@ def make_head(config: ModelConfig, features: int) -> nn.Sequential:
             f"components; lower it to {features} or less, or leave head_init None"
         )
     norm = nn.LayerNorm(features, elementwise_affine=False) if config.layer_norm else nn.Identity()
+    if config.unit_features:
+        norm = UnitLength()
     match config.head:
         case "none":
             layers = []

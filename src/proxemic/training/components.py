@@ -1,6 +1,6 @@
 """What a recipe builds: images, network, loss, optimiser and batches, checked against one another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from proxemic.data import ImageSet, Splits
+from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
 from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
-from proxemic.models import EmbeddingModel, build_model
+from proxemic.models import EmbeddingModel, ModelConfig, build_model
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import check_own_metrics, evaluation_mode, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
@@ -122,8 +123,30 @@ def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phas
 def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:
     """The untrained network and loss of a recipe, which follow from its seed."""
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe.model)
+    model = build_model(fit_to_data(recipe.model, splits.train))
     return model, _loss(recipe.loss, recipe, splits)
+
+
+def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
+    """The configuration with the size of the vectors filled in; `UserError` where it takes another kind of inputs."""
+    if not isinstance(images.pixels, Vectors):
+        if config.takes_vectors:
+            raise UserError(
+                "model.backbone is none, which takes vectors, but the data are images: take another backbone, as "
+                "convnet, or give vectors (data: proxemic.data.OwnVectors)."
+            )
+        return config
+    dim = images.pixels.dim
+    if not config.takes_vectors:
+        raise UserError(
+            f"The data are vectors of {dim:,} numbers, but model.backbone is {config.backbone_name}, which takes "
+            "images: set it to none."
+        )
+    if config.input_size not in (None, dim):
+        raise UserError(
+            f"model.input_size is {config.input_size:,}, but the data are vectors of {dim:,} numbers: leave it null."
+        )
+    return replace(config, input_size=dim)
 
 
 def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:
@@ -145,6 +168,8 @@ def _class_counts(splits: Splits) -> Int[Tensor, " classes"]:
 
 @torch.no_grad()
 def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory) -> None:
+    if model.config.takes_vectors:
+        return
     for name, size in (("images.size", recipe.images.size), ("augment.size", recipe.augment.size)):
         try:
             if size is not None:

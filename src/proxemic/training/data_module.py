@@ -68,7 +68,7 @@ class TrainingData(LightningDataModule):
                 self.batches.skip(loop.epoch_loop.batch_progress.current.processed)
         workers = self.recipe.batches.workers
         return DataLoader(
-            EmbeddingDataset(self.images, self.recipe.augment.training(self.recipe.images)),
+            EmbeddingDataset(self.images, self.recipe.augment.training(self.recipe.images), self.recipe.vectors),
             batch_sampler=self.batches,
             persistent_workers=workers > 0,
             **worker_settings(workers),

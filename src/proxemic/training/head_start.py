@@ -23,7 +23,9 @@ class PooledFeatures(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch features"]:
         return self.model.features(images)
 
 

@@ -75,8 +75,10 @@ class EmbeddingTask(LightningModule):
         if second is not None:
             share_parameters(second.loss, loss)
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
-        return self.model(images)
+    def forward(
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch dim"]:
+        return self.model(inputs)
 
     def setup(self, stage: str) -> None:
         if self.processes.world == 1:

@@ -60,7 +60,12 @@ def draw_gallery(
     distance: Literal["cosine", "euclidean"] = "cosine",
     neighbours: int = 8,
 ) -> None:
-    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red."""
+    """Draw random queries, one per row, with their nearest neighbours: right ones framed green, wrong ones red.
+
+    Vectors cannot be drawn, and give no file.
+    """
+    if images.kind == "vectors":
+        return
     everything = torch.ones(len(images), dtype=torch.bool)
     asked = (everything if images.is_query is None else images.is_query).nonzero().squeeze(1)
     searched = (everything if images.is_gallery is None else images.is_gallery).nonzero().squeeze(1)
@@ -105,7 +110,7 @@ def _thumbnail(
 ) -> None:
     """Paste an image in a framed square below a place, with the name of its class above it."""
     (middle, top), half = place, _SIDE // 2
-    picture = images.pixels[index].convert("RGB")
+    picture = images.pictures[index].convert("RGB")
     longest = max(picture.size)
     width, height = (max(1, round(side * _SIDE / longest)) for side in picture.size)
     method = Image.Resampling.BICUBIC if longest > _SIDE else Image.Resampling.NEAREST

@@ -1,7 +1,7 @@
 """A recipe: every value that a training run depends on, typed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +9,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits
+from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
 from proxemic.data.samplers import MakesBatches
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
@@ -210,6 +210,8 @@ class Recipe:
         cache: Whether images are decoded and shrunk once, for all epochs and runs.
         images: What every image goes through.
         augment: What training images go through besides.
+        vectors: How training vectors are varied, where ``model.backbone`` is none; ``cache``, ``images`` and
+            ``augment`` are then left as they are.
         batches: How images are gathered into batches.
         training: How long and on what.
         evaluation: How embeddings are evaluated.
@@ -231,6 +233,7 @@ class Recipe:
     cache: CacheConfig = field(default_factory=CacheConfig)
     images: Preprocessing = field(default_factory=Preprocessing)
     augment: Augmentation = field(default_factory=Augmentation)
+    vectors: VectorAugmentation = field(default_factory=VectorAugmentation)
     batches: BatchConfig = field(default_factory=BatchConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -253,12 +256,27 @@ class Recipe:
                 "training.until_plateau waits for evaluation.metric on validation classes, but evaluation.select_on is "
                 f"{self.evaluation.select_on}: set it to validation, or training.until_plateau to null."
             )
+        self._check_sections()
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side is not None and side < resize:
             raise ValueError(
                 f"cache.shorter_side is {side}, but images are resized to {resize} pixels, so that they would be "
                 f"enlarged: give {resize} or more."
             )
+
+    def _check_sections(self) -> None:
+        """Raise `ValueError` where a section about images is given for vectors, or the other way round."""
+        other, instead = ("vectors", "images") if self.model.takes_vectors else ("images", "vectors")
+        sections = ("cache", "images", "augment") if self.model.takes_vectors else ("vectors",)
+        for section in sections:
+            given = getattr(self, section)
+            for each in fields(given):
+                value = getattr(given, each.name)
+                if _plain(value) != _plain(each.default):
+                    raise ValueError(
+                        f"{section}.{each.name} is {value}, but model.backbone is {self.model.backbone_name}, which "
+                        f"takes {other}, not {instead}: leave it out."
+                    )
 
     def load(self) -> Splits:
         """The images, from the cache where there is one; `UserError` if they cannot be read."""
@@ -280,3 +298,7 @@ class Recipe:
             return self
         training = replace(self.training, epochs=second.epochs, start_phase=1, warmup_epochs=0)
         return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

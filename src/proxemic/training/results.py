@@ -62,8 +62,10 @@ def _split(splits: Splits) -> str:
 class _SideBySide(nn.ModuleList):
     """Concatenates the embeddings of several networks."""
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dims"]:
-        return torch.cat([network(images) for network in self], dim=1)
+    def forward(
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch dims"]:
+        return torch.cat([network(inputs) for network in self], dim=1)
 
 
 def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> dict[str, Any]:

@@ -180,8 +180,15 @@ class RunDirectory:
 def split_fingerprint(splits: Splits) -> str:
     """A hash of the classes, labels, boxes and sequences, which a resumed run must find again."""
     parts = (splits.train, splits.validation, splits.test)
-    text = [None if part is None else (part.class_names, part.labels.tolist(), *_more(part)) for part in parts]
+    text = [None if part is None else (part.class_names, _labels(part), *_more(part)) for part in parts]
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()
+
+
+def _labels(images: ImageSet) -> list[int] | str:
+    """The labels; of vectors, which may be millions, a hash of them."""
+    if images.kind == "images":
+        return images.labels.tolist()
+    return hashlib.sha256(images.labels.numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def _more(images: ImageSet) -> list[object]:

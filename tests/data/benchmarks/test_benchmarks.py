@@ -87,8 +87,8 @@ def test_official_splits(source: type[Benchmark], root: Path) -> None:
         )
         assert not set(splits.train.class_names) & set(splits.test_images.class_names)
         for images in (splits.train, splits.test_images):
-            assert images.pixels[15].size == (48, 40)
-            assert images.pixels[0].mode == "RGB"
+            assert images.pictures[15].size == (48, 40)
+            assert images.pictures[0].mode == "RGB"
 
 
 def paths(images: ImageSet) -> list[str]:
@@ -340,7 +340,7 @@ def test_cars_in_two_parts(nested: bool, originals: dict[type[Benchmark], Path],
         for part, other in ((splits.train, pooled.train), (splits.test_images, pooled.test_images)):
             assert part.class_names == other.class_names
             assert part.labels.bincount().tolist() == [4, 4, 4, 4]
-            part.pixels[15].load()
+            part.pictures[15].load()
     (root / "stanford_cars" / "cars_test_annos_withlabels.mat").unlink()
     with pytest.raises(ValueError, match=r"cars_test_annos_withlabels\.mat is missing: fetch it"):
         Cars196(root).load()

@@ -35,7 +35,7 @@ def test_classes_are_parted(root: Path) -> None:
     pictures = unpacked(root, "t10k-images-idx3-ubyte")[labels >= 5]
     assert splits.test_images.labels.tolist() == (labels[labels >= 5].astype(int) - 5).tolist()
     for index, picture in enumerate(pictures):
-        assert np.array_equal(np.asarray(splits.test_images.pixels[index]), picture)
+        assert np.array_equal(np.asarray(splits.test_images.pictures[index]), picture)
     validated = FashionMNIST(root).load()
     assert validated.validation is not None
     assert (validated.train.num_classes, validated.validation.num_classes) == (3, 2)

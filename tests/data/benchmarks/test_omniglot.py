@@ -58,7 +58,7 @@ def test_real_archives() -> None:
         "Tagalog",
     }
     assert splits.notes[0].startswith("Greek, Latin left out of the test")
-    picture = np.asarray(splits.test_images.pixels[0])
+    picture = np.asarray(splits.test_images.pictures[0])
     assert picture.shape == (105, 105)
     assert 0 < (picture == 255).mean() < 0.2  # ink is bright and there is less of it than of paper
 
@@ -75,7 +75,7 @@ def test_trees_and_archives_give_the_same(trees: Path) -> None:
         )
         assert splits.test_images.class_names == tuple(f"Tagalog/character0{number}" for number in range(1, 5))
         assert splits.test_images.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-        ink = np.asarray(splits.test_images.pixels[5]) == 255
+        ink = np.asarray(splits.test_images.pictures[5]) == 255
         assert ink[10:12, 10:13].all()
         assert ink.sum() == 6
         assert len(splits.notes) == 1

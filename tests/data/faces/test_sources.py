@@ -18,7 +18,7 @@ PEOPLE = [[encode(Image.new("L", (4, 4), 40 * person + view)) for view in range(
 def levels(images: ImageSet) -> list[tuple[str, int]]:
     """Of each picture its identity and its level of grey."""
     names = [images.class_names[label] for label in images.labels.tolist()]
-    return [(name, int(np.asarray(images.pixels[place])[0, 0])) for place, name in enumerate(names)]
+    return [(name, int(np.asarray(images.pictures[place])[0, 0])) for place, name in enumerate(names)]
 
 
 EXPECTED = [(str(person), 40 * person + view) for person in range(4) for view in range(2 + person)]

@@ -14,7 +14,7 @@ def test_every_digit_is_in_one_part() -> None:
     parts = (splits.train, splits.validation, splits.test_images)
     assert [len(part) for part in parts] == [1038, 259, 500]
     rows = sorted(
-        (int(label), np.asarray(part.pixels[place]).tobytes())
+        (int(label), np.asarray(part.pictures[place]).tobytes())
         for part in parts
         for place, label in enumerate(part.labels)
     )

@@ -24,7 +24,7 @@ def splits(cache: Path) -> Splits:
 
 def stack(splits: Splits) -> np.ndarray:
     return np.stack(
-        [np.asarray(part.pixels[index]) for part in (splits.train, splits.test_images) for index in range(len(part))]
+        [np.asarray(part.pictures[index]) for part in (splits.train, splits.test_images) for index in range(len(part))]
     )
 
 
@@ -63,7 +63,7 @@ def test_groups_are_faces(splits: Splits) -> None:
     mine = splits.train.labels == letter
     assert splits.train.groups[mine].tolist() == list(range(12))
     faces = dict(zip(FACES, mine.nonzero().flatten().tolist(), strict=True))
-    weight = {face: np.asarray(splits.train.pixels[index]).mean() for face, index in faces.items()}
+    weight = {face: np.asarray(splits.train.pictures[index]).mean() for face, index in faces.items()}
     assert weight["DejaVuSans-Bold"] > weight["DejaVuSans"]
 
 

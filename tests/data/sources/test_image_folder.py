@@ -169,7 +169,7 @@ def test_tables_with_labels_of_any_type(tmp_path: Path, write: Any, labels: list
     splits = OwnImages(table, validation_fraction=0.0).load()
     assert set.union(*sides(splits)) == {str(label) for label in labels}
     assert list(splits.train.class_names) == sorted(splits.train.class_names)
-    assert np.asarray(splits.test_images.pixels[1]).max() == 1
+    assert np.asarray(splits.test_images.pictures[1]).max() == 1
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
@@ -186,7 +186,7 @@ def test_tables_with_splits_queries_and_gallery(tmp_path: Path, write: Any) -> N
     assert splits.test_images.is_gallery is not None
     assert splits.test_images.is_query.tolist() == [True, False, True, False]
     assert splits.test_images.is_gallery.tolist() == [False, True, False, True]
-    splits.test_images.pixels[3].load()
+    splits.test_images.pictures[3].load()
 
 
 def test_byte_order_mark_and_quoted_fields(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, netwo
             axes.set(xticks=[], yticks=[], visible=number is not None)
             axes.spines[:].set(color=class_colour(label), linewidth=2.5)
             if number is not None:
-                axes.imshow(images.pixels[number].convert("RGB"))
+                axes.imshow(images.pictures[number].convert("RGB"))
     shown.suptitle(f"images  →  {network}  →", fontsize=10)
     titles = ("embeddings before the training", "after")
     for part, scene, title in zip(parts, (before, after), titles, strict=True):

@@ -19,6 +19,7 @@ from proxemic.data.embeddings.formats import (
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowLabels, number_labels
+from proxemic.data.vectors import Vectors
 from proxemic.files import write_atomically
 
 
@@ -49,7 +50,7 @@ class LabelledEmbeddings:
         rows = RowLabels(
             images.labels,
             images.class_names,
-            images.pixels.names if isinstance(images.pixels, FilePixels) else None,
+            images.pixels.names if isinstance(images.pixels, FilePixels | Vectors) else None,
             images.is_query,
             images.is_gallery,
             images.sequences,

@@ -142,7 +142,8 @@ class FinishedRun(Run):
         """The loss of the first phase before training, as the recipe's seed initializes it."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
-            build_model(self.recipe.model)  # draws first, as when the run was begun
+            # Draws first, as when the run was begun.
+            build_model(replace(self.recipe.model, input_size=self.model.config.input_size))
             first = self.recipe.from_its_first_phase()
             return make_loss(first.loss, self._num_classes, first.model.embedding_size)
 
