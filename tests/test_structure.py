@@ -70,6 +70,7 @@ WITHOUT_SOURCE = {
     "test_imports.py": "importing each package",
     "test_readme.py": "README.md",
     "test_structure.py": "the whole repository",
+    "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",
     "training/test_plateau.py": "phases that end at a plateau",
 }
 

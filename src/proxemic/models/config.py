@@ -1,6 +1,7 @@
 """The configuration of an embedding network, as plain data."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -63,6 +64,10 @@ class ModelConfig:
             features, and `pca-whitened` with these divided by their standard deviations (`principal_components`). The
             training of a recipe computes them; `build_model` leaves torch's default.
         freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm fixed, also in training.
+        train: What of the backbone is trained: `all`; `last:N`, its last N blocks, which are the stages of a
+            convolutional network or the layers of a transformer; or with `head` nothing. The other blocks keep their
+            weights and stay in evaluation mode: batch norm keeps its statistics, and nothing is dropped. Pooling and
+            head are always trained.
         backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; plain values and
             lists.
         image_size: Side of the images in pixels; a recipe takes it from `images.size`. Networks of timm for a fixed
@@ -91,6 +96,7 @@ class ModelConfig:
     head_width: int | None = None
     head_init: HeadInit | None = None
     freeze_batch_norm: bool = False
+    train: str = "all"
     backbone_args: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
     image_size: int | None = None
     input_size: int | None = None
@@ -111,6 +117,12 @@ class ModelConfig:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(map(str, allowed))
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {choices}")
+        if not re.fullmatch(r"all|head|last:[1-9][0-9]{0,3}", str(self.train)):
+            raise ValueError(
+                f"train is {self.train!r} but must be all, head, or last:N for the last N blocks, as last:2"
+            )
+        if self.train == "head" and self.head == "none":
+            raise ValueError("train is 'head' but there is no head, so that nothing would be trained; take last:1")
         if self.head_init is not None and self.head in ("none", "mlp"):
             lacks = "there is no head" if self.head == "none" else "the head is an mlp, which does not begin so"
             raise ValueError(f"head_init is {self.head_init!r} but {lacks}; leave it None, or take a linear head")

@@ -14,6 +14,7 @@ from proxemic.models.backbones import ConvNet, NoBackbone
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
 from proxemic.models.custom_backbone import CustomBackbone
+from proxemic.models.freezing import frozen_modules, trained_names
 from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
@@ -59,20 +60,27 @@ class EmbeddingModel(nn.Module):
         self.pooling = POOLINGS[config.pooling]()
         self.head = make_head(config, backbone.num_features)
         self.has_loaded_head = False  # from `config.weights`
+        self._frozen: frozenset[str] = frozenset()  # the names of the backbone's modules that stay in evaluation mode
+        if config.train != "all":
+            trained = trained_names(backbone, config.train, config.backbone_name)
+            for name, parameter in backbone.named_parameters():
+                if name not in trained:
+                    parameter.requires_grad_(False)
+            self._frozen |= frozen_modules(backbone, trained)
         if config.freeze_batch_norm:
-            for layer in self._batch_norms():
+            norms = {name: layer for name, layer in backbone.named_modules() if isinstance(layer, _BatchNorm)}
+            for layer in norms.values():
                 layer.requires_grad_(False)
+            self._frozen |= norms.keys()
+        if self._frozen:
             self.train()
 
-    def _batch_norms(self) -> list[_BatchNorm]:
-        return [layer for layer in self.backbone.modules() if isinstance(layer, _BatchNorm)]
-
     def train(self, mode: bool = True) -> "EmbeddingModel":
-        """Set the mode of every part but frozen batch norm, which stays in evaluation mode."""
+        """Set the mode of every part but what is frozen of the backbone, which stays in evaluation mode."""
         super().train(mode)
-        if self.config.freeze_batch_norm:
-            for layer in self._batch_norms():
-                layer.eval()
+        for name, layer in self.backbone.named_modules():
+            if name in self._frozen:
+                layer.training = False
         return self
 
     def features(

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from proxemic.data import Splits
 from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
+from proxemic.models.freezing import describe_training
 from proxemic.training.advice import advice
 from proxemic.training.checkpointing import Display
-from proxemic.training.components import build_components, check_accelerator, held_out_images
+from proxemic.training.components import Components, build_components, check_accelerator, held_out_images
 from proxemic.training.extending import check_extension, extend, with_epochs
 from proxemic.training.failures import explained, to_be_continued
 from proxemic.training.fit import fit
@@ -128,7 +128,7 @@ def train(
             components = build_components(recipe, run, processes, times)
         splits = components.splits
         held_out = held_out_images(recipe, splits)
-        _introduce(recipe, splits, report)
+        _introduce(recipe, components, report)
         if resume:
             run.check_images(split_fingerprint(splits))
         else:
@@ -216,12 +216,15 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
         token.unlink(missing_ok=True)
 
 
-def _introduce(recipe: Recipe, splits: Splits, report: Callable[[str], object]) -> None:
+def _introduce(recipe: Recipe, components: Components, report: Callable[[str], object]) -> None:
+    splits, model = components.splits, components.task.model
     for note in splits.notes:
         report(note)
     parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
     for name, images in parts.items():
         if images is not None:
             report(f"{name}: {images.num_classes:,} classes, {len(images):,} images")
+    if recipe.model.train != "all":
+        report(describe_training(model.backbone, recipe.model.train, recipe.model.backbone_name))
     for sentence in advice(recipe):
         report(sentence)

@@ -1,0 +1,60 @@
+"""Ways to train a part of a network: killed and resumed, on several processes, and what is left as it was."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from command_line import Here, warm_start
+from images import write_folder, write_recipe
+from proxemic.recipes.reader import read_recipe
+from proxemic.training.components import build_networks
+from together import assert_same, proxemic_together, wait_for_checkpoint
+
+LAST = [
+    "--evaluation.select_on",
+    "last",
+    "--model.train",
+    "last:2",
+    "--training.warmup_epochs",
+    "1",
+    "--batches.micro_batches",
+    "2",
+]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fine-tuning")
+    path = write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+    path.write_text(path.read_text().replace("epochs: 5", "epochs: 2"))
+    return path
+
+
+def killed_and_resumed(here: Here, recipe: Path, flags: list[str], folder: Path) -> str:
+    """Train twice, once killed after a step and resumed, to the same bytes; the first run's lines for the user."""
+    whole, run = folder / "whole", folder / "killed"
+    result = here("train", "--recipe", recipe, "--out", whole, *flags)
+    assert result.returncode == 0, result.stderr
+    process = warm_start("train", "--recipe", recipe, "--out", run, *flags, "--training.checkpoint_minutes", "0")
+    wait_for_checkpoint([process], run)
+    process.kill()
+    process.communicate()
+    resumed = here("train", "--resume", run)
+    assert resumed.returncode == 0, resumed.stderr
+    assert_same(run, whole)
+    return result.stdout
+
+
+def test_the_last_blocks_are_trained_and_the_others_stay(here: Here, recipe: Path, tmp_path: Path) -> None:
+    said = killed_and_resumed(here, recipe, LAST, tmp_path)
+    assert "of the 4 blocks of convnet, the last 2 are trained" in said
+    together = proxemic_together(2, "train", "--recipe", recipe, "--out", tmp_path / "together", *LAST)
+    assert [result.returncode for result in together] == [0, 0], together
+    read = read_recipe(recipe).recipe
+    before = build_networks(read, read.load())[0].state_dict()
+    for run in ("whole", "together"):
+        after = load_file(tmp_path / run / "model.safetensors")
+        same = {name for name, value in before.items() if value.equal(after[name])}
+        frozen = {name for name in before if name.startswith(("backbone.stages.0.", "backbone.stages.1."))}
+        assert same == frozen, run
