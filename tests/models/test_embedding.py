@@ -55,7 +55,11 @@ def test_timm_backbone() -> None:
 def test_embeddings_are_float32_under_autocast(unit: bool) -> None:
     model = build_model(ModelConfig(embedding_size=8, in_channels=1, normalize=unit))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert model(images()).dtype == torch.float32
+        embeddings, features = model.eval()(images()), model.features(images())
+    assert embeddings.dtype == torch.float32
+    expected = model.head(features.float())
+    torch.testing.assert_close(embeddings, normalize(expected, dim=1) if unit else expected)
+    assert model.bfloat16()(images().bfloat16()).dtype == torch.float32
 
 
 def test_convnet_weights_from_a_file(tmp_path: Path) -> None:

@@ -105,7 +105,10 @@ class EmbeddingModel(nn.Module):
             raise ValueError(
                 f"features have {features.shape[1]} numbers each but the head takes {self.backbone.num_features}"
             )
-        embeddings = self.head(features).float()
+        # The head costs little, and under autocast it would round embeddings to three digits.
+        dtype = next((weight.dtype for weight in self.head.parameters()), torch.float32)
+        with torch.autocast(features.device.type, enabled=False):
+            embeddings = self.head(features.to(dtype)).float()
         return normalize(embeddings, dim=1) if self.config.normalize else embeddings
 
     def forward(

@@ -21,7 +21,7 @@ from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.training.data_module import worker_settings
-from proxemic.training.recipe import EvaluationConfig
+from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision
 from proxemic.training.retrieval_metric import as_integers, gather_uneven, split_roles
 
 
@@ -45,16 +45,18 @@ def embed_images(
     description: str = "embedding",
     rank: int = 0,
     world: int = 1,
+    precision: EvaluationPrecision = "32-true",
 ) -> Float[Tensor, "images dim"]:
     """Embed every image in order, as `embed_dataset`, as float32 on the CPU.
 
+    With the precision bf16-mixed, the network computes in bfloat16.
     Of several processes, each embeds its share (`share_of`), in the batches that one process would make; the result is
     ``[0, 0]`` where that is empty.
     """
     share = share_of(len(images), batch_size, rank, world).tolist()
     loader = _loader(Subset(EmbeddingDataset(images, preprocessing.evaluation()), share), batch_size, workers)
     batches = tqdm(loader, description, leave=False, disable=True if rank else None)
-    return _embed(model, (batch for batch, _ in batches))
+    return _embed(model, (batch for batch, _ in batches), precision)
 
 
 def embed_dataset(
@@ -116,10 +118,15 @@ def _loader(data: Dataset[Any], batch_size: int, workers: int) -> DataLoader[Any
     return DataLoader(data, batch_size, generator=generator, **worker_settings(workers))
 
 
-def _embed(model: nn.Module, batches: Iterable[Tensor]) -> Float[Tensor, "samples dim"]:
+def _embed(
+    model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
+) -> Float[Tensor, "samples dim"]:
+    if precision == "auto":
+        raise ValueError("evaluation.precision is auto, which a run settles: name one here, 32-true or bf16-mixed")
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
-    with evaluation_mode(model):
+    half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
+    with evaluation_mode(model), half:
         embeddings = [model(batch.to(device, dtype)).float().cpu() for batch in batches]
     return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
 

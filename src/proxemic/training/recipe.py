@@ -22,6 +22,9 @@ from proxemic.training.phases import SecondPhase, UntilPlateau
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
 
+TrainingPrecision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
+EvaluationPrecision = Literal["auto", "32-true", "bf16-mixed"]
+
 MOST_WORKERS = 256
 
 
@@ -88,7 +91,9 @@ class TrainingConfig:
             images, the proxies of the classes that have the same names.
         start_phase: 2 begins with the second phase: only its epochs are trained, usually with ``start_from`` set to a
             run of the first.
-        precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed.
+        precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` takes the fastest and says
+            so: on a CPU, of the first two, by two steps of each at the start; on a CUDA GPU bf16-mixed where that
+            computes in bfloat16, else 16-mixed. A run keeps what it took; for runs to be compared, name one.
         checkpoint_minutes: Longest time between two checkpoints; one is also written after every epoch.
         accelerator: cpu, cuda, mps, or auto for the best one there is.
         threads: CPU threads of torch in each process, on which the last digits depend; null takes what torch finds,
@@ -110,7 +115,7 @@ class TrainingConfig:
     start_from: Path | None = None
     start_phase: Literal[1, 2] = 1
     checkpoint_minutes: float = 10.0
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: TrainingPrecision = "32-true"
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = None
     sync_batch_norm: bool = True
@@ -150,6 +155,8 @@ class EvaluationConfig:
             match papers that do; results are marked), or nothing: the ``last`` epoch.
         untrained: Also evaluate the network as it was before training, on the test classes, for comparison.
         batch_size: Images a batch when embedding.
+        precision: Of the network when embedding validation and test images, and in ``proxemic evaluate``: 32-true,
+            bf16-mixed, or `auto` as in training, but never 16-mixed. Embeddings are float32.
         own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
             to a mapping of names to numbers, which join the metrics; ``metric`` may be one of them, where larger is
             better.
@@ -172,6 +179,7 @@ class EvaluationConfig:
     select_on: Literal["validation", "test", "last"] = "validation"
     untrained: bool = True
     batch_size: int = 256
+    precision: EvaluationPrecision = "32-true"
     own_metrics: list[Metric] | None = None
 
     def __post_init__(self) -> None:

@@ -83,6 +83,7 @@ def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> di
             batch_size=recipe.evaluation.batch_size,
             workers=recipe.batches.workers,
             description="test",
+            precision=recipe.evaluation.precision,
         )
         each = [part.contiguous() for part in embeddings.chunk(len(networks), dim=1)]
         evaluations = [evaluate_embeddings(part, images, recipe.evaluation) for part in each]

@@ -17,7 +17,7 @@ class RetrievalCallback(Callback):
     ``ModelCheckpoint`` (with ``save_on_train_epoch_end=True`` where the module has validation batches of its own).
 
     The processes of a run share the images, batch by batch, and all get the values that one process would get.
-    The module is evaluated in evaluation mode and outside of automatic mixed precision, as it will be used.
+    The module is evaluated in evaluation mode and in ``evaluation.precision``, whatever it is trained in.
 
     Args:
         images: Labelled images of classes that are not trained on.
@@ -77,6 +77,7 @@ class RetrievalCallback(Callback):
             description="validation",
             rank=rank,
             world=world,
+            precision=self.evaluation.precision,
         )
         embeddings = join_shares(embeddings, len(self.images), size, world)
         check_embeddings(embeddings, "held-out", module, trainer.current_epoch)

@@ -134,14 +134,16 @@ class RunDirectory:
         earlier: Iterable[str] = (),
         test: bool = True,
         processes: int = 1,
+        precision: Mapping[str, str] | None = None,
     ) -> None:
         """Make the directory, with the recipe and a record of the machine and of the images.
 
         ``earlier`` are the classes that the weights which the run begins with were trained on; a run without ``test``
-        must never be evaluated on the test classes.
+        must never be evaluated on the test classes. ``precision`` is what ``auto`` took.
         """
-        images = {"processes": processes, "images": split_fingerprint(splits), "test": test}
-        write_json(self.environment, _environment() | images)
+        begun = {"processes": processes, "images": split_fingerprint(splits), "test": test}
+        taken = {"precision": dict(precision)} if precision else {}
+        write_json(self.environment, _environment() | begun | taken)
         root = getattr(source, "root", None)
         place = root and str(Path(root).absolute())
         held_out = (None if part is None else part.class_names for part in (splits.validation, splits.test))

@@ -18,6 +18,7 @@ from proxemic.files import check_folder, read_json, remove_stale_temporaries, wr
 from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
 from proxemic.training.advice import advice
+from proxemic.training.auto_precision import settle_precision
 from proxemic.training.checkpointing import Display
 from proxemic.training.components import Components, build_components, check_accelerator, held_out_images
 from proxemic.training.extending import check_extension, extend, with_epochs
@@ -140,6 +141,9 @@ def train(
             report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
         display = Display(report, progress and os.isatty(2) and processes.is_first, on_epoch, times)
         held.enter_context(cpu_threads(recipe.training.threads or threads))
+        with explained(recipe, run):
+            begun = run if resume else None
+            recipe, precision = settle_precision(recipe, components.task.model, begun, processes, report)
         if processes.is_first:
             try:
                 held.enter_context(exclusive_lock(run.checkpoint.parent))
@@ -151,7 +155,15 @@ def train(
                 if run.recipe.exists():  # another run has begun there in the meantime
                     run.check_new()
                 earlier = trained_before(recipe)
-                run.create(recipe_yaml, recipe.data, splits, earlier=earlier, test=test, processes=processes.world)
+                run.create(
+                    recipe_yaml,
+                    recipe.data,
+                    splits,
+                    earlier=earlier,
+                    test=test,
+                    processes=processes.world,
+                    precision=precision,
+                )
             elif epochs is not None:
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))

@@ -116,7 +116,13 @@ def evaluate(
         for note in notes:
             report(note)
         evaluated = evaluate_models(
-            paths, images, chosen, request, by_category=by is not None, save_embeddings=save_embeddings
+            paths,
+            images,
+            chosen,
+            request,
+            by_category=by is not None,
+            save_embeddings=save_embeddings,
+            report=report,
         )
     else:
         for path in paths:

@@ -1,6 +1,6 @@
 """Evaluate models on images: their run's own, those of another folder or table, or queries against a gallery."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
 from proxemic.training import EvaluationConfig, RunDirectory
+from proxemic.training.auto_precision import settle_evaluation
 from proxemic.training.embed import embed_images, load_embedder, pick_device
 from proxemic.training.run_directory import split_fingerprint
 
@@ -29,6 +30,7 @@ def evaluate_models(
     *,
     by_category: bool,
     save_embeddings: Path | None,
+    report: Callable[[str], object],
 ) -> list[TargetMetrics]:
     """Embed what `choose_images` returned by each model, and evaluate the embeddings."""
     if by_category and images.categories is None:
@@ -40,12 +42,15 @@ def evaluate_models(
     targets = []
     for path in paths:
         model, preprocessing = load_embedder(path, own_backbone(path))
+        batch_size, run = request.evaluation.batch_size, RunDirectory(path if path.is_dir() else path.parent)
+        precision = request.evaluation.precision
         embeddings = embed_images(
             model.to(pick_device("auto")),
             images,
             preprocessing,
-            batch_size=request.evaluation.batch_size,
+            batch_size=batch_size,
             workers=request.batches.workers,
+            precision=settle_evaluation(precision, model, preprocessing, run, batch_size, report),
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
