@@ -84,6 +84,10 @@ def test_what_is_trained_is_said() -> None:
     ("wrong", "said"),
     [
         ({"train": "last:5"}, "train is 'last:5' but convnet has 4 blocks; give last:4 or fewer, or all"),
+        (
+            {"train": "last:1", "backbone": "none", "input_size": 8},
+            "train is 'last:1' but none has 0 blocks; give all or head",
+        ),
         ({"train": "last:0"}, "train is 'last:0' but must be all, head, or last:N"),
         ({"train": "some"}, "train is 'some' but must be all, head, or last:N"),
         ({"train": "head", "head": "none", "embedding_size": 32}, "there is no head, so that nothing would be trained"),

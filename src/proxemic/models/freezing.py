@@ -14,9 +14,8 @@ def trained_names(backbone: nn.Module, train: str, name: str) -> frozenset[str]:
     blocks = backbone_blocks(backbone)
     count = int(train.removeprefix("last:"))
     if count > len(blocks):
-        raise ValueError(
-            f"train is {train!r} but {name} has {len(blocks)} blocks; give last:{len(blocks)} or fewer, or all"
-        )
+        fewer = f"last:{len(blocks)} or fewer, or all" if blocks else "all or head"
+        raise ValueError(f"train is {train!r} but {name} has {len(blocks)} blocks; give {fewer}")
     return frozenset(each for block in blocks[len(blocks) - count :] for each in block)
 
 

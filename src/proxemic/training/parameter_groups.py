@@ -1,4 +1,4 @@
-"""The optimiser of a run: four parameter groups, each with its own learning rate."""
+"""The optimiser of a run: parameter groups, each with its own learning rate."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from proxemic.models import EmbeddingModel
+from proxemic.models.blocks import backbone_blocks
 from proxemic.optim.clipping import clip_norm, clip_value
 from proxemic.optim.sparse_rows import check_steps_rows, is_stepped_by_rows
 
@@ -24,8 +25,12 @@ def parameter_groups(
     head_lr: float | None = None,
     graph_lr: float | None = None,
     loss_weight_decay: float | None = None,
+    layer_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
     """Make the parameter groups of a torch optimiser: backbone, head, proxies, and the networks inside a loss.
+
+    With `layer_decay` below 1, the backbone has a group for each of its L layers, of which that of layer l, counted
+    from 1, has the learning rate ``lr · layer_decay^(L − l)``: the last one has ``lr``.
 
     Args:
         model: An `EmbeddingModel`; all parameters of any other module belong to the backbone.
@@ -35,6 +40,8 @@ def parameter_groups(
         head_lr: Learning rate of pooling and head; None takes ``lr``.
         graph_lr: Learning rate of networks inside the loss; None takes ``loss_lr``.
         loss_weight_decay: Weight decay of all parameters of the loss; None leaves it to the optimiser.
+        layer_decay: In (0, 1]. Layers are those of timm's `param_groups_layer_decay`; of other networks the blocks of
+            `ModelConfig`'s ``train``.
 
     >>> from proxemic.losses import ProxyAnchorLoss
     >>> groups = parameter_groups(nn.Linear(4, 2), ProxyAnchorLoss(10, 2), lr=1e-3, loss_lr=1e-1)
@@ -43,9 +50,17 @@ def parameter_groups(
     """
     decay = {} if loss_weight_decay is None else {"weight_decay": loss_weight_decay}
     backbone = _backbone(model)
+    layers = [backbone] if layer_decay == 1 else _layers(model)
     proxies = list(loss.parameters(recurse=False))
     groups = [
-        {"name": "backbone", "lr": lr, "params": backbone},
+        *(
+            {
+                "name": "backbone" if layer_decay == 1 else f"backbone.{number}",
+                "lr": lr * layer_decay ** (len(layers) - number),
+                "params": layer,
+            }
+            for number, layer in enumerate(layers, 1)
+        ),
         {"name": "head", "lr": lr if head_lr is None else head_lr, "params": _others(model, backbone)},
         {"name": "proxies", "lr": loss_lr, "params": proxies, **decay},
         {"name": "graph", "lr": loss_lr if graph_lr is None else graph_lr, "params": _others(loss, proxies), **decay},
@@ -57,6 +72,11 @@ def parameter_groups(
 
 def _backbone(model: nn.Module) -> list[nn.Parameter]:
     return list((model.backbone if isinstance(model, EmbeddingModel) else model).parameters())
+
+
+def _layers(model: nn.Module) -> list[list[nn.Parameter]]:
+    backbone = model.backbone if isinstance(model, EmbeddingModel) else model
+    return [[backbone.get_parameter(name) for name in names] for names in backbone_blocks(backbone, fine=True)]
 
 
 def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Parameter]:
@@ -76,6 +96,8 @@ class Optimization:
         head_lr: Of pooling and head; null takes ``lr``.
         graph_lr: Of the networks inside a loss, HIST's hypergraph network; null takes ``loss_lr``.
         loss_weight_decay: Weight decay of all that the loss owns, 0 or more; null takes the optimiser's.
+        layer_decay: In (0, 1]: each layer of the backbone has this part of the learning rate of the layer after it,
+            and the last one has ``lr``; 0.65 to 0.9 is usual for pretrained transformers. Layers are timm's groups.
         schedule: Any torch scheduler, stepped once an epoch (ReduceLROnPlateau with evaluation.metric on the held-out
             classes, where larger is better), or `PolynomialDecay`, stepped after every batch; null keeps the rates.
         clip_value: Largest absolute value of a gradient's entry; null does not clip.
@@ -93,6 +115,7 @@ class Optimization:
     head_lr: float | None = None
     graph_lr: float | None = None
     loss_weight_decay: float | None = None
+    layer_decay: float = 1.0
     schedule: Callable[[Optimizer], LRScheduler] | None = None
     clip_value: float | None = None
     clip_norm: float | None = None
@@ -107,6 +130,11 @@ class Optimization:
         decay = self.loss_weight_decay
         if decay is not None and not (decay >= 0 and math.isfinite(decay)):
             raise ValueError(f"optim.loss_weight_decay is {decay}, but must be a number of 0 or more.")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(
+                f"optim.layer_decay is {self.layer_decay}, but must be above 0 and at most 1, which gives all layers "
+                "the rate lr."
+            )
         given = [f"optim.{name}" for name in clips if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} are both given: leave one of them out (null).")
@@ -139,6 +167,7 @@ class Optimization:
             head_lr=self.head_lr,
             graph_lr=self.graph_lr,
             loss_weight_decay=self.loss_weight_decay,
+            layer_decay=self.layer_decay,
         )
         optimizer = self.optimizer(groups, self.lr)
         if any(is_stepped_by_rows(parameter) for group in groups for parameter in group["params"]):
