@@ -1,5 +1,7 @@
 """What a user is told before the training."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,3 +38,21 @@ def test_the_colours_of_weights_are_turned_with_those_of_the_images() -> None:
     flags: dict[str, Any] = {"images.channel_order": "bgr", "model.backbone": "resnet50", "model.pretrained": True}
     (said,) = advice(load("own", **flags))
     assert "give --images.mean '[0.406, 0.456, 0.485]' --images.std '[0.225, 0.224, 0.229]'." in said
+
+
+def test_the_images_of_a_network_of_transformers(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"model.backbone": f"hf:{tmp_path}", "model.pretrained": True, "images.size": 64}
+    (tmp_path / "config.json").write_text("{}")
+    assert not [*advice(load("own", **flags))]
+    said = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
+    said |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    size, normalisation = advice(load("own", **flags))
+    assert "images.size is 64, but the pretrained weights of hf:" in size
+    assert "were trained with 224: give --images.size 224 unless you mean it." in size
+    assert "give --images.mean '[0.5, 0.4, 0.3]' --images.std '[0.2, 0.2, 0.2]'." in normalisation
+    right = {"images.size": 224, "images.mean": [0.5, 0.4, 0.3], "images.std": [0.2, 0.2, 0.2]}
+    assert not [*advice(load("own", **flags | right))]
+    (tmp_path / "preprocessor_config.json").write_text('{"size": 64, "do_normalize": false, "image_mean": "grey"}')
+    (normalisation,) = advice(load("own", **flags))
+    assert "give --images.mean '[0, 0, 0]' --images.std '[1, 1, 1]'." in normalisation

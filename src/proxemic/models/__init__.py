@@ -13,6 +13,7 @@ from proxemic.models.iresnet import IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.saving import is_model, load_model, save_model
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
+from proxemic.models.transformers_models import TransformersBackbone
 
 __all__ = [
     "AvgMaxPool",
@@ -25,6 +26,7 @@ __all__ = [
     "MaxPool",
     "ModelConfig",
     "TimmBackbone",
+    "TransformersBackbone",
     "begin_at_principal_components",
     "bn_inception_backbone",
     "build_model",

@@ -11,7 +11,7 @@ from proxemic.models.iresnet import IRESNETS
 
 # Not Any: a parser would instantiate the classes that a recipe names there.
 Scalar = bool | int | float | str | None
-Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem"]
+Pooling = Literal["avg", "max", "avg+max", "gem", "cubic-gem", "pooler"]
 Head = Literal["linear", "linear+layer_norm", "mlp", "residual", "none"]
 HeadInit = Literal["kaiming_normal", "identity", "pca", "pca-whitened"]
 
@@ -19,6 +19,7 @@ PRINCIPAL = ("pca", "pca-whitened")
 """The beginnings of a head that are computed from features."""
 
 LARGEST_EMBEDDING, LARGEST_WIDTH = 2**20, 2**12  # larger ones are mistakes, or meant to exhaust the memory
+TRANSFORMERS = "hf:"  # before the folder or the name of a network of transformers
 _CHOICES = {
     "pooling": get_args(Pooling),
     "head": get_args(Head),
@@ -33,19 +34,22 @@ class ModelConfig:
 
     Args:
         backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; `iresnet18`, 34, 50, 100
-            or 200 for faces of 112 pixels, which require head `none` and 512 dimensions; the name of a timm model; or
-            a class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
+            or 200 for faces of 112 pixels, which require head `none` and 512 dimensions; the name of a timm model;
+            `hf:` and a folder of transformers, or a name on the Hugging Face hub, as `hf:facebook/dinov2-small`; or a
+            class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
             feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
             parameter `in_channels` of its constructor is filled in. `none`: the inputs are vectors `[B, input_size]`,
             and the head is all of the network.
         embedding_size: Dimensions of the embedding, 1 to 1,048,576.
         pooling: Pooling of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem`
-            with the power 3; an IResNet, which has a map of one place, requires `avg`.
+            with the power 3; an IResNet, which has a map of one place, requires `avg`. Of networks of transformers
+            the map is that of the patches, without class and register tokens; `pooler` is their own pooling: their
+            `pooler_output`, or else the class token, or the mean of a network that has neither.
         layer_norm: Normalise the pooled features, without trained weights, before the last layer.
         normalize: Scale embeddings to unit length.
         in_channels: Channels of the images: 1 (grey) or 3 (colour).
-        pretrained: Start from timm's pretrained weights, or BN-Inception's published ones; those of
-            `tf_efficientnet_lite0` need no network where the extra `pretrained` is installed.
+        pretrained: Start from timm's pretrained weights, BN-Inception's published ones, or those in the folder of
+            transformers; those of `tf_efficientnet_lite0` need no network where the extra `pretrained` is installed.
         weights: Start from this `.safetensors` file of backbone weights instead; for `convnet`, `bn_inception` and
             IResNet also `.pth`, `.pt` and `.pth.tar`. From a file that `save_model` wrote, a run's `model.safetensors`,
             pooling and head are loaded as well where they have the same shapes.
@@ -68,8 +72,8 @@ class ModelConfig:
             convolutional network or the layers of a transformer; or with `head` nothing. The other blocks keep their
             weights and stay in evaluation mode: batch norm keeps its statistics, and nothing is dropped. Pooling and
             head are always trained.
-        backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; plain values and
-            lists.
+        backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; or values of the
+            configuration of transformers; plain values and lists.
         image_size: Side of the images in pixels; a recipe takes it from `images.size`. Networks of timm for a fixed
             size, such as vision transformers, are built for this one; `None` builds them for their own.
         input_size: Numbers of each vector, where `backbone` is `none`, 1 to 1,048,576; in a recipe, `None` takes what
@@ -148,6 +152,11 @@ class ModelConfig:
                 "leaves its output as it is"
             )
         self._check_vectors()
+        if self.pooling == "pooler" and not self.backbone_name.startswith(TRANSFORMERS):
+            raise ValueError(
+                f"pooling is 'pooler' but {self.backbone_name!r} is no network of transformers (hf:NAME); take "
+                "avg or another"
+            )
         if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
             raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
         if self.custom_backbone is not None and self.pretrained:

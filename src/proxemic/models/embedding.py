@@ -12,16 +12,25 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from proxemic.models.backbones import ConvNet, NoBackbone
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
-from proxemic.models.config import ModelConfig
+from proxemic.models.config import TRANSFORMERS, ModelConfig
 from proxemic.models.custom_backbone import CustomBackbone
 from proxemic.models.freezing import frozen_modules, trained_names
 from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
+from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
 
-POOLINGS = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM, "cubic-gem": partial(GeM, train_p=False)}
+POOLINGS = {
+    "avg": AvgPool,
+    "max": MaxPool,
+    "avg+max": AvgMaxPool,
+    "gem": GeM,
+    "cubic-gem": partial(GeM, train_p=False),
+    "pooler": AvgPool,  # of the one place that the backbone then gives
+}
+Backbone = ConvNet | BNInception | IResNet | TimmBackbone | TransformersBackbone | CustomBackbone | NoBackbone
 
 
 class EmbeddingModel(nn.Module):
@@ -46,11 +55,7 @@ class EmbeddingModel(nn.Module):
     torch.Size([2, 16])
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        backbone: ConvNet | BNInception | IResNet | TimmBackbone | CustomBackbone | NoBackbone,
-    ) -> None:
+    def __init__(self, config: ModelConfig, backbone: Backbone) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
@@ -129,7 +134,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     Raises:
         ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size needs a head.
         UserError: If pretrained weights are not available.
-        ImportError: If the backbone is one of timm and timm is not installed.
+        ImportError: If the backbone is one of timm or transformers, which is not installed.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512
@@ -158,6 +163,8 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         )
     elif config.backbone_name in IRESNETS:
         backbone = iresnet_backbone(config.backbone_name, in_channels=config.in_channels, weights=config.weights)
+    elif config.backbone_name.startswith(TRANSFORMERS):
+        backbone = transformers_backbone(config)
     else:
         backbone = timm_backbone(
             config.backbone_name,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from torch import nn
 
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
-from proxemic.models.config import ModelConfig
+from proxemic.models.config import TRANSFORMERS, ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
+from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import read_shapes
 
 FORMAT = 1
@@ -51,13 +52,17 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
             raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
     weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
     custom = {"backbone": {"class_path": model.config.backbone_name}} if model.config.custom_backbone else {}
+    backbone = model.backbone
     description = {
         "format": FORMAT,
         "config": asdict(model.config) | custom,
+        **({"transformers": backbone.description()} if isinstance(backbone, TransformersBackbone) else {}),
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "libraries": {
-            name: each.version for name in ("proxemic", "torch", "timm") for each in distributions(name=name)
+            name: each.version
+            for name in ("proxemic", "torch", "timm", "transformers")
+            for each in distributions(name=name)
         },
     }
     try:
@@ -98,35 +103,51 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     Raises:
         ValueError: If a file is missing, malformed, or not of this model.
         UserError: If the model needs the class of its backbone, or is passed one that it does not need.
-        ImportError: If the backbone is one of timm and timm is not installed.
+        ImportError: If the backbone is one of timm or transformers, which is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)
-    config, preprocessing, checksum = _read(description_file, backbone)
-    plain = replace(config, pretrained=False, weights=None)
+    saved = _read(description_file, backbone)
     try:
-        _check_shapes(read_shapes(weights_file), plain, weights_file)
+        _check_shapes(read_shapes(weights_file), saved, weights_file)
         weights = weights_file.read_bytes()
         tensors = safetensors.torch.load(weights)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{weights_file} is not readable as safetensors: {error}") from error
-    if hashlib.sha256(weights).hexdigest() != checksum:
+    if hashlib.sha256(weights).hexdigest() != saved.sha256:
         raise ValueError(f"{weights_file} is not the file that {description_file} describes; save the model again")
-    model = build_model(plain)
+    model = saved.build()
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         message = " ".join(str(error).split())[:200]
-        raise ValueError(f"{weights_file} does not fit {config.backbone_name}: {message}") from error
-    model.config = config
-    return model.eval(), preprocessing
+        raise ValueError(f"{weights_file} does not fit {saved.config.backbone_name}: {message}") from error
+    model.config = saved.config
+    return model.eval(), saved.preprocessing
 
 
-def _check_shapes(shapes: Mapping[str, list[int]], config: ModelConfig, file: Path) -> None:
+@dataclass(frozen=True)
+class _Saved:
+    """What `model.json` says; of a network of transformers, also its configuration."""
+
+    config: ModelConfig
+    preprocessing: dict[str, Any]
+    sha256: str
+    transformers: Mapping[str, Any] | None
+
+    def build(self) -> EmbeddingModel:
+        """The network, whose weights come from the file beside it."""
+        plain = replace(self.config, pretrained=False, weights=None)
+        if plain.backbone_name.startswith(TRANSFORMERS):
+            return EmbeddingModel(plain, transformers_backbone(plain, self.transformers or {}))
+        return build_model(plain)
+
+
+def _check_shapes(shapes: Mapping[str, list[int]], saved: _Saved, file: Path) -> None:
     """Raise `ValueError` if the network has other tensors, before it allocates the memory of its configuration."""
     try:
         with torch.device("meta"):
-            state = build_model(config).state_dict()
+            state = saved.build().state_dict()
     except (NotImplementedError, RuntimeError):
         return  # a network that computes with values in its constructor: load_state_dict will compare
     needed = {name: list(value.shape) for name, value in state.items()}
@@ -134,18 +155,21 @@ def _check_shapes(shapes: Mapping[str, list[int]], config: ModelConfig, file: Pa
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"{file} does not fit {config.backbone_name}: {name} has shape {shapes.get(name, 'none')} but must have "
-            f"{needed.get(name, 'none')} ({len(wrong)} such tensors)"
+            f"{file} does not fit {saved.config.backbone_name}: {name} has shape {shapes.get(name, 'none')} but must "
+            f"have {needed.get(name, 'none')} ({len(wrong)} such tensors)"
         )
 
 
-def _read(file: Path, backbone: type[nn.Module] | None) -> tuple[ModelConfig, dict[str, Any], str]:
+def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
         config: dict[str, Any] = {**content["config"]} | _custom_backbone(content["config"].get("backbone"), backbone)
-        return ModelConfig(**config), dict(content["preprocessing"]), str(content["sha256"])
+        transformers = content.get("transformers")
+        if not isinstance(transformers, Mapping | None):
+            raise ValueError(f"its transformers is {transformers!r} but must map names to values")
+        return _Saved(ModelConfig(**config), dict(content["preprocessing"]), str(content["sha256"]), transformers)
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:
