@@ -53,6 +53,10 @@ def start_with_workers(*words: str | Path, threads: int = 1) -> warm.Process:
     return warm.Process("-c", FORKED_WORKERS, *words, environment=environment)
 
 
+FIRST_LINES = ("Evaluating ", "Verifying ", "Analysing: ")
+"""How the line begins that says at once, on standard error, what a command is about to do."""
+
+
 class Here:
     """The same in this process, where only sentences and exit codes are looked at: another process takes seconds."""
 
@@ -86,10 +90,12 @@ def start(*words: str | Path) -> subprocess.Popen[str]:
 
 
 def assert_refused(result: subprocess.CompletedProcess[str], words: Sequence[str]) -> None:
-    """Exit code 2 and one sentence, with these words, on standard error; no traceback."""
+    """Exit code 2 and one sentence, with these words, on standard error, but for the first line; no traceback."""
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr
     lines = [line for line in result.stderr.splitlines() if line.strip()]
+    if lines and lines[0].startswith(FIRST_LINES):
+        del lines[0]
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("proxemic")
     for word in words:

@@ -25,12 +25,14 @@ IMPORTED = [
     "proxemic.protocols.runs.evaluation",
     "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
-    "proxemic.training",
+    "proxemic.training.fit",
+    "proxemic.training.results",
     "pytest",  # the main module of those who ask
     "pytorch_metric_learning.losses",
     "pytorch_metric_learning.miners",
     "torch._dynamo",  # of the optimiser, in its first step
     "torch.utils.tensorboard",
+    "torchvision.transforms.v2",
 ]
 
 

@@ -11,3 +11,7 @@ class Interrupted(UserError):
 
 class OutOfMemory(UserError):
     """The work needs more memory than there is; the message says which settings need less."""
+
+
+class TrainingDiverged(UserError):
+    """The loss or the weights are no longer finite."""

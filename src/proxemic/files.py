@@ -2,11 +2,13 @@
 
 import csv
 import errno
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +116,14 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write indented JSON, whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def md5_of(path: Path) -> str:
+    """The MD5 of a file, by which publishers of data sets tell damaged downloads."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+
+
+def has_md5(path: Path, md5: str | None) -> bool:
+    """Whether a file has this MD5; also where none is published."""
+    return md5 is None or md5_of(path) == md5

@@ -1,9 +1,13 @@
 """What the command line does with errors, whatever the command."""
 
+import json
 import os
 import subprocess
+import sys
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +49,72 @@ def test_what_the_user_can_mend_is_a_sentence(here: Here, monkeypatch: pytest.Mo
     assert_refused(here("recipes", "list"), ["Symlink loop from 'photos'"])
     with pytest.raises(RuntimeError, match="Symlink loop"):
         here("--traceback", "recipes", "list")
+
+
+WITHOUT_TORCH = """
+import contextlib, io, json, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("lightning", "numpy", "pyarrow", "sklearn", "scipy", "timm", "torch", "torchvision"):
+            sys.exit(f"{name} is imported")
+
+sys.meta_path.insert(0, Finder())
+from proxemic.cli import main
+
+for words in json.loads(sys.argv[1]):
+    with io.StringIO() as text, contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        try:
+            code = main(words.split())
+        except SystemExit as end:
+            code = end.code or 0
+        first = text.getvalue().partition("\\n")[0]
+    print(json.dumps([code, first]))
+"""
+
+
+def without_torch(commands: Iterable[str], folder: Path) -> list[tuple[int | str, str]]:
+    """The exit code of each command, or the first library that it wants, and the first line that it prints."""
+    words = [sys.executable, "-c", WITHOUT_TORCH, json.dumps([*commands])]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=True)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_what_needs_no_torch_does_not_import_it(tmp_path: Path) -> None:
+    codes = {
+        "--version": 0,
+        "--help": 0,
+        "train --help": 0,
+        "recipes list": 0,
+        "train --recipe owm": 2,
+        "train --recipe own --resume run": 2,
+        "tune --recipe owm": 2,
+        "evaluate nowhere --data.root photos": 2,
+        "compare own --seeds many": 2,
+    }
+    assert [code for code, _ in without_torch(codes, tmp_path)] == [*codes.values()]
+
+
+def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> None:
+    lines = {
+        "train --recipe own --data.root photos --out run": "Training own: run",
+        "train --resume run": "Resuming run",
+        "demo --out run": "Training glyphs: run",
+        "evaluate . --data.root photos": "Evaluating .",
+        "verify .": "Verifying .",
+        "compare own --training.epochs 3": "Comparing own",
+        "tune --recipe own": "Searching for the hyper-parameters of own",
+        "reality-check own": "Checking own",
+        "analyze gap": "Analysing: gap",
+    }
+    (tmp_path / "model.safetensors").touch()
+    for (code, first), line in zip(without_torch(lines, tmp_path), lines.values(), strict=True):
+        assert first == line
+        assert str(code).endswith("is imported"), line
+
+
+def test_reading_a_recipe_imports_nothing_that_only_training_needs() -> None:
+    code = "import sys, proxemic.recipes.reader, proxemic.protocols.runs.evaluation\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    late = {"lightning", "matplotlib", "pyarrow", "scipy", "sklearn", "timm", "torch._dynamo", "torchvision"}
+    assert not late & {*done.stdout.split()}

@@ -177,8 +177,8 @@ def evaluated_where_one_diverges(rank: int) -> list[str]:
     from types import SimpleNamespace
 
     from proxemic.data import Preprocessing
+    from proxemic.errors import TrainingDiverged
     from proxemic.training import EvaluationConfig, RetrievalCallback
-    from proxemic.training.module import TrainingDiverged
 
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     with torch.no_grad():

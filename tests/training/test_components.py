@@ -94,11 +94,12 @@ def test_a_loss_that_cannot_be_weighed_is_refused_before_anything_is_written(rec
 def test_what_looks_at_all_proxies_is_refused_where_they_are_sharded(recipe: Path, tmp_path: Path) -> None:
     flags = ["--proxies", "sharded", "--training.callbacks", "[proxemic.training.Snapshots]"]
     sharded, out = read_recipe(recipe, flags).recipe, RunDirectory(tmp_path / "run")
+    splits = sharded.load()
     with pytest.raises(
         UserError, match=r"Snapshots is among training.callbacks and looks at all proxies, but they are"
     ):
-        build_components(sharded, out, Processes(0, 2), Times())
-    assert isinstance(build_components(sharded, out, Processes(), Times()).task.shards, ProxyShards)
+        build_components(sharded, splits, out, Processes(0, 2), Times())
+    assert isinstance(build_components(sharded, splits, out, Processes(), Times()).task.shards, ProxyShards)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
+from proxemic.errors import TrainingDiverged
 from proxemic.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 from proxemic.models import ModelConfig, build_model
 from proxemic.training import Optimization
-from proxemic.training.module import EmbeddingTask, TrainingDiverged, check_embeddings
+from proxemic.training.module import EmbeddingTask, check_embeddings
 from proxemic.training.multiprocess.processes import Processes
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing, RowGroups
+from proxemic.errors import TrainingDiverged
 from proxemic.training import EvaluationConfig, RetrievalCallback
 from proxemic.training.embed import embed_images, evaluate_embeddings, share_of
-from proxemic.training.module import TrainingDiverged
 
 PREPROCESSING = Preprocessing(size=8, resize=None, channels=1, mean=(0.5,), std=(0.5,))
 

@@ -11,7 +11,7 @@ from torchmetrics import MetricCollection
 
 from proxemic.metrics import retrieval_metrics
 from proxemic.training import RetrievalMetric
-from proxemic.training.retrieval_metric import split_roles
+from proxemic.training.gathering import split_roles
 
 PROGRAM = runpy.run_path(str(Path(__file__).parent / "gathering.py"))
 SETTINGS: dict[str, Any] = PROGRAM["SETTINGS"]

@@ -52,7 +52,7 @@ def test_ctrl_c_after_the_training_says_that_it_is_saved(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(MODULE, "write_results", interrupt)
+        patch.setattr("proxemic.training.results.write_results", interrupt)
         with pytest.raises(Interrupted, match=f"Stopped after training, which is saved: .* --resume {run}"):
             train(recipe, run, report=[].append)
     assert not (run / "metrics.json").exists()

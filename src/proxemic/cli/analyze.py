@@ -1,6 +1,7 @@
 """``proxemic analyze``: declares the flags of every subcommand, which calls the function of `proxemic.analyze`."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
@@ -31,6 +32,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace, flags: 
     if arguments.action is None:
         parser.print_help()
         return
+    print(f"Analysing: {arguments.action}", file=sys.stderr, flush=True)  # before what takes seconds to import
     from proxemic import analyze
 
     frame = {"traceback", "command", "action", "run", "takes_flags"}

@@ -57,14 +57,13 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Compare, and print."""
     from proxemic.protocols.comparison import against_paper, compare, markdown
+    from proxemic.recipes.flags import read_flags
 
     if flags and not flags[0].startswith("-"):
         raise UserError(f"{flags[0]} stands apart from the other recipes: name all of them first, then the options.")
-    overrides = None
-    if flags:
-        from proxemic.recipes.flags import read_flags  # imports torch
-
-        overrides = read_flags(flags)
+    if what := ", ".join(arguments.recipes) or arguments.resume:
+        print(f"Comparing {what}", flush=True)  # before what takes seconds to import
+    overrides = read_flags(flags) if flags else None
     comparison = compare(
         arguments.recipes,
         out=arguments.out,

@@ -77,6 +77,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Evaluate, and print."""
     from proxemic.protocols.runs.evaluate import evaluate
+    from proxemic.recipes.flags import read_flags
 
     # argparse leaves what comes after its own options to us: a second target, perhaps.
     words, flags = _more_words(flags)
@@ -87,11 +88,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError("--worst is for one model: leave it out, or evaluate the two one by one.")
     if arguments.worst and arguments.format != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
-    overrides = None
-    if flags:
-        from proxemic.recipes.flags import read_flags  # imports torch
-
-        overrides = read_flags(flags)
+    print(f"Evaluating {' and '.join(targets)}", file=sys.stderr, flush=True)  # before what takes seconds to import
+    overrides = read_flags(flags) if flags else None
     names = ("split", "by", "query", "gallery", "labels", "gallery_labels", "strict", "level", "resamples", "out")
     names += ("per_class", "per_query", "save_embeddings")
     options = {name: getattr(arguments, name) for name in names}

@@ -53,6 +53,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Check, or go on; print the table."""
+    if what := ", ".join(arguments.recipes) or arguments.resume:
+        print(f"Checking {what}", flush=True)  # before what takes seconds to import
     from proxemic.protocols.reality_check import reality_check
     from proxemic.recipes.flags import read_flags
 

@@ -86,6 +86,12 @@ def _run(arguments: argparse.Namespace, flags: list[str], began: float, processe
 
 def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] = (), **options: Any) -> Path:
     """Train as `proxemic.train`, print what it reports and its metrics, and give the run directory."""
+    from proxemic.protocols.directories import new_directory
+
+    if out is None:
+        out = new_directory(str(recipe))
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # before what takes seconds to import
+        print(f"Resuming {out}" if recipe is None else f"Training {recipe}: {out}", flush=True)
     from tqdm import tqdm
 
     from proxemic.cli.show import print_metrics

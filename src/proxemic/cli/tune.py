@@ -49,8 +49,9 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if arguments.resume is not None and given:
         raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
     if arguments.recipe is not None:
-        find_recipe(arguments.recipe)  # before what takes seconds to import
-
+        find_recipe(arguments.recipe)
+    if what := arguments.recipe or arguments.resume:
+        print(f"Searching for the hyper-parameters of {what}", flush=True)  # before what takes seconds to import
     from proxemic.protocols.tuning import tune
     from proxemic.recipes.flags import read_flags
 

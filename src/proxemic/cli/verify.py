@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"--against needs the recipe of a run, but {arguments.target} is none: give its run directory.")
     if arguments.against and arguments.format in ("json", "csv"):
         raise UserError(f"--against prints for people, but --format is {arguments.format}: leave out one of them.")
+    print(f"Verifying {arguments.target}", file=sys.stderr, flush=True)  # before what takes seconds to import
     verification = verify(
         arguments.target,
         sets=[name.strip() for name in arguments.sets.split(",") if name.strip()],

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 from PIL import Image
-from torchvision.transforms import v2
 from tqdm import tqdm
 
 from proxemic.data.images import ImageSet, Splits
@@ -169,6 +168,8 @@ def _shrink(path: Path, shorter_side: int, box: Box | None = None) -> Image.Imag
         image = crop(prepare(image), box)
         if min(image.size) <= shorter_side:
             return image
+        from torchvision.transforms import v2  # takes seconds
+
         return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(image)
 
 

@@ -1,21 +1,21 @@
-"""From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out."""
+"""From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out.
+
+torchvision takes seconds to import, so that it is imported when a transform is made.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional
 
 from proxemic.data.pixels.reading import ImageInput, read_image
 
 Transform = Callable[[ImageInput], Tensor]
 CustomTransform = nn.Module | Callable[..., Any]
-
-_BILINEAR = v2.InterpolationMode.BILINEAR
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,14 @@ class Preprocessing:
 
     def fit(self) -> Callable[[ImageInput], Image.Image]:
         """Make the first half of `evaluation`, from an image to the square of pixels that the network sees."""
+        from torchvision.transforms import v2
+
         return v2.Compose([_ToChannels(self.channels), *_fit(self)])
 
     def evaluation(self) -> Transform:
         """Make the deterministic transform; it takes whatever `read_image` does, and prepares it so."""
+        from torchvision.transforms import v2
+
         return v2.Compose([self.fit(), _ToTensor(self, noise=0.0)])
 
 
@@ -210,23 +214,26 @@ class Augmentation:
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
+        from torchvision.transforms import v2
+
+        bilinear = v2.InterpolationMode.BILINEAR
         steps: list[Callable[..., Any]] = [_ToChannels(preprocessing.channels), *(self.before_crop or [])]
         if self.random_resized_crop is None:
-            steps += _fit(preprocessing, v2.RandomCrop if self.random_crop else v2.CenterCrop)
+            steps += _fit(preprocessing, random=self.random_crop)
         else:
             side = self.size or preprocessing.size
-            steps.append(v2.RandomResizedCrop(side, self.random_resized_crop, interpolation=_BILINEAR))
+            steps.append(v2.RandomResizedCrop(side, self.random_resized_crop, interpolation=bilinear))
         if self.horizontal_flip > 0:
             steps.append(v2.RandomHorizontalFlip(self.horizontal_flip))
         if self.degrees or self.translate or self.scale is not None or self.shear:
             # On the PIL side: at 32 by 32 an affine map of a tensor takes three times as long.
             shift = (self.translate, self.translate) if self.translate else None
             turn, shear = (-self.degrees, self.degrees), self.shear or None
-            steps.append(v2.RandomAffine(turn, shift, self.scale, shear, interpolation=_BILINEAR))
+            steps.append(v2.RandomAffine(turn, shift, self.scale, shear, interpolation=bilinear))
         if self.rand_augment is not None:
-            steps.append(v2.RandAugment(*self.rand_augment, interpolation=_BILINEAR))
+            steps.append(v2.RandAugment(*self.rand_augment, interpolation=bilinear))
         if self.trivial_augment:
-            steps.append(v2.TrivialAugmentWide(interpolation=_BILINEAR))
+            steps.append(v2.TrivialAugmentWide(interpolation=bilinear))
         if self.brightness or self.contrast or self.saturation or self.hue:
             steps.append(v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue))
         if self.grey > 0:
@@ -237,13 +244,13 @@ class Augmentation:
         return v2.Compose([*steps, *(self.on_tensor or [])])
 
 
-def _fit(
-    preprocessing: Preprocessing, crop: type[v2.CenterCrop] | type[v2.RandomCrop] = v2.CenterCrop
-) -> list[nn.Module]:
-    resized = preprocessing.resized
+def _fit(preprocessing: Preprocessing, *, random: bool = False) -> list[nn.Module]:
+    from torchvision.transforms import v2
+
+    resized, size, bilinear = preprocessing.resized, preprocessing.size, v2.InterpolationMode.BILINEAR
     if resized is None:
-        return [v2.Resize((preprocessing.size, preprocessing.size), interpolation=_BILINEAR)]
-    return [v2.Resize(resized, interpolation=_BILINEAR), crop(preprocessing.size)]
+        return [v2.Resize((size, size), interpolation=bilinear)]
+    return [v2.Resize(resized, interpolation=bilinear), v2.RandomCrop(size) if random else v2.CenterCrop(size)]
 
 
 class _ToChannels(nn.Module):
@@ -270,7 +277,7 @@ class _ToTensor(nn.Module):
         self.std = torch.tensor(preprocessing.std, dtype=torch.float32).view(-1, 1, 1)
 
     def forward(self, image: Image.Image) -> Tensor:
-        pixels = functional.pil_to_tensor(image)
+        pixels = torch.from_numpy(np.array(image)).view(image.height, image.width, -1).permute(2, 0, 1)
         if self.bgr:
             pixels = pixels.flip(0)
         pixels = pixels.to(torch.float32)

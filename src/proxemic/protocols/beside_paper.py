@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from proxemic.protocols.recipe_content import class_name, data_key
 from proxemic.published import PublishedFigure, PublishedProtocol, PublishedRow, published_protocol
+from proxemic.recipes.flags import merge
 from proxemic.tables import Table
 
 SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
@@ -130,8 +131,6 @@ def _is_its_loss(figure: PublishedFigure, recipe: Mapping[str, Any]) -> bool:
 
 def _last_loss(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """The loss at the end of the training: of the second phase where there is one."""
-    from proxemic.recipes.flags import merge  # imports torch
-
     return merge(recipe["loss"], (recipe.get("second_phase") or {}).get("loss") or {})
 
 

@@ -35,7 +35,8 @@ from proxemic.recipes.places import (
     parameters,
     place_of,
 )
-from proxemic.recipes.values import as_yaml, fits, said, shown
+from proxemic.recipes.values import fits, said
+from proxemic.recipes.yaml_files import as_yaml, shown
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _BESIDE = {

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxemic.errors import UserError
-from proxemic.recipes.values import as_yaml
-from proxemic.training.recipe import Recipe
+from proxemic.recipes.yaml_files import as_yaml
 
 
 class Flags(dict[str, str]):
@@ -27,6 +26,8 @@ def read_flags(flags: Sequence[str]) -> Flags:
             raise UserError(f"{name} is not known here: a value of the recipe is given as --optim.lr 0.01.")
         if not given:
             if not words or words[0].startswith("--"):
+                from proxemic.training.recipe import Recipe  # takes seconds
+
                 if name[2:].partition(".")[0] not in (sections := sorted(Recipe.__dataclass_fields__)):
                     raise UserError(f"There is no flag {name}: allowed are --{', --'.join(sections)}.")
                 raise UserError(f"{name} has no value: write it after the flag, as in --optim.lr 0.01.")

@@ -27,9 +27,8 @@ from proxemic.recipes.flags import (
 )
 from proxemic.recipes.pairs import make_inside
 from proxemic.recipes.places import Place, arms, elements, field_types, is_section
-from proxemic.recipes.values import shown
 from proxemic.recipes.writing import as_content, remember
-from proxemic.recipes.yaml_files import parse_yaml, read_yaml, with_current_names, write_yaml
+from proxemic.recipes.yaml_files import parse_yaml, read_yaml, shown, with_current_names, write_yaml
 from proxemic.training.phases import SecondPhase
 from proxemic.training.recipe import BatchConfig, EvaluationConfig, Recipe
 

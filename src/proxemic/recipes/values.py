@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from proxemic.errors import UserError
 from proxemic.recipes.places import arms, elements, is_container
-from proxemic.recipes.yaml_files import TooMuch, parse_yaml
+from proxemic.recipes.yaml_files import as_yaml
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
@@ -30,24 +29,6 @@ def said(annotation: Any) -> str:
     """
     kinds = sorted(arms(annotation), key=lambda arm: arm is not type(None))
     return " or ".join(dict.fromkeys(_said(arm) for arm in kinds))
-
-
-def shown(value: Any) -> str:
-    """A value as messages show it, cut to 80 characters."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def as_yaml(text: str) -> Any:
-    """What a text stands for if it is read as YAML, or else the text itself."""
-    try:
-        return parse_yaml(text)
-    except TooMuch as error:
-        raise UserError(f"{shown(text)} is refused: {error}") from error
-    except ValueError:
-        return text
 
 
 def _fits(value: Any, arm: Any) -> bool:

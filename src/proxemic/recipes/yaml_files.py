@@ -66,6 +66,24 @@ def with_current_names(content: Any) -> Any:
     return content
 
 
+def shown(value: Any) -> str:
+    """A value as messages show it, cut to 80 characters."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def as_yaml(text: str) -> Any:
+    """What a text stands for if it is read as YAML, or else the text itself."""
+    try:
+        return parse_yaml(text)
+    except TooMuch as error:
+        raise UserError(f"{shown(text)} is refused: {error}") from error
+    except ValueError:
+        return text
+
+
 def write_yaml(content: Any) -> str:
     """Write YAML in the order of the content."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False)

@@ -14,7 +14,7 @@ from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_we
 from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
 from proxemic.models import EmbeddingModel, ModelConfig, build_model
 from proxemic.training.data_module import TrainingData
-from proxemic.training.embed import check_own_metrics, evaluation_mode, pick_device
+from proxemic.training.embed import check_own_metrics, evaluation_mode
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.failures import explanation
 from proxemic.training.head_start import check_head_start
@@ -37,20 +37,10 @@ class Components:
     schedule: LRScheduler | None
 
 
-def check_accelerator(recipe: Recipe) -> None:
-    """Raise `UserError` where this machine lacks the accelerator of a recipe, or that which its precision needs."""
-    accelerator = recipe.training.accelerator
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(accelerator, True):
-        raise UserError(f"training.accelerator is {accelerator}, but this machine has none: take cpu, or auto.")
-    if recipe.training.precision == "16-mixed" and pick_device(accelerator).type != "cuda":
-        raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
-
-
-def build_components(recipe: Recipe, run: RunDirectory, processes: Processes, times: Times) -> Components:
+def build_components(
+    recipe: Recipe, splits: Splits, run: RunDirectory, processes: Processes, times: Times
+) -> Components:
     """Build what a recipe describes; what does not fit together is refused before anything is written."""
-    with processes.main_process_first(), times.of("data"):
-        splits = recipe.load()
     with times.of("network"):
         check_head_start(recipe, splits.train)
         model, loss = build_networks(recipe, splits)

@@ -1,9 +1,5 @@
 """Batches for training, in an order that depends on the seed and the epoch alone."""
 
-import os
-import signal
-import sys
-import threading
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -14,6 +10,7 @@ from proxemic.data import ClassBalancedBatches, EmbeddingDataset, ImageSet, Rand
 from proxemic.data.samplers import SeededBatches
 from proxemic.errors import UserError
 from proxemic.training.recipe import Recipe
+from proxemic.training.workers import worker_settings
 
 
 class TrainingData(LightningDataModule):
@@ -83,25 +80,3 @@ class EpochOrder(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.data.batches.set_epoch(trainer.current_epoch)
-
-
-def worker_settings(workers: int) -> dict[str, Any]:
-    """Arguments of a `DataLoader` whose images so many processes load."""
-    # From Python 3.14 on a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
-    method = "fork" if workers and sys.platform == "linux" else None
-    return {"num_workers": workers, "worker_init_fn": leave_signals, "multiprocessing_context": method}
-
-
-def leave_signals(_: int = 0) -> None:
-    """Ignore Ctrl-C, and SIGTERM unless the training process sends it: a terminal, or SLURM, signals workers, too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # a handler does not learn who sent it
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with_training, daemon=True).start()
-
-
-def _end_with_training() -> None:
-    assert sys.platform == "linux"
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
-    os._exit(0)

@@ -20,9 +20,9 @@ from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
-from proxemic.training.data_module import worker_settings
-from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision
-from proxemic.training.retrieval_metric import as_integers, gather_uneven, split_roles
+from proxemic.training.gathering import as_integers, gather_uneven, split_roles
+from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
+from proxemic.training.workers import worker_settings
 
 
 def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, Preprocessing]:
@@ -166,6 +166,16 @@ def pick_device(accelerator: str) -> torch.device:
     if accelerator == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     return torch.device(accelerator)
+
+
+def check_accelerator(recipe: Recipe) -> None:
+    """Raise `UserError` where this machine lacks the accelerator of a recipe, or that which its precision needs."""
+    accelerator = recipe.training.accelerator
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(accelerator, True):
+        raise UserError(f"training.accelerator is {accelerator}, but this machine has none: take cpu, or auto.")
+    if recipe.training.precision == "16-mixed" and pick_device(accelerator).type != "cuda":
+        raise UserError("training.precision is 16-mixed, which needs a CUDA GPU: take bf16-mixed, or 32-true.")
 
 
 def share_of(count: int, batch_size: int, rank: int, world: int) -> Int64[Tensor, " share"]:

@@ -17,7 +17,6 @@ from proxemic.errors import UserError
 from proxemic.files import write_atomically, write_text
 from proxemic.locks import LOCK
 from proxemic.optim.schedules import PolynomialDecay
-from proxemic.training.checkpoint_io import read_checkpoint
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
@@ -43,6 +42,8 @@ def with_epochs(recipe: Recipe, epochs: int) -> Recipe:
 
 def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
     """Raise `UserError` unless the run, extended, ends as a run of as many epochs from the start would have."""
+    from proxemic.training.checkpoint_io import read_checkpoint  # imports Lightning
+
     instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
     if not run.checkpoint.exists():
         if run.metrics.exists():

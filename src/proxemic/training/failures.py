@@ -10,9 +10,7 @@ from types import FrameType
 import torch
 
 import proxemic
-from proxemic.errors import Interrupted, OutOfMemory, UserError
-from proxemic.training.checkpointing import RunCheckpointer
-from proxemic.training.module import TrainingDiverged
+from proxemic.errors import Interrupted, OutOfMemory, TrainingDiverged, UserError
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory
 
@@ -94,7 +92,7 @@ def _own_code(error: Exception) -> str | None:
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__) if not _is_installed(frame)]
     methods = [frame for frame, _ in frames if _is_own(frame.f_locals.get("self"))]
     caller = frames[0][0].f_back if frames else None
-    by_checkpointer = caller is not None and caller.f_globals["__name__"] == RunCheckpointer.__module__
+    by_checkpointer = caller is not None and caller.f_globals["__name__"] == "proxemic.training.checkpointing"
     if not methods or by_checkpointer:  # the checkpointer calls `train`'s on_epoch, which ends a training by an error
         return None
     owner, (last, line) = type(methods[-1].f_locals["self"]), frames[-1]

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from proxemic.data import ImageSet
-from proxemic.errors import UserError
+from proxemic.errors import TrainingDiverged, UserError
 from proxemic.files import write_text
 from proxemic.training.checkpoint_io import AtomicCheckpointIO, read_checkpoint
 from proxemic.training.checkpointing import Display, RunCheckpointer
@@ -20,8 +20,8 @@ from proxemic.training.components import Components
 from proxemic.training.data_module import EpochOrder
 from proxemic.training.embed import pick_device
 from proxemic.training.logs import run_loggers
-from proxemic.training.module import TrainingDiverged
-from proxemic.training.multiprocess.processes import Processes, ProcessesOfLightning, keep_sigterm
+from proxemic.training.multiprocess.lightning_processes import ProcessesOfLightning, keep_sigterm
+from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sync_batch_norm import JoinedBatchNorm
 from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe

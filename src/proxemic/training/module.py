@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from proxemic.data.samplers import derive_seed
-from proxemic.errors import UserError
+from proxemic.errors import TrainingDiverged, UserError
 from proxemic.losses import ProxyLoss
 from proxemic.losses.user_defined import Loss
 from proxemic.models import EmbeddingModel
@@ -24,10 +24,6 @@ from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import Phase, continue_optimizer, share_parameters
-
-
-class TrainingDiverged(UserError):
-    """The loss or the weights are no longer finite."""
 
 
 class EmbeddingTask(LightningModule):

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from lightning.pytorch import Callback
-from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
@@ -17,6 +15,7 @@ from proxemic.losses.user_defined import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.training.lightning_types import Callback, Logger
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import SecondPhase, UntilPlateau
 

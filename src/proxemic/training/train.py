@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,18 +19,18 @@ from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
 from proxemic.training.advice import advice
 from proxemic.training.auto_precision import settle_precision
-from proxemic.training.checkpointing import Display
-from proxemic.training.components import Components, build_components, check_accelerator, held_out_images
+from proxemic.training.embed import check_accelerator
 from proxemic.training.extending import check_extension, extend, with_epochs
 from proxemic.training.failures import explained, to_be_continued
-from proxemic.training.fit import fit
 from proxemic.training.head_start import start_head
 from proxemic.training.multiprocess.processes import Processes, join_processes
 from proxemic.training.recipe import Recipe
-from proxemic.training.results import write_results
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
 from proxemic.training.times import Times
 from proxemic.training.warm_start import start_from, trained_before
+
+if TYPE_CHECKING:
+    from proxemic.training.components import Components
 
 _SEEN_BY = 120.0  # seconds in which a file of one machine is seen by the others in a folder they share; NFS may take 60
 
@@ -126,8 +126,15 @@ def train(
         if resume:
             recipe = replace(recipe, data=run.locate(recipe.data))
         with explained(recipe, run):
-            components = build_components(recipe, run, processes, times)
-        splits = components.splits
+            with processes.main_process_first(), times.of("data"):
+                splits = recipe.load()
+            # Lightning, which takes seconds to import: not before what is most often refused.
+            from proxemic.training.checkpointing import Display
+            from proxemic.training.components import build_components, held_out_images
+            from proxemic.training.fit import fit
+            from proxemic.training.results import write_results
+
+            components = build_components(recipe, splits, run, processes, times)
         held_out = held_out_images(recipe, splits)
         _introduce(recipe, components, report)
         if resume:
@@ -228,7 +235,7 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
         token.unlink(missing_ok=True)
 
 
-def _introduce(recipe: Recipe, components: Components, report: Callable[[str], object]) -> None:
+def _introduce(recipe: Recipe, components: "Components", report: Callable[[str], object]) -> None:
     splits, model = components.splits, components.task.model
     for note in splits.notes:
         report(note)

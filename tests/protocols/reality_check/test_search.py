@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from images import write_folder, write_recipe
-from proxemic.errors import UserError
+from proxemic.errors import TrainingDiverged, UserError
 from proxemic.protocols.reality_check import cross_validation
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
 from proxemic.protocols.reality_check.search import CheckSpaces, PhaseSpace, find_best
@@ -18,7 +18,6 @@ from proxemic.protocols.tuning.spaces import Range, load_space, recipe_value
 from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.flags import apply_overrides, merge, read_flags
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.module import TrainingDiverged
 
 
 class FakeWorkers(Workers):

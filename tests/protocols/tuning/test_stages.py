@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from images import write_folder, write_recipe
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import Interrupted, TrainingDiverged, UserError
 from proxemic.protocols.runs.jobs import Job
 from proxemic.protocols.tuning import stages as stages_module
 from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.spaces import Stage, load_space, read_dimension, read_stages
 from proxemic.protocols.tuning.stages import StageSearch, budgets, check_stages, stage_values
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
-from proxemic.training.module import TrainingDiverged
 
 WARPED = read_stages(load_space("WarpedSoftmaxLoss"), "WarpedSoftmaxLoss")
 

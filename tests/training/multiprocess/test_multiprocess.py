@@ -150,6 +150,7 @@ SIGNALS_LATE = """
 import os, signal, sys
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+import proxemic.training.fit
 import proxemic.training.multiprocess.processes as processes
 from proxemic.cli import main
 from proxemic.training.checkpointing import RunCheckpointer
@@ -168,7 +169,7 @@ def not_called(*words):
     os._exit(3)
 
 and_then(RunCheckpointer, "on_train_start", signal.SIGINT)
-fit = (sys.modules["proxemic.training.train"], "fit")
+fit = (sys.modules["proxemic.training.fit"], "fit")
 for kind, name in ((RunCheckpointer, "_leave"), (_SignalConnector, "teardown"), fit):
     and_then(kind, name, signal.SIGINT, signal.SIGUSR1)
 and_then(processes, "_is_first_to_say", signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)

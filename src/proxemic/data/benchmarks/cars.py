@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torchvision.datasets.utils import check_integrity
-
 from proxemic.data.benchmarks.annotations import Listed, official_sets
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.extras import optional_dependency
+from proxemic.files import has_md5
 
 _ANNOTATIONS = OriginalFile("cars_annos.mat", md5="b407c6086d669747186bd1d764ff9dbc")
 _TEST_LABELS = OriginalFile("cars_test_annos_withlabels.mat", md5="b0a2b23655a3edd16d84508592a98d10")
@@ -76,7 +75,7 @@ class Cars196(Benchmark):
             )
         rows = [Listed(path, label, test=label > len(names) // 2) for path, label in pairs]
         published = next(file.md5 for file in self.files if file.name == listing.name)
-        flaws = [] if check_integrity(listing, published) else [f"{listing.name} is not the published one, by its MD5"]
+        flaws = [] if has_md5(listing, published) else [f"{listing.name} is not the published one, by its MD5"]
         return official_sets(folder, rows, names, listing, flaws)
 
 

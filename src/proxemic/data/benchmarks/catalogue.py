@@ -6,8 +6,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from torchvision.datasets.utils import check_integrity
-
 from proxemic.data.benchmarks.archives import unpack
 from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts, Official, OriginalFile
 from proxemic.data.benchmarks.cars import Cars196
@@ -20,7 +18,7 @@ from proxemic.data.benchmarks.sop import StanfordOnlineProducts
 from proxemic.data.pixels import FilePixels
 from proxemic.data.sources.listing import examine_images
 from proxemic.data.tables import Row
-from proxemic.files import readable
+from proxemic.files import has_md5, readable
 
 BENCHMARKS: Mapping[str, type[Benchmark]] = {
     source.facts.key: source
@@ -159,7 +157,7 @@ def _unpack(source: Benchmark) -> None:
         archive = source.locate(file)
         if archive is None or file.tree is None or (archive.parent / file.tree).exists():
             continue
-        if not check_integrity(archive, file.md5):
+        if not has_md5(archive, file.md5):
             raise ValueError(
                 f"{archive} is damaged, cut short or not the original, by its MD5: delete it and run {source.command}."
             )

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from filelock import FileLock
-from torchvision.datasets.utils import calculate_md5
 from tqdm import tqdm
 
 from proxemic import __version__
+from proxemic.files import md5_of
 
 _CHUNK = 1 << 20
 _ATTEMPTS = 5  # in a row that bring nothing new
@@ -167,7 +167,7 @@ def _receive(response: HTTPResponse, part: _Part) -> None:
 def _finish(part: _Part, md5: str | None) -> None:
     with part.path.open("r+b") as file:  # Windows flushes writable files only
         os.fsync(file.fileno())
-    actual = None if md5 is None else calculate_md5(part.path)
+    actual = None if md5 is None else md5_of(part.path)
     if actual != md5:
         part.path.unlink()
         part.note.unlink(missing_ok=True)

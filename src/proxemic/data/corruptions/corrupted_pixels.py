@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float32
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.v2 import functional
 
 from proxemic.data.pixels import ImageInput, Pixels
 from proxemic.data.transforms import Preprocessing
@@ -214,6 +213,8 @@ class CorruptedPixels(Pixels):
         return len(self.pixels)
 
     def __getitem__(self, index: int) -> Image.Image:
+        from torchvision.transforms.v2 import functional
+
         image = functional.pil_to_tensor(self._fit(self.pixels[index])).to(torch.float32) / 255
         corrupted = self.corruption(image, self._number(index))
         return functional.to_pil_image((255 * corrupted).round().to(torch.uint8))

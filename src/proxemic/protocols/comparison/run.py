@@ -19,6 +19,7 @@ from proxemic.protocols.comparison.tables import write_tables
 from proxemic.protocols.directories import is_begun, new_directory
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.same_recipe import same_recipe
+from proxemic.recipes.flags import as_flags, read_flags
 
 
 def compare(
@@ -69,9 +70,6 @@ def compare(
     else:
         out = Path(out) if out else new_directory("compare")
         names = find_names([str(recipe) for recipe in recipes])
-
-        from proxemic.recipes.flags import as_flags  # imports torch
-
         flags = as_flags(overrides or {})
         comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
     if dry_run:
@@ -93,8 +91,6 @@ def plan_comparison(
     own_code: bool = False,
 ) -> Comparison:
     """Read the recipes, by names that `find_names` returns, and join them to what ``out`` has; nothing is written."""
-    from proxemic.recipes.flags import read_flags  # imports torch
-
     before = _begun(out) or Comparison(out, (), (), tuple(flags))
     if "seed" in read_flags(flags):
         raise UserError("--seed is set for each run by --seeds: leave it out.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from proxemic.errors import UserError
+from proxemic.errors import TrainingDiverged, UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
 from proxemic.protocols.runs.jobs import Job, Workers
@@ -18,7 +18,6 @@ with optional_dependency("train"):
 
     from proxemic.recipes.reader import read_recipe
     from proxemic.training import EvaluationConfig, RunDirectory
-    from proxemic.training.module import TrainingDiverged
 
 
 class FoldFailed(UserError):

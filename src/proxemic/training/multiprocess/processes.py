@@ -11,8 +11,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from lightning import Trainer
-from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 
 from proxemic.errors import UserError
 
@@ -81,37 +79,6 @@ class Processes:
             dist.barrier(self.reading)
 
 
-class ProcessesOfLightning(LightningEnvironment):
-    """The processes as Lightning sees them: each on a machine of its own, with one device.
-
-    So Lightning starts no processes, and does not handle SLURM's signals by saving in the middle of a step.
-    """
-
-    def __init__(self, processes: Processes) -> None:
-        super().__init__()
-        self.processes = processes
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        return True
-
-    def local_rank(self) -> int:
-        return 0
-
-    def node_rank(self) -> int:
-        return self.processes.rank
-
-
-def keep_sigterm(trainer: Trainer) -> None:
-    """Keep Lightning from announcing a SIGTERM to all processes; ours agree on it themselves.
-
-    Its collective in a signal handler may interrupt another collective, and its collective before each step waits for a
-    GPU and takes an exception of a signal handler for an error of its own.
-    """
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
-    trainer._signal_connector._sigterm_notifier_fn = lambda *_: None  # type: ignore[method-assign]
-
-
 @contextmanager
 def join_processes() -> Iterator[Processes]:
     """Join the processes that torchrun or srun has started; without them, be the only one.
@@ -159,6 +126,8 @@ def _launched() -> bool:
     # Not SLURM_NTASKS, which counts the job's tasks: in its script, or in a shell of srun's, a process is alone.
     if given.get("SLURM_STEP_NUM_TASKS", "1") == "1":
         return False
+    from lightning.fabric.plugins.environments import SLURMEnvironment  # takes seconds
+
     nodes = given.get("SLURM_STEP_NODELIST", given.get("SLURM_NODELIST", "127.0.0.1"))
     # The same port on all processes, but another one for another job or step on the same machine.
     port = 15_000 + (int(given.get("SLURM_JOB_ID", "0")) + 101 * int(given.get("SLURM_STEP_ID", "0"))) % 10_000

@@ -1,0 +1,61 @@
+"""Rows of embeddings: gathered from all processes, and split into queries and gallery."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+
+def split_roles(
+    embeddings: Float[Tensor, "rows dim"],
+    labels: Int64[Tensor, " rows"],
+    is_query: Bool[Tensor, " rows"] | None,
+    is_gallery: Bool[Tensor, " rows"] | None,
+    sequences: Int64[Tensor, " rows"] | None = None,
+) -> dict[str, Any]:
+    """The arguments of `retrieval_metrics` for rows that are queries, in the gallery, or, by default, both."""
+    if sequences is not None and not bool((sequences >= 0).any()):
+        sequences = None  # nothing to look for in every comparison
+    if is_query is None or is_gallery is None or bool((is_query & is_gallery).all()):
+        return {"queries": embeddings, "query_labels": labels, "query_sequences": sequences}
+    place = torch.where(is_gallery, is_gallery.long().cumsum(0) - 1, -1)
+    return {
+        "queries": embeddings[is_query],
+        "query_labels": labels[is_query],
+        "gallery": embeddings[is_gallery],
+        "gallery_labels": labels[is_gallery],
+        "exclude": place[is_query],
+        "query_sequences": None if sequences is None else sequences[is_query],
+        "gallery_sequences": None if sequences is None else sequences[is_gallery],
+    }
+
+
+def gather_uneven(rows: Tensor, group: Any | None = None) -> list[Tensor]:
+    """Gather the rows of all processes, in the order of their ranks, leaving out processes that have none.
+
+    torchmetrics' ``gather_all_tensors`` needs the shape and type of a row also on a process that has seen none.
+    """
+    layouts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(layouts, (tuple(rows.shape), rows.dtype), group=group)
+    if len({(shape[1:], dtype) for shape, dtype in layouts if shape[0]}) > 1:
+        raise ValueError(
+            f"the processes hold rows of different shapes, {', '.join(str(shape) for shape, _ in layouts)}"
+        )
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else "cpu"
+    pieces = []
+    for rank, (shape, dtype) in enumerate(layouts):
+        if shape[0]:
+            is_local = rank == dist.get_rank(group)
+            piece = rows.to(device).contiguous() if is_local else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(piece, group_src=rank, group=group)
+            pieces.append(piece.to(rows.device))
+    return pieces or [rows]
+
+
+def as_integers(name: str, values: Tensor, rows: int) -> Int64[Tensor, " rows"]:
+    """The values as int64; `ValueError` unless they are integers, one per row."""
+    if values.shape != (rows,) or values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{name} has {values.dtype} and shape {list(values.shape)}, but must be integers [{rows}]")
+    return values.to(torch.int64)
