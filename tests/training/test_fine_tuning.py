@@ -22,6 +22,9 @@ LAST = [
     "2",
 ]
 
+VIT = ["--model.backbone", "vit_tiny_patch16_224", "--images.size", "32"]
+RANDOM = ["--model.backbone_args", "{depth: 2, drop_path_rate: 0.5}"]
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -58,3 +61,17 @@ def test_the_last_blocks_are_trained_and_the_others_stay(here: Here, recipe: Pat
         same = {name for name, value in before.items() if value.equal(after[name])}
         frozen = {name for name in before if name.startswith(("backbone.stages.0.", "backbone.stages.1."))}
         assert same == frozen, run
+
+
+def test_adapters_are_trained_and_the_saved_model_is_plain(here: Here, recipe: Path, tmp_path: Path) -> None:
+    lora = ["--model.lora.rank", "2", "--model.lora.dropout", "0.5", "--optim.lr", "0.01"]
+    said = killed_and_resumed(here, recipe, [*VIT, *RANDOM, *lora], tmp_path)
+    assert "model.lora has rank 2: adapters in 8 linear layers of vit_tiny_patch16_224 are trained" in said
+    evaluated = here("evaluate", tmp_path / "killed", "--json")
+    assert evaluated.returncode == 0, evaluated.stderr
+    further = here(
+        *("train", "--recipe", recipe, "--out", tmp_path / "further", *VIT, *RANDOM, *lora),
+        *("--training.start_from", tmp_path / "whole", "--training.epochs", "1"),
+    )
+    assert further.returncode == 0, further.stderr
+    assert "its network and its loss, as the images are the same" in further.stdout

@@ -10,6 +10,7 @@ from proxemic.models.config import ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
 from proxemic.models.heads import begin_at_principal_components, principal_components
 from proxemic.models.iresnet import IResNet, iresnet_backbone
+from proxemic.models.lora import LoRA
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.saving import is_model, load_model, save_model
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
@@ -23,6 +24,7 @@ __all__ = [
     "EmbeddingModel",
     "GeM",
     "IResNet",
+    "LoRA",
     "MaxPool",
     "ModelConfig",
     "TimmBackbone",

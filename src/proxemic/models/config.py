@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from proxemic.models.iresnet import IRESNETS
+from proxemic.models.lora import LoRA
 
 # Not Any: a parser would instantiate the classes that a recipe names there.
 Scalar = bool | int | float | str | None
@@ -72,6 +73,8 @@ class ModelConfig:
             convolutional network or the layers of a transformer; or with `head` nothing. The other blocks keep their
             weights and stay in evaluation mode: batch norm keeps its statistics, and nothing is dropped. Pooling and
             head are always trained.
+        lora: Adapters of low rank in the backbone's linear layers, which are trained in place of its weights; saved
+            models have them in the weights. `None` for none.
         backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; or values of the
             configuration of transformers; plain values and lists.
         image_size: Side of the images in pixels; a recipe takes it from `images.size`. Networks of timm for a fixed
@@ -101,6 +104,7 @@ class ModelConfig:
     head_init: HeadInit | None = None
     freeze_batch_norm: bool = False
     train: str = "all"
+    lora: LoRA | None = None
     backbone_args: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
     image_size: int | None = None
     input_size: int | None = None
@@ -125,6 +129,10 @@ class ModelConfig:
             raise ValueError(
                 f"train is {self.train!r} but must be all, head, or last:N for the last N blocks, as last:2"
             )
+        if not isinstance(self.lora, LoRA | None):
+            raise ValueError(f"lora is {self.lora!r} but must be a LoRA or None")
+        if self.lora is not None and self.train != "all":
+            raise ValueError(f"train is {self.train!r} but lora is set, which trains no block; leave one of them out")
         if self.train == "head" and self.head == "none":
             raise ValueError("train is 'head' but there is no head, so that nothing would be trained; take last:1")
         if self.head_init is not None and self.head in ("none", "mlp"):

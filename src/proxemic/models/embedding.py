@@ -17,11 +17,13 @@ from proxemic.models.custom_backbone import CustomBackbone
 from proxemic.models.freezing import frozen_modules, trained_names
 from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
+from proxemic.models.lora import add_adapters
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
 
+_SIZE = 224  # side of the trial images where a configuration has none
 POOLINGS = {
     "avg": AvgPool,
     "max": MaxPool,
@@ -134,11 +136,17 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     Raises:
         ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size needs a head.
         UserError: If pretrained weights are not available.
-        ImportError: If the backbone is one of timm or transformers, which is not installed.
+        ImportError: If the backbone is one of timm or transformers, which is not installed, or peft for `lora`.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512
     """
+    if config.lora is not None:
+        model = build_model(replace(config, lora=None, freeze_batch_norm=True))
+        images = (config.in_channels, config.image_size or _SIZE)
+        add_adapters(model.backbone, config.lora, config.backbone_name, images)
+        model.config = config
+        return model
     file = None if config.weights is None else Path(config.weights).expanduser()
     if file is not None and holds_embedding_model(file):
         model = build_model(replace(config, weights=None))

@@ -18,6 +18,7 @@ from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.models.config import TRANSFORMERS, ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
+from proxemic.models.lora import merged_state
 from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import read_shapes
 
@@ -29,7 +30,8 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     """Save a model such that `load_model` returns one with bit-identical embeddings.
 
     Each file is replaced atomically; `model.json` holds the checksum of the weights, so that an interrupted save is
-    detected when loading.
+    detected when loading. The adapters of `ModelConfig.lora` are added to the weights in the file: a plain network is
+    loaded, with embeddings that are equal up to rounding.
 
     Args:
         directory: Where `model.safetensors` and `model.json` are written; created if it does not exist.
@@ -50,12 +52,12 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     for name, parameter in model.named_parameters():
         if parameter.dtype != torch.float32:
             raise ValueError(f"model has {name} in {parameter.dtype} but must be float32; call model.float() first")
-    weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
+    weights = safetensors.torch.save({name: value.contiguous() for name, value in merged_state(model).items()})
     custom = {"backbone": {"class_path": model.config.backbone_name}} if model.config.custom_backbone else {}
     backbone = model.backbone
     description = {
         "format": FORMAT,
-        "config": asdict(model.config) | custom,
+        "config": asdict(replace(model.config, lora=None)) | custom,
         **({"transformers": backbone.description()} if isinstance(backbone, TransformersBackbone) else {}),
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),

@@ -17,6 +17,7 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
+from proxemic.models.lora import describe_adapters
 from proxemic.training.advice import advice
 from proxemic.training.auto_precision import settle_precision
 from proxemic.training.embed import check_accelerator
@@ -245,5 +246,7 @@ def _introduce(recipe: Recipe, components: "Components", report: Callable[[str],
             report(f"{name}: {images.num_classes:,} classes, {len(images):,} images")
     if recipe.model.train != "all":
         report(describe_training(model.backbone, recipe.model.train, recipe.model.backbone_name))
+    if recipe.model.lora is not None:
+        report(describe_adapters(model.backbone, recipe.model.lora, recipe.model.backbone_name))
     for sentence in advice(recipe):
         report(sentence)

@@ -12,6 +12,7 @@ from proxemic.data import Splits
 from proxemic.errors import UserError
 from proxemic.losses.margins import MARGINS
 from proxemic.models import EmbeddingModel, load_model
+from proxemic.models.lora import load_merged_state
 from proxemic.training.recipe import Recipe
 from proxemic.training.run_directory import RunDirectory, split_fingerprint
 
@@ -31,7 +32,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     same = run.has_images(split_fingerprint(splits))
     names = splits.train.class_names if same else _trained_classes(run)
     try:
-        model.load_state_dict(load_model(run.path, model.config.custom_backbone)[0].state_dict())
+        load_merged_state(model, load_model(run.path, model.config.custom_backbone)[0].state_dict())
     except RuntimeError as error:
         raise UserError(
             f"The network of {run.path} does not fit this recipe's model ({' '.join(str(error).split())[:200]}): give "

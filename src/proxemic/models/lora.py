@@ -1,0 +1,143 @@
+"""Adapters of low rank (LoRA) in the linear layers of a backbone, by the library peft."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from proxemic.extras import optional_dependency
+
+_BASE, _ADAPTER = ".base_layer.", ".lora_"  # peft's names of the layer inside, and of what it adds
+LARGEST_RANK = 4096
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Adapters that are trained in place of a backbone's weights: a linear layer's W becomes `W + alpha/rank · B A`.
+
+    A, of `rank` rows, begins at random, and B at zero, so that the network begins as it came.
+
+    Args:
+        rank: Rows of A and columns of B, 1 to 4,096.
+        alpha: Above 0; twice the rank is usual.
+        dropout: Part of an adapter's inputs that is dropped in training, from 0 to below 1.
+        targets: Names of the linear layers, as timm's transformers have them: `qkv` and `proj` of the attention, `fc1`
+            and `fc2` of the MLP; `None` for all linear layers that the backbone calls.
+
+    Raises:
+        ValueError: If a value is out of its range.
+
+    Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2022.
+
+    >>> LoRA(rank=4).alpha
+    16.0
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= LARGEST_RANK:
+            raise ValueError(f"lora.rank is {self.rank} but must be at least 1 and at most {LARGEST_RANK:,}")
+        if not (self.alpha > 0 and math.isfinite(self.alpha)):
+            raise ValueError(f"lora.alpha is {self.alpha} but must be a number above 0, for example {2 * self.rank}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"lora.dropout is {self.dropout} but must be from 0 to below 1")
+        if self.targets is not None and not self.targets:
+            raise ValueError("lora.targets is empty; name linear layers, as [qkv, proj], or leave it null for all")
+
+
+def add_adapters(backbone: nn.Module, lora: LoRA, name: str, images: tuple[int, int]) -> None:
+    """Freeze a backbone and put adapters into its linear layers; ``images`` are channels and side of its images."""
+    called = _called_layers(backbone, images)
+    layers = [each for each in called if lora.targets is None or each.rpartition(".")[2] in lora.targets]
+    if not called:
+        raise ValueError(
+            f"lora is set but {name} has no linear layers, which adapters go into; take a transformer, or train its "
+            "last blocks, as train: last:2"
+        )
+    missing = {*(lora.targets or ())} - {each.rpartition(".")[2] for each in called}
+    if missing:
+        known = ", ".join(dict.fromkeys(each.rpartition(".")[2] for each in called))
+        raise ValueError(
+            f"lora.targets has {min(missing)!r}, but {name} calls no linear layer of that name; take some of {known}"
+        )
+    with optional_dependency("lora"):
+        from peft import LoraConfig, inject_adapter_in_model
+    backbone.requires_grad_(False)
+    peft = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=layers)  # type: ignore[arg-type]
+    inject_adapter_in_model(peft, backbone)
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model as that of the plain network, in whose weights the adapters are; the model stays as it is.
+
+    >>> list(merged_state(nn.Linear(2, 1)))
+    ['weight', 'bias']
+    """
+    state: dict[str, Tensor] = model.state_dict()
+    if not any(_ADAPTER in name for name in state):
+        return state
+    from peft.tuners.lora import LoraLayer
+
+    with torch.no_grad():
+        for name, layer in model.named_modules():
+            if isinstance(layer, LoraLayer):
+                weight = f"{name}{_BASE}weight"
+                state[weight] = state[weight] + _change(layer)
+    return {_plain(name): value for name, value in state.items() if _ADAPTER not in name}
+
+
+def load_merged_state(model: nn.Module, merged: Mapping[str, Tensor]) -> None:
+    """Load what `merged_state` gives, below adapters that stay as they are; `RuntimeError` if it does not fit."""
+    state = model.state_dict()
+    ours = {_plain(name): name for name in state if _ADAPTER not in name}
+    adapters = {name: value for name, value in state.items() if _ADAPTER in name}
+    model.load_state_dict(adapters | {ours.get(name, name): value for name, value in merged.items()})
+
+
+def describe_adapters(backbone: nn.Module, lora: LoRA, name: str) -> str:
+    """A sentence on what of a network is trained."""
+    counts = {each: parameter.numel() for each, parameter in backbone.named_parameters()}
+    added = {each: count for each, count in counts.items() if _ADAPTER in each}
+    return (
+        f"model.lora has rank {lora.rank}: adapters in {len(added) // 2} linear layers of {name} are trained, "
+        f"{sum(added.values()):,} parameters beside {sum(counts.values()) - sum(added.values()):,} that are not."
+    )
+
+
+def _plain(name: str) -> str:
+    return name.replace(_BASE, ".")
+
+
+def _change(layer: Any) -> Tensor:
+    (adapter,) = layer.active_adapters
+    return layer.get_delta_weight(adapter)
+
+
+@torch.no_grad()
+def _called_layers(backbone: nn.Module, images: tuple[int, int]) -> list[str]:
+    """The names of the linear layers that the network calls: of others it uses the weights by itself."""
+    layers = {name: layer for name, layer in backbone.named_modules() if isinstance(layer, nn.Linear)}
+    if not layers:
+        return []
+    called: set[nn.Module] = set()
+    hooks = [each.register_forward_pre_hook(lambda layer, _: called.add(layer)) for each in layers.values()]
+    modes = {layer: layer.training for layer in backbone.modules()}
+    channels, side = images
+    try:
+        with torch.random.fork_rng(devices=[]):
+            backbone.eval()(torch.zeros(1, channels, side, side))
+    except (AssertionError, RuntimeError, ValueError):
+        return [*layers]  # what is wrong with this size is said where the model is given its first images
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer, mode in modes.items():
+            layer.training = mode
+    return [name for name, layer in layers.items() if layer in called]
