@@ -26,18 +26,26 @@ def write_atomically(path: Path) -> Iterator[Path]:
     # The process's number keeps apart two that write the same file, as a cache.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with temporary.open("r+b") as file:  # Windows flushes writable files only
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            with temporary.open("r+b") as file:  # Windows flushes writable files only
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block, such as a full disk, into a `UserError` about the writing of ``path``."""
+    try:
+        yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         reason = "the disk is full" if full else str(error.strerror or error).lower()
         raise UserError(f"{path} could not be written: {reason}; free some space or check the folder.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def remove_stale_temporaries(folder: Path) -> None:

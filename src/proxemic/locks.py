@@ -26,3 +26,11 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         raise UserError(
             f"Another process works in {path}: wait for it, or choose another --out; if none does, delete {lock}."
         ) from None
+
+
+@contextmanager
+def lock_in_turn(path: Path) -> Iterator[None]:
+    """Hold a lock on a file while the block runs, after other processes; the folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f"{path.name}.lock"), is_singleton=False):
+        yield

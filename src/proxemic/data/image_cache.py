@@ -123,15 +123,20 @@ def _uncached(images: ImageSet | None) -> tuple[Cut, ...]:
 
 def _fingerprint(cuts: Sequence[Cut], shorter_side: int) -> str:
     digest = hashlib.sha256(b"%d %d" % (_VERSION, shorter_side))
-    for path, box in cuts:
-        try:
-            facts = path.stat()
-        except OSError as error:
-            raise UnreadableImageError(path, describe(error)) from error
-        digest.update(b"\0%s\0%d %d" % (os.fsencode(path.absolute()), facts.st_size, facts.st_mtime_ns))
-        if box is not None:
-            digest.update(b" %d %d %d %d" % box)
+    for cut in cuts:
+        digest.update(key_of(cut))
     return digest.hexdigest()[:16]
+
+
+def key_of(cut: Cut) -> bytes:
+    """What an image is known by, as long as its file stays as it is."""
+    path, box = cut
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise UnreadableImageError(path, describe(error)) from error
+    key = b"\0%s\0%d %d" % (os.fsencode(path.absolute()), facts.st_size, facts.st_mtime_ns)
+    return key if box is None else key + b" %d %d %d %d" % box
 
 
 def _find(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:

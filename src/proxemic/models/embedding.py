@@ -93,13 +93,11 @@ class EmbeddingModel(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch features"]:
-        """The pooled features of the backbone, or vectors as they are, which the head turns into embeddings."""
-        if self.config.takes_vectors:
-            if images.ndim != 2:
-                raise ValueError(
-                    f"images have shape {list(images.shape)} but the model takes vectors [batch, features]"
-                )
+        """The pooled features of the backbone, which the head turns into embeddings; `[B, F]` stays as it is."""
+        if images.ndim == 2:
             return images
+        if self.config.takes_vectors:
+            raise ValueError(f"images have shape {list(images.shape)} but the model takes vectors [batch, features]")
         if images.shape[1] != self.config.in_channels:
             raise ValueError(f"images have {images.shape[1]} channels but the model {self.config.in_channels}")
         if self._channels_last:
@@ -122,7 +120,7 @@ class EmbeddingModel(nn.Module):
         self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch dim"]:
         """The embeddings of images; or of vectors, or pooled features that were computed before."""
-        return self.embed_features(inputs if inputs.ndim == 2 else self.features(inputs))
+        return self.embed_features(self.features(inputs))
 
 
 def _convolves(network: nn.Module) -> bool:

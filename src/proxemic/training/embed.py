@@ -121,14 +121,25 @@ def _loader(data: Dataset[Any], batch_size: int, workers: int) -> DataLoader[Any
 def _embed(
     model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
 ) -> Float[Tensor, "samples dim"]:
+    embeddings = [*embed_batches(model, batches, precision)]
+    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+
+
+@torch.no_grad()
+def embed_batches(
+    model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
+) -> Iterator[Float[Tensor, "batch dim"]]:
+    """Embed one batch after the other, in evaluation mode, as float32 on the CPU."""
     if precision == "auto":
         raise ValueError("evaluation.precision is auto, which a run settles: name one here, 32-true or bf16-mixed")
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
-    with evaluation_mode(model), half:
-        embeddings = [model(batch.to(device, dtype)).float().cpu() for batch in batches]
-    return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
+    with evaluation_mode(model):
+        for batch in batches:
+            with half:
+                embeddings = model(batch.to(device, dtype)).float().cpu()
+            yield embeddings
 
 
 @contextmanager

@@ -24,9 +24,9 @@ class PooledFeatures(nn.Module):
         self.model = model
 
     def forward(
-        self, images: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
+        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch features"]:
-        return self.model.features(images)
+        return self.model.features(inputs)
 
 
 def check_head_start(recipe: Recipe, images: ImageSet) -> None:
@@ -58,5 +58,6 @@ def start_head(model: EmbeddingModel, images: ImageSet, recipe: Recipe) -> None:
         batch_size=recipe.evaluation.batch_size,
         workers=recipe.batches.workers,
         description="principal components",
+        precision=recipe.evaluation.precision,
     )
     begin_at_principal_components(model.cpu().head, features, whiten=recipe.model.head_init == "pca-whitened")

@@ -15,6 +15,7 @@ from proxemic.losses.user_defined import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.training.features.config import FeatureConfig
 from proxemic.training.lightning_types import Callback, Logger
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import SecondPhase, UntilPlateau
@@ -219,6 +220,7 @@ class Recipe:
         augment: What training images go through besides.
         vectors: How training vectors are varied, where ``model.backbone`` is none; ``cache``, ``images`` and
             ``augment`` are then left as they are.
+        features: Whether the features of a frozen backbone are computed once, for all epochs and runs.
         batches: How images are gathered into batches.
         training: How long and on what.
         evaluation: How embeddings are evaluated.
@@ -241,6 +243,7 @@ class Recipe:
     images: Preprocessing = field(default_factory=Preprocessing)
     augment: Augmentation = field(default_factory=Augmentation)
     vectors: VectorAugmentation = field(default_factory=VectorAugmentation)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -264,6 +267,8 @@ class Recipe:
                 f"{self.evaluation.select_on}: set it to validation, or training.until_plateau to null."
             )
         self._check_sections()
+        if self.features.cache:
+            self._check_features()
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side is not None and side < resize:
             raise ValueError(
@@ -274,7 +279,7 @@ class Recipe:
     def _check_sections(self) -> None:
         """Raise `ValueError` where a section about images is given for vectors, or the other way round."""
         other, instead = ("vectors", "images") if self.model.takes_vectors else ("images", "vectors")
-        sections = ("cache", "images", "augment") if self.model.takes_vectors else ("vectors",)
+        sections = ("cache", "images", "augment", "features") if self.model.takes_vectors else ("vectors",)
         for section in sections:
             given = getattr(self, section)
             for each in fields(given):
@@ -284,6 +289,19 @@ class Recipe:
                         f"{section}.{each.name} is {value}, but model.backbone is {self.model.backbone_name}, which "
                         f"takes {other}, not {instead}: leave it out."
                     )
+
+    def _check_features(self) -> None:
+        """Raise `ValueError` where features change while the recipe trains, so that they cannot be kept."""
+        if self.model.train != "head":
+            raise ValueError(
+                f"features.cache is true, but model.train is {self.model.train}, which changes the features: set it to "
+                "head, or features.cache to false."
+            )
+        if self.model.pooling == "gem":
+            raise ValueError(
+                "features.cache is true, but model.pooling is gem, whose power is trained and changes the features: "
+                "take cubic-gem or another pooling, or set features.cache to false."
+            )
 
     def load(self) -> Splits:
         """The images, from the cache where there is one; `UserError` if they cannot be read."""

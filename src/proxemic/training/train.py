@@ -132,6 +132,7 @@ def train(
             # Lightning, which takes seconds to import: not before what is most often refused.
             from proxemic.training.checkpointing import Display
             from proxemic.training.components import build_components, held_out_images
+            from proxemic.training.features.cache import read_features
             from proxemic.training.fit import fit
             from proxemic.training.results import write_results
 
@@ -176,8 +177,10 @@ def train(
                 extend(run, recipe_yaml)
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
+        if recipe.features.cache:
+            held_out = read_features(recipe, components, held_out, run, report, processes)
         if recipe.training.start_from is None and not run.checkpoint.exists():
-            start_head(components.task.model, splits.train, recipe)
+            start_head(components.task.model, components.data.images, recipe)
         checkpointer = fit(recipe, components, held_out, run, display, processes)
         if not processes.is_first:
             return TrainingResult(run.path, {})
