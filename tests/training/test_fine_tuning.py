@@ -23,7 +23,7 @@ LAST = [
 ]
 
 VIT = ["--model.backbone", "vit_tiny_patch16_224", "--images.size", "32"]
-RANDOM = ["--model.backbone_args", "{depth: 2, drop_path_rate: 0.5}"]
+RANDOM = ["--model.backbone_args", "{depth: 2, drop_path_rate: 0.5}", "--model.gradient_checkpointing", "true"]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.lora import add_adapters
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
+from proxemic.models.recomputing import recompute_activations
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
@@ -81,6 +82,8 @@ class EmbeddingModel(nn.Module):
             self._frozen |= norms.keys()
         if self._frozen:
             self.train()
+        if config.gradient_checkpointing:
+            recompute_activations(backbone, config.backbone_name)
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
         """Set the mode of every part but what is frozen of the backbone, which stays in evaluation mode."""
