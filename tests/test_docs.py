@@ -4,6 +4,7 @@ import doctest
 import inspect
 import re
 import shlex
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import proxemic.metrics
 from images import write_folder, write_recipe
 from proxemic.cli import analyze, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
+from proxemic.models import LoRA, ModelConfig, build_model
 from proxemic.protocols.comparison.entries import find_names
 from proxemic.protocols.comparison.sweep import read_sweeps
 from proxemic.published import published_figures, published_protocol
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
 
 FOLDER = Path(__file__).parent.parent / "docs" / "losses"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -308,3 +312,32 @@ def test_the_page_of_the_protocols(
     assert re.fullmatch(r"tiny\.yaml \[[01]\.\d+\]", compared)
     for target in re.findall(r"\]\(([\w./-]+)#?.*?\)", text):
         assert (FOLDER.parent / target).exists(), target
+
+
+def test_the_page_of_fine_tuning() -> None:
+    page = FOLDER.parent / "fine-tuning.md"
+    text = page.read_text()
+    for target in re.findall(r"\]\(([\w./-]+)\)", text):
+        assert (page.parent / target).exists(), target
+    for command in re.findall(r"^proxemic train (.*)$", text, re.MULTILINE):
+        words = shlex.split(command.partition("  #")[0])
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        path = find_recipe(given.pop("--recipe"))
+        given.pop("--out", None)
+        assert read_recipe(path, [word for pair in given.items() for word in pair]).yaml
+    flags = re.findall(r"(--(?:model|optim|training|batches)\.[\w.]+) (?:'([^']+)'|([^\s`]+))", text)
+    assert len(flags) > 10
+    for flag, quoted, plain in flags:
+        if not plain.isupper():  # the name of a value
+            assert read_recipe(find_recipe("own-pretrained"), [flag, quoted or plain]).yaml, flag
+    with torch.device("meta"):
+        config = ModelConfig("vit_tiny_patch16_224", embedding_size=512)
+        for key, changed in {
+            "--model.train all": config,
+            "--model.train last:2": replace(config, train="last:2"),
+            "--model.train head": replace(config, train="head"),
+            "--model.lora.rank 8": replace(config, lora=LoRA(rank=8)),
+        }.items():
+            trained = sum(each.numel() for each in build_model(changed).parameters() if each.requires_grad)
+            (row,) = (cells for cells in rows(text) if cells[0].startswith(f"`{key}`"))
+            assert row[2] == f"{trained:,}", key
