@@ -61,7 +61,7 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
     boxes = [(0, 0, 40, 10), None, (0, 0, 39, 10), (20, 5, 24, 9)]
     images = ImageSet.from_names(FilePixels([path] * 4, boxes), ["a", "b", "a", "b"])
     splits = CacheConfig(8, tmp_path / "cache").apply(Splits(images, None, images.select([3, 1])))
-    cached, test = splits.train.pixels, splits.test_images.pixels
+    cached, test = splits.train.pixels, splits.test_images.pictures
     assert isinstance(cached, CachedPixels)
     assert [cached[index].size for index in range(4)] == [(32, 8), (10, 8), (31, 8), (4, 4)]
     assert cached[3].tobytes() == images.pictures[3].tobytes() == test[0].tobytes()

@@ -24,7 +24,7 @@ with optional_dependency("train"):
         RandomBatches,
         derive_seed,
     )
-    from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages
+    from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages, OwnVectors
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
     from proxemic.data.vectors import VectorAugmentation
@@ -50,6 +50,7 @@ __all__ = [
     "InShop",
     "Omniglot",
     "OwnImages",
+    "OwnVectors",
     "Preprocessing",
     "RandomBatches",
     "RecordFaces",

@@ -81,13 +81,18 @@ def unused_columns(table: Path, used: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read(table: Path, wanted: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    check_size(table)
+    with _open(table) as (names, read):
+        for place, record in read(known_columns(table, names, wanted, needed)):
+            yield f"{table}, {place}", record
+
+
+def check_size(table: Path) -> None:
+    """Raise `ValueError` where a table is no regular file, or larger than memory should hold."""
     if not table.is_file():  # a pipe would be waited for, a device read without end
         raise ValueError(f"{table} is no regular file: give a .csv or .parquet table.")
     if (size := table.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
-    with _open(table) as (names, read):
-        for place, record in read(_known_columns(table, names, wanted, needed)):
-            yield f"{table}, {place}", record
 
 
 def _text(record: dict[str, str], column: str) -> str | None:
@@ -163,7 +168,8 @@ def _open_parquet(table: Path) -> Iterator[tuple[Sequence[str], Reader]]:
         raise ValueError(f"{table} is not a Parquet table ({why}).") from error
 
 
-def _known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+def known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    """Those of the wanted columns that a table has; `ValueError` where one that is needed is missing."""
     if missing := [column for column in needed if column not in names]:
         raise ValueError(
             f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "

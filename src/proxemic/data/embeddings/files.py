@@ -168,15 +168,20 @@ def read_labels(path: str | Path) -> RowLabels:
     if suffix != ".npy":
         rows = read_row_table(path, needed=("label",))
     else:
-        array = read_npy(path)
-        if array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise ValueError(
-                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
-            )
-        rows = number_labels([str(label) for label in array.tolist()])
+        rows = number_labels([str(label) for label in read_label_array(path).tolist()])
     if not rows.count:
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
     return rows
+
+
+def read_label_array(path: Path) -> np.ndarray:
+    """Map the labels of a .npy file into memory."""
+    array = read_npy(path)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise ValueError(
+            f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
+        )
+    return array
 
 
 def check_embedding_name(path: Path) -> str:

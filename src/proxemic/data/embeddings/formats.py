@@ -1,7 +1,8 @@
 """How embeddings lie in .safetensors, .npy and Parquet files."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,18 +47,37 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
     """Read the tensor `embeddings`, or the only one of two dimensions, and what else `write_safetensors` writes."""
     try:
         with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
-            if "embeddings" not in names and len(tables) != 1:
-                raise ValueError(
-                    f"{path} has no tensor embeddings and not one but {len(tables)} of two dimensions: its tensors are "
-                    f"{', '.join(names[:5]) or 'none'}{', ...' * (len(names) > 5)}."
-                )
-            embeddings = file.get_tensor("embeddings" if "embeddings" in names else tables[0])
-            parts: dict[str, Any] = {name: file.get_tensor(name) for name in names if name in _TENSORS}
+            embeddings = file.get_tensor(name_of_embeddings(path, file))
+            parts = _parts(file)
     except (OSError, SafetensorError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is no sound .safetensors file ({why}): write it anew.") from error
+    return embeddings, _rows(path, parts)
+
+
+def read_safetensors_rows(path: Path) -> RowLabels:
+    """Read what `write_safetensors` writes besides the embeddings, of a file whose header is sound."""
+    with safe_open(path, framework="pt") as file:
+        return _rows(path, _parts(file))
+
+
+def name_of_embeddings(path: Path, file: Any) -> str:
+    """The tensor `embeddings` of an open file, or the only one of two dimensions."""
+    names = list(file.keys())
+    tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
+    if "embeddings" not in names and len(tables) != 1:
+        raise ValueError(
+            f"{path} has no tensor embeddings and not one but {len(tables)} of two dimensions: its tensors are "
+            f"{', '.join(names[:5]) or 'none'}{', ...' * (len(names) > 5)}."
+        )
+    return "embeddings" if "embeddings" in names else tables[0]
+
+
+def _parts(file: Any) -> dict[str, Any]:
+    return {name: file.get_tensor(name) for name in file.keys() if name in _TENSORS}  # noqa: SIM118
+
+
+def _rows(path: Path, parts: dict[str, Any]) -> RowLabels:
     for name in _TEXTS:
         if name in parts:
             try:
@@ -78,15 +98,17 @@ def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
         # Files made elsewhere have no names for their numbers.
         parts["labels"] = labels.long()
         if "class_names" not in parts:
-            numbered = number_labels([str(label) for label in labels.tolist()])
-            parts |= {"labels": numbered.labels, "class_names": numbered.class_names}
+            different, places = labels.unique(return_inverse=True)
+            numbered = number_labels([str(label) for label in different.tolist()])
+            assert numbered.labels is not None
+            parts |= {"labels": numbered.labels[places], "class_names": numbered.class_names}
     try:
         for numbers, names in _GROUPS.items():
             if (numbers in parts) != (names in parts):
                 raise ValueError(f"{numbers} and {names} must be given together.")
             if numbers in parts:
                 parts[numbers] = RowGroups(parts[numbers].long(), parts.pop(names))
-        return embeddings, RowLabels(**parts)
+        return RowLabels(**parts)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -130,33 +152,54 @@ def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows:
 
 def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels]:
     """Read the columns of `write_parquet`; others are not looked at."""
+    rows, dim, _, chunks = rectangles(path)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
+        parts = [chunk.astype(np.float32) for chunk in chunks]
+    return np.concatenate(parts) if rows else np.empty((0, dim), np.float32), read_row_table(path)
+
+
+def rectangles(path: Path) -> tuple[int, int, str, Iterator[np.ndarray]]:
+    """Rows, numbers of each and NumPy's name of the type of the column `embedding`, and its content, part by part."""
     import pyarrow
     import pyarrow.parquet
 
-    parts: list[np.ndarray] = []
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if "embedding" not in names:
-                raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
-            if twice := next((name for name in ("embedding", *NOTE_COLUMNS) if names.count(name) > 1), None):
-                raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
-            kind = file.schema_arrow.field("embedding").type
-            lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]
-            if not any(test(kind) for test in lists) or not pyarrow.types.is_floating(kind.value_type):
-                raise ValueError(f"{path} has {kind} in its column embedding, but it must hold lists of floats.")
-            row = 0
-            for batch in file.iter_batches(columns=["embedding"]):
-                parts.append(_rectangle(path, row, batch.column(0), parts[0].shape[1] if parts else None))
+    # A row group may be as large as the file; read through a buffer, it need not be in memory.
+    settings: dict[str, Any] = {"buffer_size": 2**20, "pre_buffer": False}
+    with _sound_parquet(path), pyarrow.parquet.ParquetFile(path, **settings) as file:
+        names, rows = file.schema_arrow.names, file.metadata.num_rows
+        if "embedding" not in names:
+            raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
+        if twice := next((name for name in ("embedding", *NOTE_COLUMNS) if names.count(name) > 1), None):
+            raise ValueError(f"{path} has the column {twice} more than once: keep one of them.")
+        kind = file.schema_arrow.field("embedding").type
+        lists = [pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list]
+        if not any(test(kind) for test in lists) or not pyarrow.types.is_floating(kind.value_type):
+            raise ValueError(f"{path} has {kind} in its column embedding, but it must hold lists of floats.")
+        first = next(file.iter_batches(batch_size=1, columns=["embedding"]), None)
+        width = 0 if first is None else _rectangle(path, 0, first.column(0), None).shape[1]
+
+    def chunks() -> Iterator[np.ndarray]:
+        row = 0
+        with _sound_parquet(path), pyarrow.parquet.ParquetFile(path, **settings) as file:
+            for batch in file.iter_batches(batch_size=8192, columns=["embedding"]):
+                yield _rectangle(path, row, batch.column(0), width)
                 row += len(batch)
+
+    return rows, width, np.dtype(kind.value_type.to_pandas_dtype()).str, chunks()
+
+
+@contextmanager
+def _sound_parquet(path: Path) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
     except (pyarrow.ArrowException, OSError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is no sound Parquet file ({why}): write it anew.") from error
-    numbers = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
-    return numbers, read_row_table(path)
 
 
-def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float32[np.ndarray, "rows dim"]:
+def _rectangle(path: Path, before: int, column: Any, width: int | None) -> np.ndarray:
     import pyarrow.compute
 
     lengths = pyarrow.compute.call_function("list_value_length", [column]).fill_null(-1).to_numpy()
@@ -169,8 +212,7 @@ def _rectangle(path: Path, before: int, column: Any, width: int | None) -> Float
     if numbers.null_count:
         at = int(numbers.is_null().to_numpy(zero_copy_only=False).argmax()) // width
         raise ValueError(f"{path}, row {before + at + 1}: embedding lacks a number.")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
-        return numbers.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), width)
+    return numbers.to_numpy(zero_copy_only=False).reshape(len(column), width)
 
 
 def read_row_table(path: Path, needed: Sequence[str] = ()) -> RowLabels:

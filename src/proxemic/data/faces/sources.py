@@ -14,8 +14,8 @@ from proxemic.data.faces.recordio import RecordIndex, read_record_index
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import FilePixels
 from proxemic.data.pixels.reading import describe
-from proxemic.data.sources.image_folder import anything_to_find
 from proxemic.data.sources.listing import ENDINGS
+from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.splits import check_fraction, hold_out
 from proxemic.files import readable
 

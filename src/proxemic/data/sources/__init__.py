@@ -9,6 +9,8 @@ from proxemic.data.sources.digits import Digits
 from proxemic.data.sources.folds import Fold
 from proxemic.data.sources.glyphs import Glyphs
 from proxemic.data.sources.image_folder import OwnImages
+from proxemic.data.sources.own_source import OwnRows, OwnSource
+from proxemic.data.sources.own_vectors import OwnVectors
 from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery
 
 __all__ = [
@@ -17,6 +19,9 @@ __all__ = [
     "Fold",
     "Glyphs",
     "OwnImages",
+    "OwnRows",
+    "OwnSource",
+    "OwnVectors",
     "check",
     "join_query_gallery",
     "load_query_gallery",

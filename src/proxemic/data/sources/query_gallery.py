@@ -10,7 +10,8 @@ import torch
 from proxemic.data.embeddings.files import LabelledEmbeddings
 from proxemic.data.images import ImageSet
 from proxemic.data.rows import RowGroups, RowLabels, number_labels
-from proxemic.data.sources.image_folder import anything_to_find, image_set, read_images
+from proxemic.data.sources.image_folder import image_set, read_images
+from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.tables import IMAGE_COLUMNS, Row
 
 

@@ -140,10 +140,10 @@ class FinishedRun(Run):
 
     def untrained_loss(self) -> Loss:
         """The loss of the first phase before training, as the recipe's seed initializes it."""
+        config = replace(self.recipe.model, input_size=self.model.config.input_size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
-            # Draws first, as when the run was begun.
-            build_model(replace(self.recipe.model, input_size=self.model.config.input_size))
+            build_model(config)  # draws first, as when the run was begun
             first = self.recipe.from_its_first_phase()
             return make_loss(first.loss, self._num_classes, first.model.embedding_size)
 

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import torch
 
-from proxemic.data import ImageSet, ImageSource, OwnImages, Splits
+from proxemic.data import ImageSet, ImageSource, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.sources import load_query_gallery
-from proxemic.data.sources.listing import list_images
+from proxemic.data.sources import OwnSource, load_query_gallery
 from proxemic.data.tables import SplitName
 from proxemic.errors import UserError
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
@@ -133,22 +132,22 @@ def _load(
 ) -> tuple[ImageSet, str, Sequence[str]]:
     """The images, their split, and notes; ``trained_on`` is the source of the first run's images."""
     same, moved, given = type(trained_on) is type(source), None, False
-    if isinstance(trained_on, OwnImages) and isinstance(source, OwnImages):
+    if isinstance(trained_on, OwnSource) and isinstance(source, OwnSource):
         same = _place(trained_on) == _place(source)
         if not same and split is None:
             moved = _moved_splits(source, RunDirectory(paths[0]))
-    if isinstance(source, OwnImages) and not same and moved is None and split != "all":
+    if isinstance(source, OwnSource) and not same and moved is None and split != "all":
         given = source.gives_splits()
         split = split or ("test" if given else "all")
     split = split or "test"
     if split == "all":
-        if not isinstance(source, OwnImages):
+        if not isinstance(source, OwnSource):
             raise UserError(
                 f"--split all is for folders and tables of images: {type(source).__name__} has train and test."
             )
         images, notes = source.load_unsplit()
         return images, split, notes
-    if given and isinstance(source, OwnImages):
+    if given and isinstance(source, OwnSource):
         images, notes = source.load_split(split)
         return images, split, notes
     splits = moved or source.load()
@@ -166,13 +165,13 @@ def _load(
     return images, split, (*splits.notes, note) if moved else splits.notes
 
 
-def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
+def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
     """The splits of a run, if these may be its images in another place: the same classes with as many images each."""
     classes = run.read_classes()
     if classes is None or source.root is None:
         return None
     names = {*classes.train, *(classes.validation or ()), *(classes.test or ())}
-    if not names <= {row.label for row in list_images(Path(source.root)).rows}:
+    if not names <= {*source.class_names()}:
         return None  # known without reading the images themselves
     try:
         splits = source.load()
@@ -181,5 +180,5 @@ def _moved_splits(source: OwnImages, run: RunDirectory) -> Splits | None:
     return splits if run.has_images(split_fingerprint(splits)) else None
 
 
-def _place(source: OwnImages) -> Path | None:
+def _place(source: OwnSource) -> Path | None:
     return source.root and Path(source.root).resolve()

@@ -1,0 +1,243 @@
+"""The user's own data, of whatever kind: splits that are given, or held out by a seed."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.sources.listing import first_few
+from proxemic.data.splits import check_fraction, hold_out
+from proxemic.data.tables import SplitName
+
+SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRows:
+    """All of a user's data, before they are split.
+
+    Args:
+        images: The images, or vectors, without queries and gallery.
+        given: The split of each, as its place in train, validation and test; None where none are given.
+        flags: Of some of them, in their order, is_query and is_gallery; called for those where the flags count.
+        notes: As of `Splits`.
+    """
+
+    images: ImageSet
+    given: Int64[Tensor, " rows"] | None
+    flags: Callable[[Int64[Tensor, " chosen"]], tuple[Bool[Tensor, " chosen"] | None, Bool[Tensor, " chosen"] | None]]
+    notes: tuple[str, ...] = ()
+
+    def part(self, chosen: Int64[Tensor, " chosen"] | None = None, flagged: bool = True) -> ImageSet:
+        """Some of the images, or all, with their queries and gallery."""
+        part = self.images if chosen is None else self.images.select(chosen)
+        if part.sequences is not None and not (part.sequences.numbers >= 0).any():
+            part = replace(part, sequences=None)
+        if part.categories is not None and not (part.categories.numbers >= 0).any():
+            part = replace(part, categories=None)
+        if not flagged:
+            return part
+        is_query, is_gallery = self.flags(torch.arange(len(part)) if chosen is None else chosen)
+        return replace(part, is_query=is_query, is_gallery=is_gallery)
+
+
+@dataclass(frozen=True)
+class OwnSource(ImageSource):
+    """The base class of a user's own data; its subclasses say how all of them are read.
+
+    Args:
+        root: Where the data are.
+        test_fraction: Part of the classes, or of the images of each class, held out for the test where it is not given,
+            0 to below 1; 0 for a final model on all classes, or where every image is given to train.
+        validation_fraction: Part of the remaining ones held out for validation where it is not given, 0 to below 1.
+        hold_out: Classes for an open set, images for a closed one.
+        split_seed: Seed of the random split.
+
+    Raises:
+        ValueError: If a fraction is out of range, or (on load) the data cannot be found, read or split.
+    """
+
+    root: Path | None = None
+    test_fraction: float = 0.5
+    validation_fraction: float = 0.5
+    hold_out: Literal["classes", "images"] = "classes"
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("test_fraction", "validation_fraction"):
+            check_fraction(name, getattr(self, name))
+        if self.hold_out not in ("classes", "images"):
+            raise ValueError(f"hold_out is {self.hold_out!r}, but it must be classes or images.")
+
+    @abstractmethod
+    def read(self) -> OwnRows:
+        """Read all rows."""
+
+    @abstractmethod
+    def class_names(self) -> Sequence[str]:
+        """The names of all classes, without reading the images themselves."""
+
+    @abstractmethod
+    def gives_splits(self) -> bool:
+        """Whether the data say which images are for training, validation and test."""
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a test is held out; with a test_fraction of 0 there may still be one that is given."""
+        return self.test_fraction > 0
+
+    def load(self) -> Splits:
+        rows = self.read()
+        parts, notes = self._given_parts(rows)
+        train, validation, test = (parts[name] for name in SPLIT_NAMES)
+        assert train is not None
+        try:
+            if test is None:
+                train, test = hold_out(train, self.test_fraction, self.split_seed, self.hold_out, name="test_fraction")
+            if validation is None:
+                train, validation = hold_out(train, self.validation_fraction, self.split_seed, self.hold_out)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.root} has {rows.images.num_classes} classes in all, of {len(rows.images)} {rows.images.kind}, "
+                f"too few for its splits: {error}"
+            ) from error
+        for name, images in (("train", train), ("validation", validation), ("test", test)):
+            self._check_part(name, images)
+        torn = _torn_sequences(train, validation, test) if self.hold_out == "images" else ()
+        return Splits(train, validation, test, (*notes, *torn, *rows.notes))
+
+    def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
+        """Read all images as one set, to evaluate a model that has seen none of them; with notes as in `Splits`."""
+        rows = self.read()
+        images = rows.part()
+        self._check_part("only", images)
+        return images, rows.notes
+
+    def load_split(self, split: SplitName) -> tuple[ImageSet, tuple[str, ...]]:
+        """Read the images that the data assign to a split, with notes; other splits may be empty.
+
+        Where no image is assigned to test, the validation split is the test, as in `load`.
+        """
+        rows = self.read()
+        if rows.given is None:
+            raise ValueError(f"{self.root} gives no splits: load all of it (load_unsplit), or have it split (load).")
+        given = [SPLIT_NAMES[place] for place in rows.given.unique().tolist()]
+        wanted = "validation" if split == "test" and "test" not in given else split
+        if wanted not in given:
+            raise ValueError(
+                f"{self.root} gives no {rows.images.kind.removesuffix('s')} to {split}: its splits are "
+                f"{', '.join(sorted(given))}."
+            )
+        chosen = (rows.given == SPLIT_NAMES.index(wanted)).nonzero().flatten()
+        images = rows.part(chosen, flagged=wanted != "train")
+        self._check_part(wanted, images)
+        called = f"its {wanted} split, as there is no test" if wanted != split else f"its {split} split"
+        taken = f"{self.root} gives splits: {called}, {len(chosen):,} of {len(rows.images):,} {images.kind}, is taken."
+        return images, (taken, *rows.notes)
+
+    def _given_parts(self, rows: OwnRows) -> tuple[dict[SplitName, ImageSet | None], tuple[str, ...]]:
+        parts: dict[SplitName, ImageSet | None] = dict.fromkeys(SPLIT_NAMES)
+        if rows.given is None:
+            parts["train"] = rows.part()
+            return parts, ()
+        places: dict[SplitName, Tensor] = {
+            name: (rows.given == place).nonzero().flatten() for place, name in enumerate(SPLIT_NAMES)
+        }
+        kind = rows.images.kind
+        if not len(places["train"]):
+            raise ValueError(
+                f"{self.root} gives splits but no readable training {kind.removesuffix('s')}: add some, give no "
+                "splits, or load one split alone (load_split; --split of proxemic evaluate)."
+            )
+        names = {name: {*rows.images.labels[chosen].unique().tolist()} for name, chosen in places.items()}
+        for one, other in combinations(SPLIT_NAMES, 2):
+            shared = [rows.images.class_names[label] for label in sorted(names[one] & names[other])]
+            if shared and self.hold_out == "classes":
+                raise ValueError(
+                    f"{self.root} has {len(shared)} classes in both {one} and {other} ({first_few(shared)}): move each "
+                    "to one side, give no splits and let split_seed choose, or set hold_out to images to evaluate on "
+                    "new images of classes that were trained on."
+                )
+        notes = ()
+        if not len(places["test"]) and self.test_fraction > 0:
+            if not len(places["validation"]):
+                raise ValueError(
+                    f"{self.root} gives every {kind.removesuffix('s')} to train, so that there is no test: set "
+                    "test_fraction to 0 to train on all of them, or give no splits to have a test held out."
+                )
+            places["test"], places["validation"] = places["validation"], places["test"]
+            notes = (
+                f"{self.root} gives no test split: its validation split is the test, looked at once, "
+                f"and validation_fraction of the training {self.hold_out} validates.",
+            )
+        for name, chosen in places.items():
+            if len(chosen):
+                parts[name] = rows.part(chosen, flagged=name != "train")
+        return parts, notes
+
+    def _check_part(self, name: str, images: ImageSet | None) -> None:
+        if images is None:
+            return
+        if images.num_classes < 2:
+            raise ValueError(
+                f"{self.root} has {images.num_classes} class in its {name} split, but at least two are needed."
+            )
+        if name != "train" and not anything_to_find(images):
+            raise ValueError(
+                f"{self.root} has no query with another {images.kind.removesuffix('s')} of its class to find in its "
+                f"{name} split: add {images.kind}, mind is_query, is_gallery and sequence, or change split_seed or the "
+                "fractions."
+            )
+
+
+def check_classes(root: Path, images: ImageSet) -> tuple[str, ...]:
+    """Raise `ValueError` where no class can be told from another or found; give a note on classes of one image."""
+    kind, counts = images.kind, images.labels.bincount()
+    if images.num_classes == 1:
+        raise ValueError(f"{root} has a single class, {images.class_names[0]!r}, but at least two are needed.")
+    if int(counts.max()) == 1:
+        raise ValueError(
+            f"{root} has {images.num_classes} classes with one {kind.removesuffix('s')} each, but {kind} of one class "
+            f"are what is compared: give classes at least two {kind}."
+        )
+    lone = (counts == 1).nonzero().flatten().tolist()
+    few = first_few([images.class_names[label] for label in lone[:4]])
+    single = f"have a single {kind.removesuffix('s')}, which a test cannot find a match for"
+    return (f"{len(lone)} classes {single}: {few}.",) if lone else ()
+
+
+def anything_to_find(images: ImageSet) -> bool:
+    """Whether any query has another image of its class, and of another sequence, in the gallery."""
+    places = torch.arange(len(images))
+    # What is in no sequence is one of its own.
+    if images.sequences is None:
+        sequences, count = places, len(images)
+    else:
+        numbers, known = images.sequences.numbers, len(images.sequences.names)
+        sequences, count = torch.where(numbers < 0, places + known, numbers), len(images) + known
+    kinds = images.labels * count + sequences
+    queries = kinds if images.is_query is None else kinds[images.is_query]
+    gallery = (kinds if images.is_gallery is None else kinds[images.is_gallery]).unique()
+    of_class = (gallery // count).bincount(minlength=images.num_classes)
+    return bool((of_class[queries // count] > torch.isin(queries, gallery)).any())
+
+
+def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
+    sides = [
+        {part.sequences.names[number] for number in part.sequences.numbers.unique().tolist() if number >= 0}
+        for part in parts
+        if part is not None and part.sequences is not None
+    ]
+    torn = sorted(set().union(*(one & other for one, other in combinations(sides, 2))))
+    note = (
+        f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
+        "which makes the test too easy: give a column split that keeps each on one side."
+    )
+    return (note,) if torn else ()

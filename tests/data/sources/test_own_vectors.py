@@ -1,0 +1,232 @@
+"""Own vectors: every kind of file, labels from everywhere, splits, what is refused, and many rows."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from proxemic.data import ImageSet, OwnVectors
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, write_embeddings
+from proxemic.data.rows import RowGroups
+from proxemic.data.vectors import VectorFile, Vectors
+from vectors import some_vectors, write_table
+
+
+def store(images: ImageSet | None) -> Vectors:
+    assert images is not None
+    assert isinstance(images.pixels, Vectors)
+    return images.pixels
+
+
+def content(images: ImageSet | None) -> list[tuple[str, list[float]]]:
+    """The name of the class and the vector of each row."""
+    vectors = store(images)
+    assert images is not None
+    names = [images.class_names[label] for label in images.labels.tolist()]
+    return [*zip(names, vectors.fetch(range(len(vectors))).tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("suffix", [".parquet", ".npy", ".safetensors", "lists.parquet"])
+def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str, kind: str) -> None:
+    vectors, names = some_vectors()
+    vectors = vectors.astype(kind)
+    root, labels = tmp_path / f"vectors{suffix}", None
+    if suffix == ".parquet":
+        write_table(root, vectors, label=names)
+    elif suffix == "lists.parquet":
+        kind_of_list = pyarrow.list_(pyarrow.from_numpy_dtype(vectors.dtype))
+        table = pyarrow.table({"embedding": pyarrow.array([*vectors], kind_of_list), "label": names})
+        pyarrow.parquet.write_table(table, root, row_group_size=20)
+    else:
+        labels = tmp_path / "labels.csv"
+        labels.write_text("\n".join(["label", *names]))
+        np.save(root, vectors) if suffix == ".npy" else safetensors.numpy.save_file({"some": vectors}, root)
+    images, notes = OwnVectors(root, labels=labels).load_unsplit()
+    assert content(images) == [*zip(names, vectors.astype(np.float32).tolist(), strict=True)]
+    assert notes == ()
+    assert isinstance(store(images).reader, VectorFile) == (suffix in (".npy", ".safetensors"))
+
+
+def test_bfloat16_and_labels_in_safetensors(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    numbers = torch.tensor([int(name[-2:]) + 5 for name in names], dtype=torch.int32)
+    tensors = {"x": torch.from_numpy(vectors).bfloat16(), "labels": numbers}
+    safetensors.torch.save_file(tensors, tmp_path / "vectors.safetensors")
+    images, _ = OwnVectors(tmp_path / "vectors.safetensors").load_unsplit()
+    known = [str(number) for number in numbers.tolist()]
+    assert content(images) == [*zip(known, tensors["x"].float().tolist(), strict=True)]
+    assert images.class_names == tuple(sorted(set(known)))
+
+
+def test_what_a_run_has_saved_is_read_with_all_that_is_known(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    numbered, count = number_labels(names), len(names)
+    rows = RowLabels(
+        numbered.labels,
+        numbered.class_names,
+        tuple(f"{place}.png" for place in range(count)),
+        torch.arange(count) % 2 == 0,
+        torch.arange(count) % 3 > 0,
+        RowGroups.from_names([None if place % 5 else f"s{place % 10}" for place in range(count)]),
+        RowGroups.from_names([f"c{int(name[-2:]) // 4}" for name in names]),
+    )
+    for suffix in ("safetensors", "parquet"):
+        write_embeddings(tmp_path / f"v.{suffix}", LabelledEmbeddings(torch.from_numpy(vectors), rows))
+        images, _ = OwnVectors(tmp_path / f"v.{suffix}").load_unsplit()
+        assert store(images).names == rows.paths
+        assert content(images) == [*zip(names, vectors.tolist(), strict=True)]
+        for name in ("is_query", "is_gallery"):
+            assert torch.equal(getattr(images, name), getattr(rows, name))
+        for name in ("sequences", "categories"):
+            assert getattr(images, name).texts() == getattr(rows, name).texts()
+
+
+def test_classes_are_held_out_as_of_images(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    splits = OwnVectors(write_table(tmp_path / "v.parquet", vectors, label=names)).load()
+    sides = [set(images.class_names) for images in (splits.train, splits.validation, splits.test) if images]
+    assert [len(side) for side in sides] == [3, 3, 6]
+    assert not sides[0] & sides[1] | sides[0] & sides[2] | sides[1] & sides[2]
+    everything = sorted(content(splits.train) + content(splits.validation) + content(splits.test))
+    assert everything == sorted(zip(names, vectors.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_given_splits_queries_and_labels_from_another_table(tmp_path: Path, suffix: str) -> None:
+    vectors, names = some_vectors()
+    np.save(tmp_path / "v.npy", vectors)
+    split = ["train" if name < "class 06" else "VAL" if name < "class 09" else "test" for name in names]
+    query = [None if each == "train" else place // 12 % 2 == 0 for place, each in enumerate(split)]
+    gallery = [None if flag is None else not flag for flag in query]
+    extra = [1.5] * len(names)
+    columns: dict[str, list[Any]] = {
+        "label": names,
+        "split": split,
+        "is_query": query,
+        "is_gallery": gallery,
+        "x": extra,
+    }
+    table = tmp_path / f"labels.{suffix}"
+    if suffix == "csv":
+        lines = [
+            ",".join(columns),
+            *(",".join("" if v is None else str(v) for v in row) for row in zip(*columns.values(), strict=True)),
+        ]
+        table.write_text("\ufeff" + "\r\n".join(lines), encoding="utf-8")
+    else:
+        write_table(table, **columns)
+    source = OwnVectors(tmp_path / "v.npy", labels=table)
+    splits = source.load()
+    assert splits.notes == (f"{table} has columns that are not used: x.",)
+    assert splits.train.is_query is None
+    assert splits.test is not None
+    assert splits.test.is_query is not None
+    assert splits.test.is_query.tolist() == [flag for flag, each in zip(query, split, strict=True) if each == "test"]
+    assert [name for name, _ in content(splits.validation)] == [
+        n for n, each in zip(names, split, strict=True) if each == "VAL"
+    ]
+    assert source.gives_splits()
+    assert source.class_names() == tuple(sorted(set(names)))
+    assert len(source.load_split("validation")[0]) == len(splits.validation or ())
+
+
+def refused(tmp_path: Path, message: str, labels: Path | None = None, root: Path | None = None) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        OwnVectors(root or tmp_path / "v.npy", labels=labels).load()
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    np.save(tmp_path / "v.npy", vectors)
+    refused(tmp_path, r"v\.npy has no labels: give a table .* \(--data\.labels FILE\)")
+    np.save(tmp_path / "l.npy", np.array(names[:-1]))
+    refused(tmp_path, r"l\.npy has 71 labels, but .*v\.npy has 72 vectors", tmp_path / "l.npy")
+    np.save(tmp_path / "l.npy", vectors)
+    refused(tmp_path, "labels are integers or texts", tmp_path / "l.npy")
+    refused(tmp_path, r"gone\.csv is no regular file", tmp_path / "gone.csv")
+    refused(tmp_path, r"labels are read from \.csv, \.parquet and \.npy", tmp_path / "l.txt")
+    (tmp_path / "l.csv").write_text("\n".join(["label", *names]).replace("class 03", "nan"))
+    refused(tmp_path, r"l\.csv, row 4: label is empty, but every row needs one", tmp_path / "l.csv")
+    (tmp_path / "l.csv").write_text("label,split\n" + "\n".join(f"{name},dev" for name in names))
+    refused(tmp_path, r"l\.csv, row 1: split is 'dev', but it must be train, validation", tmp_path / "l.csv")
+    (tmp_path / "l.csv").write_text("label\na\nb,c\n")
+    refused(tmp_path, r"l\.csv is no CSV table .* that can be read", tmp_path / "l.csv")
+    (tmp_path / "l.csv").write_text("name\na\n")
+    refused(tmp_path, r"no column label: its columns are name", tmp_path / "l.csv")
+    write_table(tmp_path / "p.parquet", vectors, path=names, label=names)
+    write_table(tmp_path / "l.parquet", path=names[::-1], label=names)
+    refused(tmp_path, "name their rows in another order", tmp_path / "l.parquet", tmp_path / "p.parquet")
+
+
+def test_what_holds_no_vectors_is_refused(tmp_path: Path) -> None:
+    vectors, names = some_vectors()
+    root = tmp_path / "v.npy"
+    refused(tmp_path, r"v\.npy does not exist: give a file of vectors")
+    np.save(tmp_path / "l.npy", np.array(names))
+    labels = tmp_path / "l.npy"
+    for array, message in (
+        (vectors.astype(np.int8), r"holds int8 of shape \[72, 24\], but vectors are float16"),
+        (vectors[0], r"holds float32 of shape \[24\], but"),
+        (np.asfortranarray(vectors), "is in Fortran order"),
+        (vectors[:, :0], r"of shape \[72, 0\]"),
+    ):
+        np.save(root, array)
+        refused(tmp_path, message, labels)
+    root.write_bytes(root.read_bytes()[:-1] if root.stat().st_size > 200 else b"")
+    refused(tmp_path, "is empty: write it anew", labels)
+    np.save(root, vectors)
+    root.write_bytes(root.read_bytes()[:-1])
+    refused(tmp_path, r"is no \.npy file of numbers", labels)
+    safetensors.numpy.save_file({"a": vectors, "b": vectors}, tmp_path / "v.safetensors")
+    refused(tmp_path, "no tensor embeddings and not one but 2", labels, tmp_path / "v.safetensors")
+    safetensors.numpy.save_file({"a": vectors.astype(np.int8)}, tmp_path / "v.safetensors")
+    refused(tmp_path, "holds I8 of shape", labels, tmp_path / "v.safetensors")
+    (tmp_path / "v.safetensors").write_bytes(b"\xff" * 100)
+    refused(tmp_path, r"is no sound \.safetensors file", labels, tmp_path / "v.safetensors")
+    write_table(tmp_path / "v.parquet", label=names)
+    refused(tmp_path, "has no column embedding", None, tmp_path / "v.parquet")
+    table = pyarrow.table({"embedding": [[1.0, 2.0], [1.0]] * 4, "label": [*"aabbccdd"]})
+    pyarrow.parquet.write_table(table, tmp_path / "v.parquet")
+    refused(tmp_path, "row 2: embedding is 1 numbers, but those before it have 2", None, tmp_path / "v.parquet")
+    (tmp_path / "v.pkl").write_bytes(b"")
+    refused(tmp_path, "is a pickle by its name", labels, tmp_path / "v.pkl")
+
+
+def test_large_parquet_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxemic.data.vectors.files._IN_MEMORY", 100)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
+    vectors, names = some_vectors()
+    root = write_table(tmp_path / "v.parquet", vectors.astype(np.float16), label=names)
+    known = [*zip(names, vectors.astype(np.float16).astype(np.float32).tolist(), strict=True)]
+    assert content(OwnVectors(root).load_unsplit()[0]) == known
+    (cache,) = (tmp_path / "cache" / "vectors").iterdir()
+    assert np.load(cache).dtype == np.float16
+    written = cache.stat().st_mtime_ns
+    assert content(OwnVectors(root).load_unsplit()[0]) == known
+    assert cache.stat().st_mtime_ns == written
+    os.utime(root, ns=(1, 1))
+    assert content(OwnVectors(root).load_unsplit()[0]) == known
+    assert len([*cache.parent.iterdir()]) == 2
+
+
+def test_labels_of_any_type_are_compared_as_text(tmp_path: Path) -> None:
+    vectors, _ = some_vectors()
+    for labels in ([10, 9, 100], [1.0, 2.0, 11.0], ["b ", "a", "C"]):
+        column = [labels[place % 3] for place in range(len(vectors))]
+        images, _ = OwnVectors(write_table(tmp_path / "v.parquet", vectors, label=column)).load_unsplit()
+        assert images.class_names == tuple(sorted(str(label).strip() for label in labels))
+        assert [name for name, _ in content(images)] == [str(label).strip() for label in column]
+    np.save(tmp_path / "v.npy", vectors)
+    np.save(tmp_path / "l.npy", np.array([10, 9, 100] * 24))
+    images, _ = OwnVectors(tmp_path / "v.npy", labels=tmp_path / "l.npy").load_unsplit()
+    assert images.class_names == ("10", "100", "9")
+    assert [name for name, _ in content(images)][:3] == ["10", "9", "100"]
