@@ -94,3 +94,13 @@ def test_intervals_and_p_values_are_counted() -> None:
     assert [line.split()[:2] for line in lines] == [["3", "recall@1"], ["3", "map@r"]]
     for line in lines:
         assert all(0 <= float(word) <= 100 for word in line.split()[2:3] + line.split()[-1:])
+
+
+def test_training_on_shards() -> None:
+    lines = run("shards.py", "--smoke").splitlines()
+    assert [line.partition(":")[0] for line in lines[:4]] == [
+        "20,000 images of 200 classes",
+        "index made",
+        "index read",
+        "8 steps of 128 images",
+    ]

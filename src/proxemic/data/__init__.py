@@ -24,7 +24,15 @@ with optional_dependency("train"):
         RandomBatches,
         derive_seed,
     )
-    from proxemic.data.sources import Digits, Fold, Glyphs, OwnImages, OwnVectors
+    from proxemic.data.sources import (
+        Digits,
+        Fold,
+        Glyphs,
+        HuggingFaceDataset,
+        OwnImages,
+        OwnVectors,
+        WebDatasetShards,
+    )
     from proxemic.data.splits import split_classes
     from proxemic.data.transforms import Augmentation, Preprocessing
     from proxemic.data.vectors import VectorAugmentation
@@ -45,6 +53,7 @@ __all__ = [
     "FilePixels",
     "Fold",
     "Glyphs",
+    "HuggingFaceDataset",
     "ImageSet",
     "ImageSource",
     "InShop",
@@ -58,6 +67,7 @@ __all__ = [
     "Splits",
     "StanfordOnlineProducts",
     "VectorAugmentation",
+    "WebDatasetShards",
     "derive_seed",
     "read_image",
     "split_classes",

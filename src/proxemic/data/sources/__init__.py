@@ -8,20 +8,24 @@ from proxemic.data.sources.check import DatasetReport, check
 from proxemic.data.sources.digits import Digits
 from proxemic.data.sources.folds import Fold
 from proxemic.data.sources.glyphs import Glyphs
+from proxemic.data.sources.hugging_face import HuggingFaceDataset
 from proxemic.data.sources.image_folder import OwnImages
 from proxemic.data.sources.own_source import OwnRows, OwnSource
 from proxemic.data.sources.own_vectors import OwnVectors
 from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery
+from proxemic.data.sources.web_dataset import WebDatasetShards
 
 __all__ = [
     "DatasetReport",
     "Digits",
     "Fold",
     "Glyphs",
+    "HuggingFaceDataset",
     "OwnImages",
     "OwnRows",
     "OwnSource",
     "OwnVectors",
+    "WebDatasetShards",
     "check",
     "join_query_gallery",
     "load_query_gallery",

@@ -1,0 +1,203 @@
+"""Samples in tar shards as WebDataset has them: an index of where each image lies, and images read by it."""
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zipfile import BadZipFile
+
+import numpy as np
+import platformdirs
+from jaxtyping import Int64
+from PIL import Image
+from tqdm import tqdm
+
+from proxemic.data.pixels import Pixels
+from proxemic.data.pixels.reading import UnreadableImageError, describe, read_image
+from proxemic.data.pixels.tar_members import Member, read_members
+from proxemic.data.sources.listing import ENDINGS
+from proxemic.files import readable, write_atomically
+
+_VERSION = 1  # of what an index holds
+_LARGEST_LABEL = 2**20  # bytes of a file that holds a label; those of JSON may describe more than the class
+_IMAGES = tuple(ending.removeprefix(".") for ending in ENDINGS)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardPixels(Pixels):
+    """Images in tar files, each read and decoded on access; no file is held open, so that any process can read.
+
+    Args:
+        shards: The tar files.
+        shard: The place in `shards` of each image's file.
+        offsets: The byte at which each image begins.
+        sizes: The bytes of each image.
+    """
+
+    shards: tuple[Path, ...]
+    shard: Int64[np.ndarray, " images"]
+    offsets: Int64[np.ndarray, " images"]
+    sizes: Int64[np.ndarray, " images"]
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        path, offset, size = self.shards[self.shard[index]], int(self.offsets[index]), int(self.sizes[index])
+        try:
+            # Unbuffered: a buffer would read on in vain.
+            with path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                content = file.read(size)
+            return read_image(content)
+        except (OSError, UnreadableImageError) as error:
+            why = error.reason if isinstance(error, UnreadableImageError) else describe(error)
+            raise UnreadableImageError(f"{readable(path)}, byte {offset:,},", why) from error
+
+    def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "ShardPixels":
+        chosen = np.asarray(indices, dtype=np.int64)
+        return ShardPixels(self.shards, self.shard[chosen], self.offsets[chosen], self.sizes[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex:
+    """The samples of some shards that have an image and a label, and how many have not, with the first few keys."""
+
+    pixels: ShardPixels
+    labels: Int64[np.ndarray, " images"]
+    class_names: tuple[str, ...]
+    without: int
+    examples: tuple[str, ...]
+
+
+def index_shards(shards: Sequence[Path], image: str | None, label: str, folder: Path | None = None) -> ShardIndex:
+    """Find every sample of tar shards, once: the index is kept, for shards of these sizes and times.
+
+    Args:
+        shards: Tar files that are not compressed.
+        image: The ending of the images' names, such as `left.jpg`; None for any of those of images.
+        label: The ending of the labels' names: the content is the label, or after `json.` a value of it by its key.
+        folder: Where indices are kept; None for the user's cache folder.
+
+    Raises:
+        ValueError: If a shard is compressed, damaged, missing or no tar, or a label is none.
+        UserError: If the index cannot be written.
+    """
+    digest = hashlib.sha256(json.dumps([_VERSION, image, label]).encode())
+    for shard in shards:
+        try:
+            facts = shard.stat()
+        except OSError as error:
+            raise ValueError(f"{shard} cannot be read: {describe(error)}.") from error
+        digest.update(b"\0%s\0%d %d" % (os.fsencode(shard.absolute()), facts.st_size, facts.st_mtime_ns))
+    path = Path(folder or platformdirs.user_cache_path("proxemic") / "shards") / f"{digest.hexdigest()[:16]}.npz"
+    found = _read(path, shards)
+    if found is None:
+        found = _build(shards, image, label)
+        with write_atomically(path) as temporary, temporary.open("wb") as file:
+            _write(file, found)
+    return found
+
+
+def _build(shards: Sequence[Path], image: str | None, label: str) -> ShardIndex:
+    places, names = [array("q") for _ in range(4)], dict[str, int]()
+    without, examples = 0, list[str]()
+    total = sum(shard.stat().st_size for shard in shards)
+    with tqdm(desc="indexing shards", total=total, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+        for number, shard in enumerate(shards):
+            before = 0
+            try:
+                for key, found, text in _samples(shard, image, label):
+                    if found is None or text is None:
+                        without += 1
+                        examples += [f"{key} in {shard.name}"] if len(examples) < 4 else []
+                        continue
+                    for values, value in zip(
+                        places, (number, found.offset, found.size, names.setdefault(text, len(names))), strict=True
+                    ):
+                        values.append(value)
+                    bar.update(found.offset - before)
+                    before = found.offset
+            except OSError as error:
+                raise ValueError(f"{shard} cannot be read: {describe(error)}.") from error
+            bar.update(shard.stat().st_size - before)
+    where, offsets, sizes, labels = (np.array(values, np.int64) for values in places)
+    # As everywhere, classes are numbered in the sorted order of their text.
+    class_names = sorted(names)
+    order = np.empty(len(names), np.int64)
+    order[[names[name] for name in class_names]] = np.arange(len(names))
+    return ShardIndex(
+        ShardPixels(tuple(shards), where, offsets, sizes), order[labels], tuple(class_names), without, tuple(examples)
+    )
+
+
+def _samples(shard: Path, image: str | None, label: str) -> Iterator[tuple[str, Member | None, str | None]]:
+    """The key, image and label of each sample: neighbours whose names are the same up to the first dot."""
+    endings = _IMAGES if image is None else (image.lower(),)
+    label_ending, _, value = label.partition(".") if label.startswith("json.") else (label.lower(), "", "")
+    key, found, text = "", None, None
+    for member, content in read_members(shard):
+        folder, _, name = member.name.rpartition("/")
+        stem, dot, ending = name.partition(".")
+        if not stem or not dot:
+            continue  # what begins with a dot is some system's own, as `._1.jpg` is of macOS
+        if (new := f"{folder}/{stem}") != key:
+            if key:
+                yield key.removeprefix("/"), found, text
+            key, found, text = new, None, None
+        ending = ending.lower()
+        if ending in endings:
+            if found is not None:
+                raise ValueError(
+                    f"{shard}: the sample {readable(key.removeprefix('/'))} has two images: name the ending of one, as "
+                    "--data.image left.jpg."
+                )
+            found = member
+        elif ending == label_ending:
+            if member.size > _LARGEST_LABEL:
+                raise ValueError(
+                    f"{shard}: {readable(member.name)} has {member.size:,} bytes, but a label may have "
+                    f"{_LARGEST_LABEL:,}."
+                )
+            text = _label(bytes(content), value, f"{shard}: {readable(member.name)}")
+    if key:
+        yield key.removeprefix("/"), found, text
+
+
+def _label(content: bytes, key: str, name: str) -> str | None:
+    try:
+        text = content.decode("utf-8")
+        value = json.loads(text)[key] if key else text.strip()
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        why = f"it has no {key}" if isinstance(error, KeyError | TypeError) else f"it is no {'JSON' if key else 'text'}"
+        raise ValueError(f"{name} holds no label: {why}.") from error
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"{name} holds no label: its {key} is {str(value)[:40]}, but must be text or a whole number.")
+    return str(value).strip() or None
+
+
+def _write(file: BinaryIO, index: ShardIndex) -> None:
+    said = {"class_names": index.class_names, "without": index.without, "examples": index.examples}
+    text = np.frombuffer(json.dumps(said).encode(), np.uint8)
+    pixels = index.pixels
+    np.savez(file, shard=pixels.shard, offsets=pixels.offsets, sizes=pixels.sizes, labels=index.labels, said=text)
+
+
+def _read(path: Path, shards: Sequence[Path]) -> ShardIndex | None:
+    """The index that was kept; None where there is none, or it is damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            said = json.loads(bytes(kept["said"]))
+            shard, offsets, sizes, labels = (
+                kept[name].astype(np.int64, casting="safe") for name in ("shard", "offsets", "sizes", "labels")
+            )
+        if not len(shard) == len(offsets) == len(sizes) == len(labels):
+            return None
+        pixels = ShardPixels(tuple(shards), shard, offsets, sizes)
+        return ShardIndex(pixels, labels, tuple(said["class_names"]), int(said["without"]), tuple(said["examples"]))
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile):
+        return None

@@ -1,0 +1,135 @@
+"""The user's own images in tar shards, as WebDataset writes them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from proxemic.data.images import ImageSet
+from proxemic.data.sources.listing import first_few
+from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
+from proxemic.data.sources.shards import ShardIndex, index_shards
+from proxemic.data.tables import SPLITS
+from proxemic.extras import optional_dependency
+from proxemic.files import readable
+
+_MOST_SHARDS = 2**20
+_SHARD = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz)$")  # compressed ones are refused, rather than overlooked
+
+
+@dataclass(frozen=True)
+class WebDatasetShards(OwnSource):
+    """Images in tar shards of WebDataset: neighbouring files such as `0001.jpg` and `0001.cls` are a sample.
+
+    A tar that is not compressed has every image at a known place: one pass over the headers and labels finds them, and
+    is kept as an index in the user's cache folder. From then on any image is read by itself, as from files of its own,
+    so that batches, samplers and resuming are those of any other source; nothing is unpacked, and images are first
+    decoded when they are needed. The index takes 32 bytes of memory per image.
+
+    Shards that all lie in folders `train`, `validation` (or `val`) and `test`, two of them or three, give these splits.
+    Otherwise whole classes are held out, as by `OwnImages`.
+
+    Args:
+        root: A folder with shards at any depth, one shard, or a pattern in braces, as `shards/train-{000..146}.tar`,
+            which needs the extra `webdataset`.
+        image: Ending of the images' names after the first dot, such as `left.jpg`, needed only where samples have
+            several; None for jpg, jpeg, png, webp or bmp.
+        label: Ending of the labels' names: `cls` or `txt`, which hold a number or a name; or `json.` and the key of
+            the class, as `json.label`.
+        strict: Refuse samples without an image or a label; otherwise they are left out and counted in the notes.
+        test_fraction: As of `OwnImages`, likewise the following.
+        validation_fraction: Part of the remaining classes, or images, held out for validation.
+        hold_out: Classes for an open set, images for a closed one.
+        split_seed: Seed of the random split.
+
+    Raises:
+        ValueError: If a fraction is out of range, or (on load) shards are missing, compressed or damaged, or cannot be
+            split.
+
+    Source: https://github.com/webdataset/webdataset
+
+    >>> import io, tarfile, tempfile
+    >>> from PIL import Image
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with tarfile.open(folder / "000.tar", "w") as tar:
+    ...     for number in range(8):
+    ...         image = io.BytesIO()
+    ...         Image.new("L", (8, 8)).save(image, "PNG")
+    ...         for ending, content in (("png", image.getvalue()), ("cls", b"%d" % (number // 2))):
+    ...             member = tarfile.TarInfo(f"{number:04}.{ending}")
+    ...             member.size = len(content)
+    ...             tar.addfile(member, io.BytesIO(content))
+    >>> splits = WebDatasetShards(folder, validation_fraction=0.0).load()
+    >>> len(splits.train), splits.train.num_classes, len(splits.test)
+    (4, 2, 4)
+    """
+
+    image: str | None = None
+    label: str = "cls"
+    strict: bool = False
+
+    def read(self) -> OwnRows:
+        shards, index = self._index()
+        notes: list[str] = []
+        if index.without:
+            lacking = f"{index.without:,} samples without an image or a label, {first_few(_shown(index))}"
+            if self.strict:
+                raise ValueError(f"{self.root} has {lacking}: mend them, or set strict to false.")
+            notes.append(f"Left out: {lacking}.")
+        if not len(index.labels):
+            raise ValueError(
+                f"{self.root} has no sample with an image and a label ending in {self.label}: name the ending of the "
+                "labels, as --data.label txt or json.label."
+            )
+        images = ImageSet(index.pixels, torch.from_numpy(index.labels), index.class_names)
+        splits = _splits(shards)
+        given = None if splits is None else torch.tensor(splits)[torch.from_numpy(index.pixels.shard)]
+        return OwnRows(images, given, lambda _: (None, None), (*notes, *check_classes(Path(str(self.root)), images)))
+
+    def class_names(self) -> Sequence[str]:
+        return self._index()[1].class_names
+
+    def gives_splits(self) -> bool:
+        return _splits(self._shards()) is not None
+
+    def _index(self) -> tuple[list[Path], ShardIndex]:
+        shards = self._shards()
+        return shards, index_shards(shards, self.image, self.label)
+
+    def _shards(self) -> list[Path]:
+        if self.root is None:
+            raise ValueError("data.root is missing: give a folder of shards, or a pattern (--data.root PATH).")
+        text = str(self.root)
+        if Path(text).is_dir():
+            found = sorted(path for path in Path(text).rglob("[!.]*") if _SHARD.search(path.name) and path.is_file())
+        elif "{" in text and not Path(text).exists():
+            with optional_dependency("webdataset"):
+                from braceexpand import braceexpand
+            try:
+                found = [Path(each) for each in islice(braceexpand(text), _MOST_SHARDS)]
+            except ValueError as error:
+                raise ValueError(f"{text} is no pattern of shards: {error}.") from error
+        else:
+            found = [Path(text)]
+        absent = [path for path in found if not path.is_file()]
+        if absent or not found:
+            lacking = [f"{len(absent):,} of {len(found):,} shards are missing, as {path}" for path in absent[:1]]
+            raise ValueError(
+                f"{text}: {(lacking or ['it has no .tar file'])[0]}: give a folder of .tar files on this machine, or a "
+                "pattern such as shards/{000..146}.tar."
+            )
+        return found
+
+
+def _splits(shards: Sequence[Path]) -> list[int] | None:
+    """The split of each shard, as its place in `SPLIT_NAMES`, where they lie in folders of two splits or three."""
+    named = [SPLITS.get(shard.absolute().parent.name.lower()) for shard in shards]
+    places = [SPLIT_NAMES.index(name) for name in named if name is not None]
+    return places if len(places) == len(shards) and len({*places}) > 1 else None
+
+
+def _shown(index: ShardIndex) -> list[str]:
+    return [readable(key) for key in index.examples]
