@@ -61,6 +61,20 @@ def test_the_table_of_loading() -> None:
         assert (cache - 0.5) / (files + 0.5) - 0.005 <= ratio <= (cache + 0.5) / (files - 0.5) + 0.005
 
 
+@pytest.mark.parametrize("option", ["--networks", "--evaluation", "--what-helps"])
+def test_the_tables_of_training(option: str) -> None:
+    options = [option] if option != "--networks" else []
+    lines = run("training.py", "--smoke", *options, "--networks", "convnet").splitlines()
+    header, rows = lines[1], [line.strip("| ").split(" | ") for line in lines[3:]]
+    names = {"--networks": "training", "--evaluation": "embedding", "--what-helps": "network alone"}
+    assert header.startswith(f"| {names[option]} | plain | ")
+    assert len(rows) == (2 if option == "--what-helps" else 1)
+    for row in rows:
+        assert row[0].startswith("convnet")
+        assert len(row) == header.count(" | ") + 1
+        assert min(map(float, row[1:])) > 0
+
+
 def test_the_table_of_sampled_steps() -> None:
     lines = run("sampling.py", "--smoke").splitlines()
     rows = [line.split() for line in lines[2:]]

@@ -1,0 +1,76 @@
+"""Processes that take their steps in turn: all meet the same machine, each with an allocator of its own."""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class Pace:
+    """Counts steps, says how long so many of them took, and waits for its turn to take as many again."""
+
+    def __init__(self, connection: Connection, steps: int, *, processor_time: bool) -> None:
+        self.connection, self.steps, self.left = connection, steps, steps
+        self.clock = time.process_time if processor_time else time.perf_counter
+        self.start = self.clock()
+
+    def step(self) -> None:
+        """Say that a step was taken."""
+        self.left -= 1
+        if self.left == 0:
+            self.connection.send(self.clock() - self.start)
+            if not self.connection.recv():
+                raise SystemExit
+            self.left, self.start = self.steps, self.clock()
+
+
+class Paced(Callback):
+    """Tells the `Pace` of this process each step of a training."""
+
+    pace: Pace
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.pace.step()
+
+
+def alternate(
+    loops: Mapping[str, Callable[[Pace], NoReturn]], steps: int, rounds: int, *, processor_time: bool
+) -> dict[str, float]:
+    """Median seconds of a step of each endless loop, each in a process of its own; the first steps do not count.
+
+    The processes are forked, so that they need not import: this one must not have computed with torch.
+    """
+    fork = multiprocessing.get_context("fork")
+    ours: dict[str, Connection] = {}
+    processes: list[Any] = []
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    try:
+        for name, loop in loops.items():
+            ours[name], theirs = fork.Pipe()
+            processes.append(fork.Process(target=_serve, args=(theirs, loop, steps, processor_time)))
+            processes[-1].start()
+            theirs.close()  # so that a process that fails is noticed
+            ours[name].recv()
+        for _ in range(rounds):
+            for name, connection in ours.items():
+                connection.send(True)
+                seconds[name].append(connection.recv() / steps)
+    finally:
+        for process, connection in zip(processes, ours.values(), strict=True):
+            with suppress(BrokenPipeError):  # it has failed
+                connection.send(False)
+            process.join(60)
+            process.kill()
+    return {name: statistics.median(each) for name, each in seconds.items()}
+
+
+def _serve(connection: Connection, loop: Callable[[Pace], NoReturn], steps: int, processor_time: bool) -> None:
+    Paced.pace = Pace(connection, steps, processor_time=processor_time)
+    loop(Paced.pace)
