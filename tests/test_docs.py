@@ -341,3 +341,10 @@ def test_the_page_of_fine_tuning() -> None:
             trained = sum(each.numel() for each in build_model(changed).parameters() if each.requires_grad)
             (row,) = (cells for cells in rows(text) if cells[0].startswith(f"`{key}`"))
             assert row[2] == f"{trained:,}", key
+
+
+def test_the_loop_of_the_page_on_speed() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "speed.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {"batches": [(torch.rand(2, 3, 32, 32), torch.tensor([1, 2]))]}
+    exec(code, names)
+    assert all(parameter.isfinite().all() for parameter in names["network"].parameters())
