@@ -125,26 +125,27 @@ class ClassBalancedBatches(Batches):
         _at_least_one(
             classes_per_batch=classes_per_batch, images_per_class=images_per_class, batches_per_epoch=batches_per_epoch
         )
-        images_of: dict[int, list[int]] = {}
-        for index, label in enumerate(list(labels) if isinstance(labels, Sequence) else labels.tolist()):
-            images_of.setdefault(label, []).append(index)
-        if classes_per_batch > len(images_of):
+        self._by_class = _ByClass(labels)
+        if classes_per_batch > len(self._by_class.classes):
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}, but there are only {len(images_of)} classes: "
+                f"classes_per_batch is {classes_per_batch}, but there are only {len(self._by_class.classes)} classes: "
                 "lower classes_per_batch."
             )
-        self.images_of = images_of
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
         self.batches_per_epoch = batches_per_epoch or max(1, len(labels) // (classes_per_batch * images_per_class))
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = random.Random(derive_seed(self.seed, self.epoch))
-        classes = _Deck(sorted(self.images_of), generator)
-        images = {label: _Deck(indices, generator) for label, indices in self.images_of.items()}
+        # Places among the classes, which are drawn as the sorted classes themselves would be.
+        classes = _Deck(range(len(self._by_class.classes)), generator)
+        images: dict[int, _Deck] = {}  # of classes that were drawn: of a million, an epoch may draw a few
         for _ in range(self.batches_per_epoch):
             chosen = classes.deal(self.classes_per_batch)
-            yield [index for label in chosen for index in images[label].deal(self.images_per_class)]
+            for place in chosen:
+                if place not in images:
+                    images[place] = _Deck(self._by_class.images_of(place), generator)
+            yield [index for place in chosen for index in images[place].deal(self.images_per_class)]
 
     def __len__(self) -> int:
         return self.batches_per_epoch
@@ -230,23 +231,38 @@ class CategoryBalancedBatches(Batches):
         return self.batches_per_epoch
 
 
+class _ByClass:
+    """The images of each class, without a list of Python's for each."""
+
+    def __init__(self, labels: Shaped[Tensor, " images"] | Shaped[np.ndarray, " images"] | Sequence[int]) -> None:
+        labels = np.asarray(labels)
+        self.classes, counts = np.unique(labels, return_counts=True)
+        self._order = labels.argsort(kind="stable")
+        self._ends = counts.cumsum()
+
+    def images_of(self, place: int) -> list[int]:
+        """The images of one of the sorted classes, in ascending order."""
+        first = int(self._ends[place - 1]) if place else 0
+        return self._order[first : self._ends[place]].tolist()
+
+
 class _Deck:
     """Cards dealt without repeats in a hand (unless the hand is larger than the deck) nor before all were dealt."""
 
     def __init__(self, cards: Sequence[int], generator: random.Random) -> None:
         self.cards = list(cards)
         self.generator = generator
-        self.rest: list[int] = []
+        self.rest: list[int] = []  # with the next card last
 
     def deal(self, count: int) -> list[int]:
         hands, count = divmod(count, len(self.cards))
         hand = [card for _ in range(hands) for card in self._shuffled()]
-        if count <= len(self.rest):
-            dealt, self.rest = self.rest[:count], self.rest[count:]
-        else:
-            fresh = self._shuffled()
-            added = [card for card in fresh if card not in self.rest][: count - len(self.rest)]
-            dealt, self.rest = self.rest + added, [card for card in fresh if card not in added]
+        dealt = [self.rest.pop() for _ in range(min(count, len(self.rest)))]
+        if len(dealt) < count:
+            fresh, before = self._shuffled(), {*dealt}
+            added = list(islice((card for card in fresh if card not in before), count - len(dealt)))
+            dealt, without = dealt + added, {*added}
+            self.rest = [card for card in reversed(fresh) if card not in without]
         return hand + dealt
 
     def _shuffled(self) -> list[int]:
