@@ -53,6 +53,7 @@ WITHOUT_SOURCE = {
     "cli/test_dataset_faults.py": "every data set, damaged, through the command line",
     "cli/test_evaluate_runs.py": "proxemic evaluate on runs",
     "cli/test_own_images.py": "all commands on a folder of images",
+    "cli/test_own_vectors.py": "all commands on a file of vectors",
     "cli/test_train_refuses.py": "proxemic train on bad input",
     "data/test_determinism.py": "everything of data that a seed decides",
     "distributed/test_equality.py": "every loss on several processes",

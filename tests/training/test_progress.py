@@ -45,7 +45,7 @@ def train_epoch(bar: TrainingBar, trainer: Any, clock: Clock, batches: int = 10)
 
 
 def make_bar(trainer: Any) -> TrainingBar:
-    recipe = SimpleNamespace(batches=SimpleNamespace(size=8), evaluation=SimpleNamespace(metric="map@r"))
+    recipe = SimpleNamespace(kind="images", batches=SimpleNamespace(size=8), evaluation=SimpleNamespace(metric="map@r"))
     bar = TrainingBar(SimpleNamespace(rows=[], recipe=recipe))  # type: ignore[arg-type]
     bar._trainer = trainer
     bar.on_train_start()

@@ -72,6 +72,8 @@ def robustness(
         if name not in CORRUPTIONS:
             raise UserError(f"corruptions has {name!r}, but the corruptions are: {', '.join(CORRUPTIONS)}.")
     opened = find_runs([Path(run) for run in runs])
+    if vectors := next((run for run in opened if run.recipe.model.takes_vectors), None):
+        raise UserError(f"{vectors.path} takes vectors, but the corruptions are of images: give runs that take images.")
     groups = repetitions(opened)
     check_same_test(opened)
     check_metric(opened, metric)

@@ -23,6 +23,14 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         for name in names:
             print(f"{name:{max(map(len, names))}}  {recipe_summary(name)}")
         return
+    import yaml
+
+    from proxemic.models import check_backbone
+    from proxemic.recipes.checking import names_nothing
     from proxemic.recipes.reader import read_recipe
 
-    print(read_recipe(find_recipe(arguments.name), flags).yaml, end="")
+    text = read_recipe(find_recipe(arguments.name), flags).yaml
+    backbone = yaml.safe_load(text)["model"]["backbone"]
+    if names_nothing(backbone, str):  # no class of the user's own
+        check_backbone(backbone)
+    print(text, end="")

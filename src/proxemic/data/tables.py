@@ -174,6 +174,8 @@ def known_columns(table: Path, names: Sequence[str], wanted: Sequence[str], need
         raise ValueError(
             f"{table} has no column {' and '.join(missing)}: its columns are {', '.join(names) or 'none'}, "
             f"and {' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} needed."
+            + " For its vectors take the recipe own-vectors."
+            * ("embedding" in names and "path" in missing)
         )
     if ("is_query" in names) != ("is_gallery" in names):
         raise ValueError(f"{table} has only one of the columns is_query and is_gallery: give both or neither.")

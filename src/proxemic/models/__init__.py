@@ -7,7 +7,7 @@ as safetensors and JSON.
 from proxemic.models.backbones import ConvNet
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
 from proxemic.models.config import ModelConfig
-from proxemic.models.embedding import EmbeddingModel, build_model
+from proxemic.models.embedding import EmbeddingModel, build_model, check_backbone
 from proxemic.models.heads import begin_at_principal_components, principal_components
 from proxemic.models.iresnet import IResNet, iresnet_backbone
 from proxemic.models.lora import LoRA
@@ -32,6 +32,7 @@ __all__ = [
     "begin_at_principal_components",
     "bn_inception_backbone",
     "build_model",
+    "check_backbone",
     "iresnet_backbone",
     "is_model",
     "load_model",

@@ -20,7 +20,7 @@ from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.lora import add_adapters
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.recomputing import recompute_activations
-from proxemic.models.timm_models import TimmBackbone, timm_backbone
+from proxemic.models.timm_models import TimmBackbone, check_timm_name, timm_backbone
 from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import holds_embedding_model, load_embedding_model, load_weights_file
 
@@ -129,6 +129,15 @@ class EmbeddingModel(nn.Module):
 def _convolves(network: nn.Module) -> bool:
     # The only convolution of a transformer cuts the image into patches.
     return sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) > 1
+
+
+def check_backbone(name: str) -> None:
+    """Raise `ValueError` where a name is that of no backbone, as `build_model` does, without building anything.
+
+    >>> check_backbone("convnet")
+    """
+    if name not in ("none", "convnet", "bn_inception", *IRESNETS) and not name.startswith(TRANSFORMERS):
+        check_timm_name(name)
 
 
 def build_model(config: ModelConfig) -> EmbeddingModel:

@@ -51,6 +51,21 @@ class TimmBackbone(nn.Module):
         return features
 
 
+def check_timm_name(name: str) -> None:
+    """Raise `ValueError` where timm has no such network, or `ImportError` where it is missing."""
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError(f"backbone {name!r} needs timm, which is missing: pip install timm") from error
+    known = timm.list_models()
+    if name not in known and name not in timm.list_pretrained():
+        near = get_close_matches(name, [*known, *IRESNETS], n=3) or ["resnet50"]
+        raise ValueError(
+            f"backbone is {name!r} but must be 'convnet', 'bn_inception', 'iresnet18' to 'iresnet200' or a timm model; "
+            f"did you mean {' or '.join(near)}?"
+        )
+
+
 def timm_backbone(
     name: str,
     *,
@@ -81,17 +96,9 @@ def timm_backbone(
     >>> backbone.num_features, backbone(torch.zeros(1, 1, 64, 64)).shape
     (512, torch.Size([1, 512, 2, 2]))
     """
-    try:
-        import timm
-    except ImportError as error:
-        raise ImportError(f"backbone {name!r} needs timm, which is missing: pip install timm") from error
-    known = timm.list_models()
-    if name not in known and name not in timm.list_pretrained():
-        near = get_close_matches(name, [*known, *IRESNETS], n=3) or ["resnet50"]
-        raise ValueError(
-            f"backbone is {name!r} but must be 'convnet', 'bn_inception', 'iresnet18' to 'iresnet200' or a timm model; "
-            f"did you mean {' or '.join(near)}?"
-        )
+    check_timm_name(name)
+    import timm
+
     arguments = dict(arguments or {})
     # These decide which weights are loaded, and what the network returns.
     ours = {*inspect.signature(timm.create_model).parameters, "num_classes", "global_pool", "in_chans", "features_only"}

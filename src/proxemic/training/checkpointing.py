@@ -212,17 +212,17 @@ class RunCheckpointer(Checkpoint):
         self.run.write_history(rows)
 
     def _line(self, row: dict[str, float], seconds: float, trainer: Trainer) -> str:
-        images = trainer.num_training_batches * self.recipe.batches.size
+        samples = trainer.num_training_batches * self.recipe.batches.size
         name = self.recipe.evaluation.metric
         line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
         if name in row and self.best is not None:
             line += f"  validation {name} {row[name]:.4f}  (best {self.best[name]:.4f}, epoch {self.best['epoch']:.0f})"
-        return f"{line}  {images / seconds:,.0f} images/s"
+        return f"{line}  {samples / seconds:,.0f} {self.recipe.kind}/s"
 
     def _write_best(self, task: EmbeddingTask) -> None:
         if not self.processes.is_first:
             return
-        save_model(self.run.path, task.model, self.recipe.images.as_dict())
+        save_model(self.run.path, task.model, self.recipe.preprocessing)
         state = task.loss.state_dict()
         if task.shards is not None:
             state["proxies"] = task.shards.whole()

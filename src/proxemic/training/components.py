@@ -12,7 +12,7 @@ from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
 from proxemic.losses.user_defined import Loss, MakesLoss, loss_name, make_loss
-from proxemic.models import EmbeddingModel, ModelConfig, build_model
+from proxemic.models import EmbeddingModel, ModelConfig, build_model, check_backbone
 from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import check_own_metrics, evaluation_mode
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
@@ -127,6 +127,8 @@ def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
             )
         return config
     dim = images.pixels.dim
+    if config.custom_backbone is None:
+        check_backbone(config.backbone_name)
     if not config.takes_vectors:
         raise UserError(
             f"The data are vectors of {dim:,} numbers, but model.backbone is {config.backbone_name}, which takes "

@@ -11,7 +11,7 @@ from proxemic.training.checkpointing import RunCheckpointer
 
 
 class TrainingBar(TQDMProgressBar):
-    """Lightning's bar with the loss, images per second, the last validation metric and the time left of the run."""
+    """Lightning's bar with the loss, samples per second, the last validation metric and the time left of the run."""
 
     # Without tqdm's time that remains, which is that of the epoch.
     BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
@@ -51,7 +51,7 @@ class TrainingBar(TQDMProgressBar):
         if self._batches:
             items["left"] = tqdm.format_interval(self.seconds_left(trainer))
         items["loss"] = super().get_metrics(trainer, pl_module).get("loss", float("nan"))
-        items["images/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
+        items[f"{self.checkpointer.recipe.kind}/s"] = f"{self.done / max(time.monotonic() - self.began, 1e-9):.0f}"
         metric = self.checkpointer.recipe.evaluation.metric
         if self.checkpointer.rows and metric in self.checkpointer.rows[-1]:
             items[metric] = f"{self.checkpointer.rows[-1][metric]:.3f}"

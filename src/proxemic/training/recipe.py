@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -309,6 +309,16 @@ class Recipe:
             return self.cache.apply(self.data.load())
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    @property
+    def kind(self) -> Literal["images", "vectors"]:
+        """What the inputs of the network are called in messages."""
+        return "vectors" if self.model.takes_vectors else "images"
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        """What ``model.json`` says of the preprocessing of images; nothing for vectors."""
+        return {} if self.model.takes_vectors else self.images.as_dict()
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -246,7 +246,7 @@ def _introduce(recipe: Recipe, components: "Components", report: Callable[[str],
     parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
     for name, images in parts.items():
         if images is not None:
-            report(f"{name}: {images.num_classes:,} classes, {len(images):,} images")
+            report(f"{name}: {images.num_classes:,} classes, {len(images):,} {images.kind}")
     if recipe.model.train != "all":
         report(describe_training(model.backbone, recipe.model.train, recipe.model.backbone_name))
     if recipe.model.lora is not None:

@@ -14,6 +14,7 @@ from proxemic.data.tables import IMAGE_COLUMNS, SPLITS, Row, SplitName, read_tab
 from proxemic.files import readable
 
 Size = tuple[int, int]
+_VECTORS = "take data proxemic.data.OwnVectors, as the recipe own-vectors does"
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -36,6 +37,8 @@ def list_images(root: Path, used: Sequence[str] = IMAGE_COLUMNS) -> Listing:
         listing = _list_folder(root)
     elif not root.exists():
         raise ValueError(f"{root} does not exist: give a folder of class folders, or a .csv or .parquet table.")
+    elif root.suffix.lower() in (".npy", ".safetensors"):
+        raise ValueError(f"{root} holds vectors by its name, not images: {_VECTORS}.")
     elif root.suffix.lower() in (".csv", ".parquet"):
         listing = Listing(tuple(read_table(root)), unused=unused_columns(root, used))
     else:

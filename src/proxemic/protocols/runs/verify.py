@@ -131,6 +131,8 @@ def verify(
         for note in notes:
             report(note)
     model, preprocessing = load_embedder(target, own_backbone(target))
+    if model.config.takes_vectors:
+        raise UserError(f"{target} takes vectors, but the sets of pairs are pictures of faces: give a model of images.")
     model.to(pick_device("auto"))
     distance, metrics = distance or config.distance, {}
     for name, (pairs, _) in packs.items():

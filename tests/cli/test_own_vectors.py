@@ -1,0 +1,116 @@
+"""Own vectors through the command line: training, going on, evaluation, analyses, and what has no meaning for them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from command_line import Here, assert_refused
+from proxemic.models import load_model
+from vectors import DIM, some_vectors, write_table
+
+RECIPE = ("train", "--recipe", "own-vectors", "--training.accelerator", "cpu", "--batches.size", "16")
+SMALL = ("--model.embedding_size", "8", "--data.test_fraction", "0.34", "--data.validation_fraction", "0.34")
+VARIED = ("--vectors.noise", "0.2", "--vectors.mix", "0.5")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    vectors, names = some_vectors()
+    return write_table(tmp_path_factory.mktemp("vectors") / "v.parquet", vectors.astype(np.float16), label=names)
+
+
+def trained(here: Here, out: Path, table: Path, *flags: str | Path) -> Path:
+    result = here(*RECIPE, *SMALL, "--data.root", table, "--out", out, *flags)
+    assert result.returncode == 0, result.stderr
+    return out
+
+
+def test_a_head_is_trained_extended_evaluated_and_analysed(table: Path, tmp_path: Path, here: Here) -> None:
+    run = trained(here, tmp_path / "run", table, "--training.epochs", "2", *VARIED)
+    assert not (run / "gallery.png").exists()
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert {"test", "untrained", "validation"} <= metrics.keys()
+    description = json.loads((run / "model.json").read_text())
+    assert (description["config"]["backbone"], description["config"]["input_size"]) == ("none", DIM)
+    assert description["preprocessing"] == {}
+    extended = here("train", "--resume", run, "--training.epochs", "3")
+    assert extended.returncode == 0, extended.stderr
+    assert "vectors/s" in extended.stdout + extended.stderr
+    whole = trained(here, tmp_path / "whole", table, "--training.epochs", "3", *VARIED)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (run / "loss.safetensors").read_bytes() == (whole / "loss.safetensors").read_bytes()
+
+    saved = tmp_path / "saved.parquet"
+    evaluated = here("evaluate", run, "--json", "--resamples", "0", "--save-embeddings", saved)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "recall@1" in evaluated.stdout
+    of_file = here("evaluate", saved, "--json", "--resamples", "0")
+    assert of_file.returncode == 0, of_file.stderr
+    both = here("evaluate", run, whole, "--json", "--resamples", "0")
+    assert both.returncode == 0, both.stderr
+    drawn = here("analyze", "map", run, "--method", "pca")
+    assert drawn.returncode == 0, drawn.stderr
+    assert_refused(here("analyze", "robustness", run), ["takes vectors, but the corruptions are of images"])
+    assert_refused(here("verify", run, "--data", tmp_path), ["lfw"])
+
+    vectors, names = some_vectors()
+    np.save(tmp_path / "other.npy", vectors)
+    np.save(tmp_path / "labels.npy", np.array([f"other {name}" for name in names]))
+    other = ("--data.root", tmp_path / "other.npy", "--data.labels", tmp_path / "labels.npy")
+    assert here("evaluate", run, *other, "--resamples", "0").returncode == 0
+    np.save(tmp_path / "other.npy", vectors[:, 1:])
+    assert_refused(here("evaluate", run, *other), [f"23 numbers each but the head takes {DIM}"])
+
+
+def test_heads_losses_and_a_final_model(table: Path, tmp_path: Path, here: Here) -> None:
+    one = ("--training.epochs", "1")
+    trained(here, tmp_path / "residual", table, *one, "--model.head", "residual", "--loss", "ArcFaceLoss")
+    run = trained(here, tmp_path / "pca", table, *one, "--model.head_init", "pca", "--no-validation")
+    assert "WARNING" not in (run / "model.json").read_text()
+    model, _ = load_model(run)
+    vectors, _ = some_vectors()
+    assert model(torch.from_numpy(vectors)).shape == (len(vectors), 8)
+    head = ("--model.head", "none", "--model.embedding_size", str(DIM))
+    assert trained(here, tmp_path / "none", table, *one, *head).exists()
+    result = here(*RECIPE, *head[:2], "--data.root", table, "--out", tmp_path / "refused")
+    assert_refused(result, ["embedding_size is 128 but without a head it must be 24"])
+
+
+def test_vectors_that_are_not_finite_end_a_training_with_a_sentence(tmp_path: Path, here: Here) -> None:
+    vectors, names = some_vectors()
+    vectors[:, 3] = np.nan
+    table = write_table(tmp_path / "v.parquet", vectors, label=names)
+    result = here(*RECIPE, *SMALL, "--data.root", table, "--out", tmp_path / "run")
+    assert_refused(result, ["the vector has a number that is not finite", "v.parquet, row "])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--images.size", "20"), ["images.size is 20", "model.backbone is none", "leave it out"]),
+        (("--augment.horizontal_flip", "0.5"), ["augment.horizontal_flip is 0.5"]),
+        (("--model.pooling", "max"), ["vectors are not pooled"]),
+        (("--model.input_size", "7"), ["model.input_size is 7, but the data are vectors of 24 numbers"]),
+        (("--vectors.mix", "-1"), ["vectors.mix is -1", "above 0"]),
+        (("--vectors.noise", "0", "--model.backbone", "convnet"), ["vectors of 24 numbers", "set it to none"]),
+        (("--vectors.noise", "0", "--model.backbone", "linear"), ["backbone is 'linear' but must be"]),
+    ],
+)
+def test_what_has_no_meaning_for_vectors_is_refused(
+    table: Path, tmp_path: Path, here: Here, flags: tuple[str, ...], words: list[str]
+) -> None:
+    result = here(*RECIPE, "--data.root", table, "--out", tmp_path / "run", *flags)
+    assert_refused(result, words)
+    assert not (tmp_path / "run").exists()
+    if words[0].startswith(("images", "augment", "vectors.", "vectors are", "backbone")):
+        assert_refused(here("recipes", "show", "own-vectors", *flags), words)
+
+
+def test_recipes_of_images_point_to_that_of_vectors(table: Path, tmp_path: Path, here: Here) -> None:
+    assert_refused(here("train", "--recipe", "own", "--data.root", table), ["no column path", "recipe own-vectors"])
+    np.save(tmp_path / "v.npy", np.eye(3))
+    assert_refused(here("train", "--recipe", "own", "--data.root", tmp_path / "v.npy"), ["OwnVectors", "own-vectors"])
+    assert_refused(here("train", "--recipe", "own-vectors"), ["data.root is missing"])
