@@ -133,7 +133,15 @@ def test_a_model_comes_back_without_its_folder_and_without_the_network(
     save_model(tmp_path / "again", loaded, {"size": 32})
     assert torch.equal(load_model(tmp_path / "again")[0](IMAGES), model(IMAGES))
     text = (tmp_path / "run" / "model.json").read_text()
-    assert json.loads(text)["transformers"]["layer_norm_eps"] == 1e-3
+    assert json.loads(text)["network"]["layer_norm_eps"] == 1e-3
+
+
+def test_the_last_blocks_are_the_last_layers(folders: Callable[[str], Path]) -> None:
+    for kind, last in (("dinov2", "layer.1."), ("clip", "layers.1."), ("vit", "layers.1.")):
+        model = build_model(config(folders(kind), train="last:1"))
+        trained = [name for name, parameter in model.backbone.named_parameters() if parameter.requires_grad]
+        assert trained
+        assert all(last in name or "layernorm" in name for name in trained)
 
 
 def test_images_of_another_size_move_the_position_embeddings(folders: Callable[[str], Path]) -> None:

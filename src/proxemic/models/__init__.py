@@ -11,6 +11,7 @@ from proxemic.models.embedding import EmbeddingModel, build_model, check_backbon
 from proxemic.models.heads import begin_at_principal_components, principal_components
 from proxemic.models.iresnet import IResNet, iresnet_backbone
 from proxemic.models.lora import LoRA
+from proxemic.models.onnx_backbone import OnnxBackbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.saving import is_model, load_model, save_model
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
@@ -27,6 +28,7 @@ __all__ = [
     "LoRA",
     "MaxPool",
     "ModelConfig",
+    "OnnxBackbone",
     "TimmBackbone",
     "TransformersBackbone",
     "begin_at_principal_components",

@@ -20,6 +20,7 @@ PRINCIPAL = ("pca", "pca-whitened")
 """The beginnings of a head that are computed from features."""
 
 LARGEST_EMBEDDING, LARGEST_WIDTH = 2**20, 2**12  # larger ones are mistakes, or meant to exhaust the memory
+ONNX = ".onnx"  # the ending of a file with a network
 TRANSFORMERS = "hf:"  # before the folder or the name of a network of transformers
 _CHOICES = {
     "pooling": get_args(Pooling),
@@ -36,11 +37,12 @@ class ModelConfig:
     Args:
         backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; `iresnet18`, 34, 50, 100
             or 200 for faces of 112 pixels, which require head `none` and 512 dimensions; the name of a timm model;
-            `hf:` and a folder of transformers, or a name on the Hugging Face hub, as `hf:facebook/dinov2-small`; or a
-            class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a
-            feature map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A
-            parameter `in_channels` of its constructor is filled in. `none`: the inputs are vectors `[B, input_size]`,
-            and the head is all of the network.
+            `hf:` and a folder of transformers, or a name on the Hugging Face hub, as `hf:facebook/dinov2-small`; a
+            file that ends in `.onnx`, whose network is not trained (`train` must be `head`); or a class of your own, in
+            a recipe its import path: an `nn.Module` from images to features `[B, F]` or a feature map `[B, F, h, w]`. F
+            is its attribute `num_features`, or else found by one forward pass. A parameter `in_channels` of its
+            constructor is filled in. `none`: the inputs are vectors `[B, input_size]`, and the head is all of the
+            network.
         embedding_size: Dimensions of the embedding, 1 to 1,048,576.
         pooling: Pooling of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem`
             with the power 3; an IResNet, which has a map of one place, requires `avg`. Of networks of transformers
@@ -78,7 +80,7 @@ class ModelConfig:
         lora: Adapters of low rank in the backbone's linear layers, which are trained in place of its weights; saved
             models have them in the weights. `None` for none.
         backbone_args: Arguments of the timm model, such as `drop_path_rate`, or of your own class; or values of the
-            configuration of transformers; plain values and lists.
+            configuration of transformers; or the `output` of an ONNX file; plain values and lists.
         image_size: Side of the images in pixels; a recipe takes it from `images.size`. Networks of timm for a fixed
             size, such as vision transformers, are built for this one; `None` builds them for their own.
         input_size: Numbers of each vector, where `backbone` is `none`, 1 to 1,048,576; in a recipe, `None` takes what
@@ -169,6 +171,17 @@ class ModelConfig:
                 f"pooling is 'pooler' but {self.backbone_name!r} is no network of transformers (hf:NAME); take "
                 "avg or another"
             )
+        if self.backbone_name.endswith(ONNX):
+            if self.train != "head":
+                raise ValueError(
+                    f"train is {self.train!r} but {self.backbone_name!r} is an ONNX file, which cannot be trained; set "
+                    "train to head"
+                )
+            if self.pretrained or self.weights is not None:
+                raise ValueError(
+                    f"{'pretrained is' if self.pretrained else 'weights are'} set but {self.backbone_name!r} has its "
+                    "weights in the file; leave it out"
+                )
         if self.image_size is not None and not (type(self.image_size) is int and self.image_size >= 1):
             raise ValueError(f"image_size is {self.image_size!r} but must be a whole number of at least 1 pixel")
         if self.custom_backbone is not None and self.pretrained:

@@ -12,12 +12,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from proxemic.models.backbones import ConvNet, NoBackbone
 from proxemic.models.bn_inception import BNInception, bn_inception_backbone
-from proxemic.models.config import TRANSFORMERS, ModelConfig
+from proxemic.models.config import ONNX, TRANSFORMERS, ModelConfig
 from proxemic.models.custom_backbone import CustomBackbone
 from proxemic.models.freezing import frozen_modules, trained_names
 from proxemic.models.heads import make_head
 from proxemic.models.iresnet import IRESNETS, IResNet, iresnet_backbone
 from proxemic.models.lora import add_adapters
+from proxemic.models.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.recomputing import recompute_activations
 from proxemic.models.timm_models import TimmBackbone, check_timm_name, timm_backbone
@@ -33,7 +34,9 @@ POOLINGS = {
     "cubic-gem": partial(GeM, train_p=False),
     "pooler": AvgPool,  # of the one place that the backbone then gives
 }
-Backbone = ConvNet | BNInception | IResNet | TimmBackbone | TransformersBackbone | CustomBackbone | NoBackbone
+Backbone = (
+    ConvNet | BNInception | IResNet | TimmBackbone | TransformersBackbone | OnnxBackbone | CustomBackbone | NoBackbone
+)
 
 
 class EmbeddingModel(nn.Module):
@@ -146,7 +149,7 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
     Raises:
         ValueError: If the backbone is unknown, a weights file does not fit, or embedding_size needs a head.
         UserError: If pretrained weights are not available.
-        ImportError: If the backbone is one of timm or transformers, which is not installed, or peft for `lora`.
+        ImportError: If the backbone needs timm, transformers or onnxruntime, or `lora` peft, which is not installed.
 
     >>> build_model(ModelConfig(backbone="resnet18", pooling="avg+max")).backbone.num_features
     512
@@ -181,6 +184,8 @@ def build_model(config: ModelConfig) -> EmbeddingModel:
         )
     elif config.backbone_name in IRESNETS:
         backbone = iresnet_backbone(config.backbone_name, in_channels=config.in_channels, weights=config.weights)
+    elif config.backbone_name.endswith(ONNX):
+        backbone = OnnxBackbone(read_onnx(Path(config.backbone_name).expanduser()), config)
     elif config.backbone_name.startswith(TRANSFORMERS):
         backbone = transformers_backbone(config)
     else:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,24 @@ from torch import nn
 
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
-from proxemic.models.config import TRANSFORMERS, ModelConfig
+from proxemic.models.config import ONNX, TRANSFORMERS, ModelConfig
 from proxemic.models.embedding import EmbeddingModel, build_model
 from proxemic.models.lora import merged_state
+from proxemic.models.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.weights_files import read_shapes
 
 FORMAT = 1
-WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+WEIGHTS, DESCRIPTION, FROZEN = "model.safetensors", "model.json", "backbone.onnx"
 
 
 def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapping[str, Any]) -> None:
     """Save a model such that `load_model` returns one with bit-identical embeddings.
 
     Each file is replaced atomically; `model.json` holds the checksum of the weights, so that an interrupted save is
-    detected when loading. The adapters of `ModelConfig.lora` are added to the weights in the file: a plain network is
-    loaded, with embeddings that are equal up to rounding.
+    detected when loading. The network of an ONNX file is kept beside them, as `backbone.onnx`. The adapters of
+    `ModelConfig.lora` are added to the weights in the file: a plain network is loaded, with embeddings that are equal
+    up to rounding.
 
     Args:
         directory: Where `model.safetensors` and `model.json` are written; created if it does not exist.
@@ -58,12 +61,12 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
     description = {
         "format": FORMAT,
         "config": asdict(replace(model.config, lora=None)) | custom,
-        **({"transformers": backbone.description()} if isinstance(backbone, TransformersBackbone) else {}),
+        **({"network": backbone.description()} if isinstance(backbone, TransformersBackbone | OnnxBackbone) else {}),
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
         "libraries": {
             name: each.version
-            for name in ("proxemic", "torch", "timm", "transformers")
+            for name in ("proxemic", "torch", "timm", "transformers", "onnxruntime")
             for each in distributions(name=name)
         },
     }
@@ -71,7 +74,8 @@ def save_model(directory: str | Path, model: EmbeddingModel, preprocessing: Mapp
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"preprocessing is not plain JSON data: {error}") from error
-    for name, content in ((WEIGHTS, weights), (DESCRIPTION, text.encode())):
+    frozen = ((FROZEN, backbone.content),) if isinstance(backbone, OnnxBackbone) else ()
+    for name, content in (*frozen, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
         with write_atomically(Path(directory) / name) as temporary:
             temporary.write_bytes(content)
 
@@ -105,7 +109,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     Raises:
         ValueError: If a file is missing, malformed, or not of this model.
         UserError: If the model needs the class of its backbone, or is passed one that it does not need.
-        ImportError: If the backbone is one of timm or transformers, which is not installed.
+        ImportError: If the backbone needs timm, transformers or onnxruntime, which is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     description_file = weights_file.with_name(DESCRIPTION)
@@ -130,19 +134,33 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
 @dataclass(frozen=True)
 class _Saved:
-    """What `model.json` says; of a network of transformers, also its configuration."""
+    """What `model.json` says; of `network`, the configuration in transformers, or what identifies an ONNX file."""
 
+    folder: Path
     config: ModelConfig
     preprocessing: dict[str, Any]
     sha256: str
-    transformers: Mapping[str, Any] | None
+    network: Mapping[str, Any]
 
     def build(self) -> EmbeddingModel:
         """The network, whose weights come from the file beside it."""
         plain = replace(self.config, pretrained=False, weights=None)
         if plain.backbone_name.startswith(TRANSFORMERS):
-            return EmbeddingModel(plain, transformers_backbone(plain, self.transformers or {}))
+            return EmbeddingModel(plain, transformers_backbone(plain, self.network))
+        if plain.backbone_name.endswith(ONNX):
+            return EmbeddingModel(plain, self._onnx)
         return build_model(plain)
+
+    @cached_property
+    def _onnx(self) -> OnnxBackbone:
+        file, wanted = self.folder / FROZEN, self.network.get("sha256")
+        try:
+            content = read_onnx(file)
+        except ValueError as error:
+            raise ValueError(f"{error}: it is the copy of {self.config.backbone_name}, of SHA-256 {wanted}") from error
+        if hashlib.sha256(content).hexdigest() != wanted:
+            raise ValueError(f"{file} is not the file of SHA-256 {wanted} that {DESCRIPTION} names; put that back")
+        return OnnxBackbone(content, self.config)
 
 
 def _check_shapes(shapes: Mapping[str, list[int]], saved: _Saved, file: Path) -> None:
@@ -168,10 +186,8 @@ def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
         config: dict[str, Any] = {**content["config"]} | _custom_backbone(content["config"].get("backbone"), backbone)
-        transformers = content.get("transformers")
-        if not isinstance(transformers, Mapping | None):
-            raise ValueError(f"its transformers is {transformers!r} but must map names to values")
-        return _Saved(ModelConfig(**config), dict(content["preprocessing"]), str(content["sha256"]), transformers)
+        preprocessing, network = dict(content["preprocessing"]), dict(content.get("network", {}))
+        return _Saved(file.parent, ModelConfig(**config), preprocessing, str(content["sha256"]), network)
     except KeyError as error:
         raise ValueError(f"{file} does not describe a model: {error} is missing") from error
     except (AttributeError, OSError, TypeError, ValueError) as error:

@@ -65,6 +65,7 @@ class RunDirectory:
         measured_before: What callbacks measured before the first epoch (JSON); it exists if there are such callbacks.
         history: One row per epoch (CSV).
         model: The weights of the chosen epoch; ``model.json`` beside it says how to build the network.
+        frozen: The network of an ONNX file; it exists if the backbone is one.
         loss: The weights of the loss, such as proxies, of the chosen epoch.
         checkpoint: What ``--resume`` starts from.
         diverged: Why training broke off, where loss or weights were no longer finite; removed once it goes on.
@@ -79,6 +80,7 @@ class RunDirectory:
         self.measured_before = path / "measured-before.json"
         self.history = path / "history.csv"
         self.model = path / "model.safetensors"
+        self.frozen = path / "backbone.onnx"
         self.loss = path / "loss.safetensors"
         self.checkpoint = path / "checkpoints" / "last.ckpt"
         self.diverged = path / "diverged.txt"
@@ -165,7 +167,7 @@ class RunDirectory:
 
     def drop_weights(self, *, model: bool = True) -> None:
         """Remove the checkpoint and, by default, the weights; the metrics stay."""
-        for path in (self.model, self.model.with_suffix(".json"), self.loss) if model else ():
+        for path in (self.model, self.model.with_suffix(".json"), self.frozen, self.loss) if model else ():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
 

@@ -10,6 +10,7 @@ import safetensors.torch
 
 from proxemic.data.image_cache import key_of
 from proxemic.data.pixels.stores import CachedPixels, FilePixels, Pixels
+from proxemic.data.sources.shards import ShardPixels
 from proxemic.models import EmbeddingModel
 
 _VERSION = 1  # of what is done to an image before its features are written
@@ -22,6 +23,10 @@ def image_keys(pixels: Pixels) -> list[bytes]:
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, FilePixels):
         return [key_of(cut) for cut in zip(pixels.paths, pixels.boxes, strict=True)]
+    if isinstance(pixels, ShardPixels):
+        shards = [key_of((path, None)) for path in pixels.shards]
+        places = zip(pixels.shard.tolist(), pixels.offsets.tolist(), strict=True)
+        return [b"%s %d" % (shards[shard], offset) for shard, offset in places]
     images = (pixels[index] for index in range(len(pixels)))
     return [hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).digest() for image in images]
 
@@ -37,9 +42,9 @@ def network_key(model: EmbeddingModel) -> str:
     settings = (config.backbone_name, config.backbone_args, config.pooling, config.image_size, config.in_channels)
     state = {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
     weights = {name: hashlib.sha256(safetensors.torch.save({"": value.contiguous()})) for name, value in state.items()}
-    return fingerprint(
-        settings, _describe(config.custom_backbone), {name: each.hexdigest() for name, each in weights.items()}
-    )
+    described = getattr(model.backbone, "description", dict)()  # what a file of the network's own says
+    digests = {name: each.hexdigest() for name, each in weights.items()}
+    return fingerprint(settings, described, _describe(config.custom_backbone), digests)
 
 
 def _describe(thing: object) -> object:
