@@ -147,4 +147,4 @@ def _import_path(thing: Any, key: str) -> str:
         )
     packages = accumulate(module.split("."), "{}.{}".format)
     # The shortest path, as in `proxemic.losses`, stays valid when a class moves to another module.
-    return next(f"{each}.{name}" for each in packages if vars(sys.modules[each]).get(name) is thing)
+    return next(f"{each}.{name}" for each in packages if getattr(sys.modules[each], name, None) is thing)
