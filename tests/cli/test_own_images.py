@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
@@ -114,3 +115,26 @@ def test_pipes_and_devices_are_named_and_never_opened(tmp_path: Path, here: Here
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     for name in ("pipe.csv", "zero.csv"):
         assert_refused(here("datasets", "check", tmp_path / name), [f"{name} is no regular file"])
+
+
+def test_large_photographs_train_and_evaluate_alike_with_and_without_a_cache(
+    tiny: Path, tmp_path: Path, here: Here
+) -> None:
+    folder = write_folder(tmp_path / "large", size=160)
+    for path in folder.rglob("*.png"):
+        with Image.open(path) as image:
+            image.save(path.with_suffix(".jpg"), quality=95)
+        path.unlink()
+    flags = ("--data.root", folder, "--images.reduce", "true", "--cache.folder", tmp_path / "cache", *ONE)
+    metrics, weights = [], []
+    for name, side in (("cached", "auto"), ("files", "null")):
+        run = tmp_path / name
+        result = here("train", "--recipe", tiny, "--out", run, "--cache.shorter_side", side, *flags)
+        assert result.returncode == 0, result.stderr
+        assert ("72 images are read from the cache" in result.stdout) == (side == "auto")
+        metrics.append(json.loads((run / "metrics.json").read_text())["test"])
+        weights.append((run / "model.safetensors").read_bytes())
+        again = json.loads(here("evaluate", run, "--json").stdout)["test"]
+        assert again == {key: pytest.approx(metrics[0][key], abs=1e-12) for key in again}
+    assert metrics[0] == metrics[1]
+    assert weights[0] == weights[1]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from proxemic.data import ArrayPixels, CacheConfig, EmbeddingDataset, FilePixels, ImageSet, Preprocessing, Splits
+from proxemic.data import (
+    ArrayPixels,
+    Augmentation,
+    CacheConfig,
+    EmbeddingDataset,
+    FilePixels,
+    ImageSet,
+    Preprocessing,
+    Splits,
+)
 from proxemic.data import image_cache as module
 from proxemic.data.pixels import CachedPixels, PixelFile, Pixels, UnreadableImageError, write_pixels
 from proxemic.data.tables import Box
@@ -61,9 +71,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     calls: list[Path] = []
     shrink = module._shrink
 
-    def count(path: Path, side: int, box: Box | None = None) -> Image.Image:
-        calls.append(path)
-        return shrink(path, side, box)
+    def count(cut: tuple[Path, Box | None], shrinking: Any) -> Image.Image:
+        calls.append(cut[0])
+        return shrink(cut, shrinking)
 
     monkeypatch.setattr(module, "_shrink", count)
     monkeypatch.setattr(module, "_check_space", lambda *_: None)  # which decodes some too
@@ -154,7 +164,7 @@ def test_parts_share_one_file_however_they_are_split(tmp_path: Path, decoded: li
 
 
 def content_of(path: Path) -> bytes:
-    image = module._shrink(path, SIDE)
+    image = module._shrink((path, None), module._Shrinking(SIDE, reduces=False))
     return b"%d %d " % image.size + image.tobytes()
 
 
@@ -246,10 +256,10 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     paths = write_files(tmp_path / "images", 12)
     shrink = module._shrink
 
-    def interrupt(path: Path, side: int, _: Box | None) -> Image.Image:
-        if path == paths[-1] and list((tmp_path / "cache").iterdir()):
+    def interrupt(cut: tuple[Path, Box | None], shrinking: Any) -> Image.Image:
+        if cut[0] == paths[-1] and list((tmp_path / "cache").iterdir()):
             raise KeyboardInterrupt
-        return shrink(path, side)
+        return shrink(cut, shrinking)
 
     monkeypatch.setattr(module, "_check_space", lambda *_: None)
     monkeypatch.setattr(module, "_shrink", interrupt)
@@ -296,9 +306,9 @@ def test_what_was_left_behind_goes_after_a_day(tmp_path: Path) -> None:
 def build(root: Path, paths: list[Path], seconds: float) -> None:
     shrink = module._shrink
 
-    def slow(path: Path, side: int, _: Box | None = None) -> Image.Image:
+    def slow(cut: tuple[Path, Box | None], shrinking: Any) -> Image.Image:
         time.sleep(seconds)
-        return shrink(path, side)
+        return shrink(cut, shrinking)
 
     # In this process, which ends:
     module._shrink, module._check_space = slow, lambda *_: None
@@ -378,3 +388,79 @@ def test_numbers_out_of_range() -> None:
         CacheConfig(0)
     with pytest.raises(ValueError, match="shorter_side is -1"):
         CacheConfig(-1)
+
+
+def write_photographs(folder: Path) -> ImageSet:
+    """Large and small, upright and turned, of all formats, and one in boxes."""
+    paths = [
+        write_image(folder / "large.jpg", "RGB", (300, 210)),
+        write_image(folder / "turned.jpg", "RGB", (180, 400), 6),
+        write_image(folder / "grey.jpg", "L", (150, 300)),
+        write_image(folder / "large.png", "RGB", (150, 200)),
+        write_image(folder / "small.jpg", "RGB", (50, 40)),
+    ]
+    boxes = [None] * 5 + [(10, 20, 290, 200), (0, 0, 20, 30)]
+    return ImageSet.from_names(FilePixels([*paths, *paths[:1] * 2], boxes), list("aabbccc"))
+
+
+REDUCED = Preprocessing(size=28, resize=SIDE, reduce=True)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_auto_changes_no_tensor(tmp_path: Path, channels: int) -> None:
+    images = write_photographs(tmp_path)
+    splits = CacheConfig("auto", tmp_path / "cache").apply(Splits(images, None, None), REDUCED.reduced_side)
+    assert isinstance(splits.train.pixels, CachedPixels)
+    assert splits.notes[-1].endswith(
+        "shrunk to a shorter side of 64 pixels; --cache.shorter_side null does without, and gives the same."
+    )
+    preprocessing = REDUCED
+    if channels == 1:
+        preprocessing = Preprocessing(size=28, resize=SIDE, channels=1, mean=(0.5,), std=(0.5,), reduce=True)
+    augmentation = Augmentation(random_resized_crop=(0.16, 1.0), horizontal_flip=0.5, degrees=10)
+    for transform in (preprocessing.evaluation(), augmentation.training(preprocessing)):
+        files, cached = (
+            EmbeddingDataset(part, transform, side=preprocessing.reduced_side) for part in (images, splits.train)
+        )
+        for index in range(len(images)):
+            assert torch.equal(files[index, 3][0], cached[index, 3][0]), index
+
+
+def test_auto_caches_what_is_mostly_large(tmp_path: Path) -> None:
+    splits = Splits(
+        image_set([write_image(tmp_path / f"{each}.jpg", "RGB", (64, 80)) for each in range(4)]), None, None
+    )
+    cache = CacheConfig("auto", tmp_path / "cache")
+    assert cache.apply(splits, 64) is splits  # nothing to shrink
+    assert cache.apply(splits) is splits  # nothing is reduced
+    assert isinstance(cache.apply(splits, 63).train.pixels, CachedPixels)
+    boxes = FilePixels([tmp_path / "0.jpg"] * 2, [(0, 0, 50, 50), (0, 0, 30, 60)])
+    assert cache.apply(Splits(ImageSet.from_names(boxes, ["a", "b"]), None, None), 60).notes == ()
+
+
+def test_auto_does_without_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = image_set([write_image(tmp_path / f"{each}.png", "RGB", (300, 200)) for each in range(4)])
+    splits, needed = Splits(images, None, None, ("A fact.",)), 4 * 3 * 100 * 150
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * needed - 1))
+    found = CacheConfig("auto", tmp_path / "cache").apply(splits, 100)
+    assert found.train is images
+    assert found.notes[0] == "A fact."
+    assert found.notes[1].startswith(f"The images are read from their files: {tmp_path}/cache has 0.4 MB free, but")
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * needed))
+    (tmp_path / "file").write_text("in the way")
+    found = CacheConfig("auto", tmp_path / "file" / "cache").apply(splits, 100)
+    assert found.train is images
+    assert "could not be written: not a directory" in found.notes[1]
+    assert isinstance(CacheConfig("auto", tmp_path / "cache").apply(splits, 100).train.pixels, CachedPixels)
+
+
+def test_a_number_keeps_what_it_kept(tmp_path: Path) -> None:
+    """Only where it is what images are reduced to, JPEG files are decoded at a part of their size."""
+    image = image_set([write_image(tmp_path / "a.jpg", "RGB", (300, 210))])
+    whole, reduced = (
+        CacheConfig(64, tmp_path / "cache").apply(Splits(image, None, None), side).train.pictures[0]
+        for side in (None, 64)
+    )
+    exact = image.pictures[0].resize((91, 64), Image.Resampling.BILINEAR)
+    assert whole.tobytes() == exact.tobytes() != reduced.tobytes() == image.pictures.load(0, 64).tobytes()

@@ -1,6 +1,7 @@
 import json
 import pickle
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -12,7 +13,7 @@ from torch import nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from proxemic.data import Augmentation, Preprocessing
+from proxemic.data import Augmentation, Preprocessing, read_image
 
 GREY = Preprocessing(size=32, resize=None, channels=1, mean=(0.5,), std=(0.25,))
 
@@ -273,3 +274,21 @@ def test_preprocessing_refuses(monkeypatch: pytest.MonkeyPatch, values: dict[str
 def test_augmentation_refuses(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Augmentation(**values)
+
+
+def test_reduction_is_twice_what_images_are_resized_to(tmp_path: Path) -> None:
+    sides = [Preprocessing(64, resize, reduce=True).reduced_side for resize in ("auto", 80, None, [70, 90])]
+    assert sides == [144, 160, 128, 180]
+    assert Preprocessing(64).reduced_side is None
+    Image.effect_noise((700, 500), 50).save(tmp_path / "a.jpg")
+    reduced, whole = Preprocessing(64, reduce=True), Preprocessing(64)
+    image = read_image(tmp_path / "a.jpg", 144)
+    assert torch.equal(reduced.evaluation()(tmp_path / "a.jpg"), whole.evaluation()(image))
+    assert not torch.equal(reduced.evaluation()(tmp_path / "a.jpg"), whole.evaluation()(tmp_path / "a.jpg"))
+    augmentation = Augmentation(random_resized_crop=(0.2, 1.0))
+    crops = []
+    for given, preprocessing in ((tmp_path / "a.jpg", reduced), (image, whole)):
+        torch.manual_seed(0)
+        crops.append(augmentation.training(preprocessing)(given))
+    assert torch.equal(*crops)
+    assert Preprocessing(**json.loads(json.dumps(reduced.as_dict()))).reduced_side == 144

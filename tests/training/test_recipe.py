@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxemic.recipes import find_recipe
+from proxemic.recipes import FOLDER, find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import BatchConfig, EvaluationConfig, SecondPhase, TrainingConfig
 
@@ -29,3 +29,12 @@ def test_a_cache_of_smaller_images_than_the_network_sees_is_refused() -> None:
     flags = ["--cache.shorter_side", "16", "--images.size", "28"]
     with pytest.raises(ValueError, match=r"cache.shorter_side is 16, but images are resized to \d+ pixels"):
         read_recipe(find_recipe("own"), ["--data.root", ".", *flags]).recipe  # noqa: B018
+
+
+def test_only_recipes_of_own_images_reduce_large_ones() -> None:
+    with pytest.raises(ValueError, match=r"cache.shorter_side is auto, which keeps what images.reduce"):
+        read_recipe(find_recipe("own"), ["--images.reduce", "false"])
+    flags = ["--images.reduce", "false", "--cache.shorter_side", "null", "--data.root", "."]
+    assert read_recipe(find_recipe("own"), flags).recipe.images.reduced_side is None
+    given = {path.stem for path in FOLDER.rglob("*.yaml") if {"reduce:", "cache:"} & {*path.read_text().split()}}
+    assert given == {"own", "own-resnet50", "own-pretrained"}

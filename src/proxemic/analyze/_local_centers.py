@@ -97,7 +97,7 @@ def _measure(
             f"{run.path} has one proxy per class, or none, but this asks which of several is the nearest: train with "
             "--loss.proxies_per_class 2 or more."
         )
-    augmented = EmbeddingDataset(train, recipe.augment.training(recipe.images))
+    augmented = EmbeddingDataset(train, recipe.augment.training(recipe.images), side=recipe.images.reduced_side)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         embeddings = torch.cat(

@@ -25,6 +25,8 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         images: The images, or vectors in their place, which are read a whole batch at once.
         transform: From a PIL image to a float tensor `[channels, height, width]`; vectors do not go through it.
         vectors: How vectors whose keys have seeds are varied; images are not.
+        side: `Preprocessing.reduced_side` of the transform, so that large files are decoded at a reduced scale; None
+            decodes all of every file.
 
     >>> import numpy as np
     >>> from proxemic.data import ArrayPixels, Preprocessing
@@ -40,9 +42,11 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         images: ImageSet,
         transform: Callable[[Image.Image], Tensor],
         vectors: VectorAugmentation = VectorAugmentation(),
+        side: int | None = None,
     ) -> None:
         self.images = images
         self.transform = transform
+        self.side = side
         self._labels = array("q", images.labels.numpy().tobytes())
         self._vary = vectors.training(images.pixels, images.labels) if isinstance(images.pixels, Vectors) else None
 
@@ -66,7 +70,7 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
             torch.default_generator.manual_seed(seed)
         else:
             index = key
-        return self.transform(self.images.pictures[index]), self._labels[index]
+        return self.transform(self.images.pictures.load(index, self.side)), self._labels[index]
 
     def _fetch_vectors(self, vectors: Vectors, keys: Sequence[Key]) -> list[tuple[Tensor, int]]:
         indices = [key[0] if isinstance(key, tuple) else key for key in keys]

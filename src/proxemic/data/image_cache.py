@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Literal
 
 import numpy as np
 import platformdirs
@@ -17,8 +19,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from proxemic.data.images import ImageSet, Splits
-from proxemic.data.pixels.reading import UnreadableImageError, describe, open_image, prepare
-from proxemic.data.pixels.stores import CachedPixels, FilePixels, PixelFile, crop, write_pixels
+from proxemic.data.pixels.reading import UnreadableImageError, describe, open_image, shrink
+from proxemic.data.pixels.stores import CachedPixels, FilePixels, PixelFile, write_pixels
 from proxemic.data.tables import Box
 from proxemic.errors import UserError
 
@@ -34,19 +36,24 @@ class CacheConfig:
     """Whether image files are read from a cache of decoded images, and where it lies.
 
     The files are decoded once, into one file of raw pixels. An image whose shorter side is longer than `shorter_side`
-    is resized to it as `Preprocessing` does, with the aspect ratio kept; a smaller one is stored as it is. Evaluation
-    that resizes to `shorter_side` therefore sees the same tensors as from the files, to the bit, except where it
-    converts colour images to grey, which then happens after the resizing. Training with `random_resized_crop` crops
-    the shrunk images, which have less detail than the files, and a preprocessing that resizes to another size resizes
-    them a second time: train without a cache what is compared with published figures.
+    is resized to it as `Preprocessing` does, with the aspect ratio kept; a smaller one is stored as it is.
+
+    `auto` stores what `Preprocessing.reduce` makes of large images, so that training and evaluation see the same
+    tensors as from the files, to the bit. It writes a cache where most of a sample of the images are larger than
+    `Preprocessing.reduced_side`, and it takes at most half of the free space of the disk; a note says what was done.
+
+    With a number, evaluation that resizes to it sees the same tensors as from the files, except where it converts
+    colour images to grey, which then happens after the resizing. Training with `random_resized_crop` crops the shrunk
+    images, which have less detail than the files, and a preprocessing that resizes to another size resizes them a
+    second time: train without a cache what is compared with published figures.
 
     A colour image takes 3 · shorter_side² · (longer side / shorter side) bytes, about 0.26 MB at 256. Reading is fast
     while the file fits into free memory. A cache is identified by the paths, sizes and modification times of the image
     files, by their boxes and by `shorter_side`: after a change a new one is written, and the old one is not deleted.
 
     Args:
-        shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1; None for no cache.
-            Give the `resize` of the preprocessing: evaluation is then the same to the bit.
+        shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1: give the `resize` of the
+            preprocessing, so that evaluation is the same to the bit; or `auto`; None for no cache.
         folder: Folder of the caches; None for the user's cache folder.
 
     Raises:
@@ -60,43 +67,40 @@ class CacheConfig:
     (32, 51)
     """
 
-    shorter_side: int | None = None
+    shorter_side: int | Literal["auto"] | None = None
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.shorter_side is not None and self.shorter_side < 1:
-            raise ValueError(f"shorter_side is {self.shorter_side}, but it must be at least 1 pixel.")
+        side = self.shorter_side
+        if side is not None and side != "auto" and not (isinstance(side, int) and side >= 1):
+            raise ValueError(f"shorter_side is {side!r}, but it must be at least 1 pixel, auto, or null.")
 
-    def apply(self, splits: Splits) -> Splits:
+    def apply(self, splits: Splits, reduced_side: int | None = None) -> Splits:
         """Return the splits with the image files of all parts read from one cache, which is written if need be.
 
         Images that are not in files are left as they are; notes name the cache, and say whether a damaged one was
-        replaced.
+        replaced. `reduced_side` is that of the preprocessing, without which `auto` writes no cache.
 
         Raises:
             UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
-            UserError: If the disk has too little space, or the folder cannot be written to.
+            UserError: If the disk has too little space, or the folder cannot be written to; not for `auto`, which then
+                leaves the images where they are.
         """
-        if self.shorter_side is None:
+        side = reduced_side if self.shorter_side == "auto" else self.shorter_side
+        if side is None:
             return splits
         parts = (splits.train, splits.validation, splits.test)
         # Sorted, so that the parts share one cache however the classes are split.
         cuts = sorted({cut for part in parts for cut in _uncached(part)}, key=lambda cut: (cut[0], cut[1] or ()))
-        if not cuts:
+        if not cuts or (self.shorter_side == "auto" and median(map(_side, _sample(cuts))) <= side):
             return splits
         folder = Path(self.folder or platformdirs.user_cache_path("proxemic") / "images")
-        path = folder / f"images-{self.shorter_side}-{_fingerprint(cuts, self.shorter_side)}.pixels"
-        file, notes = _find(path, len(cuts))
-        if file is None:
-            # What killed processes left: files that nobody has written to for a day.
-            for left in folder.glob(".images-*.pixels.*.tmp"):
-                with suppress(OSError):
-                    if time.time() - left.stat().st_mtime > _DAY:
-                        left.unlink()
-            _check_space(cuts, self.shorter_side, folder)
-            with closing(_shrunk(cuts, self.shorter_side)) as images:
-                write_pixels(path, images)
-            file = PixelFile(path)
+        try:
+            file, notes = _file(folder, cuts, _Shrinking(side, side == reduced_side), self.shorter_side == "auto")
+        except UserError as error:
+            if self.shorter_side != "auto":
+                raise
+            return replace(splits, notes=(*splits.notes, f"The images are read from their files: {error}"))
         places = {cut: place for place, cut in enumerate(cuts)}
 
         def swap(part: ImageSet | None) -> ImageSet | None:
@@ -107,11 +111,36 @@ class CacheConfig:
 
         train, validation, test = map(swap, parts)
         assert train is not None
+        without = "; --cache.shorter_side null does without, and gives the same" if self.shorter_side == "auto" else ""
         note = (
-            f"{len(cuts):,} images are read from the cache {path} ({_megabytes(file.size)}), shrunk to a shorter side "
-            f"of {self.shorter_side} pixels."
+            f"{len(cuts):,} images are read from the cache {file.path} ({_megabytes(file.size)}), shrunk to a shorter "
+            f"side of {side} pixels{without}."
         )
         return Splits(train, validation, test, (*splits.notes, *notes, note))
+
+
+@dataclass(frozen=True)
+class _Shrinking:
+    """How images are shrunk: to which side, and whether as `Preprocessing.reduce` does it."""
+
+    side: int
+    reduces: bool
+
+
+def _file(folder: Path, cuts: Sequence[Cut], shrinking: _Shrinking, auto: bool) -> tuple[PixelFile, tuple[str, ...]]:
+    path = folder / f"images-{shrinking.side}-{_fingerprint(cuts, shrinking)}.pixels"
+    file, notes = _find(path, len(cuts))
+    if file is None:
+        # What killed processes left: files that nobody has written to for a day.
+        for left in folder.glob(".images-*.pixels.*.tmp"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _DAY:
+                    left.unlink()
+        _check_space(cuts, shrinking, folder, 0.5 if auto else 1.0)
+        with closing(_shrunk(cuts, shrinking)) as images:
+            write_pixels(path, images)
+        file = PixelFile(path)
+    return file, notes
 
 
 def _uncached(images: ImageSet | None) -> tuple[Cut, ...]:
@@ -121,8 +150,20 @@ def _uncached(images: ImageSet | None) -> tuple[Cut, ...]:
     return tuple(zip(pixels.paths, pixels.boxes, strict=True))
 
 
-def _fingerprint(cuts: Sequence[Cut], shorter_side: int) -> str:
-    digest = hashlib.sha256(b"%d %d" % (_VERSION, shorter_side))
+def _side(cut: Cut) -> int:
+    path, box = cut
+    if box is not None:
+        return min(box[2] - box[0], box[3] - box[1])
+    with open_image(path) as image:  # not decoded
+        return min(image.size)
+
+
+def _sample(cuts: Sequence[Cut]) -> Sequence[Cut]:
+    return cuts[:: -(-len(cuts) // _SAMPLE)]
+
+
+def _fingerprint(cuts: Sequence[Cut], shrinking: _Shrinking) -> str:
+    digest = hashlib.sha256(b"%d %d" % (_VERSION, shrinking.side) + b" reduced" * shrinking.reduces)
     for cut in cuts:
         digest.update(key_of(cut))
     return digest.hexdigest()[:16]
@@ -151,14 +192,14 @@ def _find(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
     return file, ()
 
 
-def _shrunk(cuts: Sequence[Cut], shorter_side: int) -> Generator[Image.Image, None, None]:
+def _shrunk(cuts: Sequence[Cut], shrinking: _Shrinking) -> Generator[Image.Image, None, None]:
     """Decode in threads, as Pillow decodes and resizes without Python's lock, but give in order."""
     workers = os.cpu_count() or 1
     waiting: deque[Future[Image.Image]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for path, box in tqdm(cuts, "caching images", leave=False, disable=None):
-                waiting.append(pool.submit(_shrink, path, shorter_side, box))
+            for cut in tqdm(cuts, "caching images", leave=False, disable=None):
+                waiting.append(pool.submit(_shrink, cut, shrinking))
                 if len(waiting) == 4 * workers:  # what waits to be written is held in memory
                     yield waiting.popleft().result()
             while waiting:
@@ -167,27 +208,21 @@ def _shrunk(cuts: Sequence[Cut], shorter_side: int) -> Generator[Image.Image, No
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _shrink(path: Path, shorter_side: int, box: Box | None = None) -> Image.Image:
-    # Without `Image.draft`: a JPEG decoded at half its size has other pixels than one resized to it.
-    with open_image(path) as image:
-        image = crop(prepare(image), box)
-        if min(image.size) <= shorter_side:
-            return image
-        from torchvision.transforms import v2  # takes seconds
-
-        return v2.Resize(shorter_side, interpolation=v2.InterpolationMode.BILINEAR)(image)
+def _shrink(cut: Cut, shrinking: _Shrinking) -> Image.Image:
+    path, box = cut
+    # Without `reduces`, a JPEG file is not decoded at a part of its size, which gives other pixels.
+    return shrink(FilePixels([path], [box]).load(0, shrinking.side if shrinking.reduces else None), shrinking.side)
 
 
-def _check_space(cuts: Sequence[Cut], shorter_side: int, folder: Path) -> None:
-    sample = cuts[:: -(-len(cuts) // _SAMPLE)]
-    images = [_shrink(path, shorter_side, box) for path, box in sample]
-    needed = sum(len(image.tobytes()) for image in images) * len(cuts) // len(sample)
+def _check_space(cuts: Sequence[Cut], shrinking: _Shrinking, folder: Path, part: float) -> None:
+    sample = _sample(cuts)
+    needed = sum(len(_shrink(cut, shrinking).tobytes()) for cut in sample) * len(cuts) // len(sample)
     with suppress(OSError):  # writing will say what is wrong with the folder
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
-        if free < needed:
+        if free * part < needed:
             raise UserError(
                 f"{folder} has {_megabytes(free)} free, but the cache of {len(cuts):,} images at shorter side "
-                f"{shorter_side} needs about {_megabytes(needed)}: free some space, give another folder or a lower "
+                f"{shrinking.side} needs about {_megabytes(needed)}: free some space, give another folder or a lower "
                 "shorter side, or do without the cache."
             )
 

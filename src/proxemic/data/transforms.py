@@ -1,6 +1,6 @@
 """From an image to a normalised tensor, with or without augmentation: plain data that recipes spell out.
 
-torchvision takes seconds to import, so that it is imported when a transform is made.
+torchvision takes seconds to import, so that it is imported where one of its transforms is asked for.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from proxemic.data.pixels.reading import ImageInput, read_image
+from proxemic.data.steps import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Steps
 
 Transform = Callable[[ImageInput], Tensor]
 CustomTransform = nn.Module | Callable[..., Any]
@@ -36,6 +37,10 @@ class Preprocessing:
         std: Per channel, positive, in the same order and on the same scale.
         channel_order: Of colours; `bgr` needs 3 channels.
         white: The value of white, 1 or 255; black is 0.
+        reduce: First shrink an image to a shorter side of twice what it is resized to (`reduced_side`), where it is
+            larger, in training too. JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size where that is no
+            smaller than this, which takes a fraction of the time, and the cache of decoded images (`CacheConfig`)
+            changes no pixel. Tensors of large images differ a little from those that are made in one step.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -52,6 +57,7 @@ class Preprocessing:
     std: Sequence[float] = (0.229, 0.224, 0.225)
     channel_order: Literal["rgb", "bgr"] = "rgb"
     white: Literal[1, 255] = 1
+    reduce: bool = False
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -89,21 +95,24 @@ class Preprocessing:
         """The shorter side of the resized image, or None where the whole image is squeezed to the square of `size`."""
         return min(self.resized) if isinstance(self.resized, tuple) else self.resized
 
+    @property
+    def reduced_side(self) -> int | None:
+        """The shorter side to which `reduce` shrinks larger images, in pixels; None where it is off."""
+        if not self.reduce:
+            return None
+        return 2 * (max(self.resized) if isinstance(self.resized, tuple) else self.resized or self.size)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain data, `resize` in pixels, from which `Preprocessing(**data)` is made again."""
         return asdict(self) | {"resize": self.resized}
 
     def fit(self) -> Callable[[ImageInput], Image.Image]:
         """Make the first half of `evaluation`, from an image to the square of pixels that the network sees."""
-        from torchvision.transforms import v2
-
-        return v2.Compose([_ToChannels(self.channels), *_fit(self)])
+        return Steps([_ToChannels(self), *_fit(self)])
 
     def evaluation(self) -> Transform:
         """Make the deterministic transform; it takes whatever `read_image` does, and prepares it so."""
-        from torchvision.transforms import v2
-
-        return v2.Compose([self.fit(), _ToTensor(self, noise=0.0)])
+        return Steps([_ToChannels(self), *_fit(self), _ToTensor(self, noise=0.0)])
 
 
 @dataclass(frozen=True)
@@ -214,18 +223,30 @@ class Augmentation:
         """
         if self.random_crop and preprocessing.resize is None:
             raise ValueError("random_crop is set, but resize is null: give the shorter side before the crop, as 256.")
-        from torchvision.transforms import v2
-
-        bilinear = v2.InterpolationMode.BILINEAR
-        steps: list[Callable[..., Any]] = [_ToChannels(preprocessing.channels), *(self.before_crop or [])]
+        steps: list[Callable[..., Any]] = [_ToChannels(preprocessing), *(self.before_crop or [])]
         if self.random_resized_crop is None:
             steps += _fit(preprocessing, random=self.random_crop)
         else:
-            side = self.size or preprocessing.size
-            steps.append(v2.RandomResizedCrop(side, self.random_resized_crop, interpolation=bilinear))
+            steps.append(RandomResizedCrop(self.size or preprocessing.size, self.random_resized_crop))
         if self.horizontal_flip > 0:
-            steps.append(v2.RandomHorizontalFlip(self.horizontal_flip))
-        if self.degrees or self.translate or self.scale is not None or self.shear:
+            steps.append(RandomHorizontalFlip(self.horizontal_flip))
+        steps += [*self._of_torchvision(), *(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
+        if self.erase > 0:
+            from torchvision.transforms import v2
+
+            steps.append(v2.RandomErasing(self.erase))
+        return Steps([*steps, *(self.on_tensor or [])])
+
+    def _of_torchvision(self) -> list[nn.Module]:
+        moves = bool(self.degrees or self.translate or self.scale is not None or self.shear)
+        colours = bool(self.brightness or self.contrast or self.saturation or self.hue)
+        if not (moves or colours or self.rand_augment or self.trivial_augment or self.grey > 0):
+            return []
+        from torchvision.transforms import v2
+
+        bilinear = v2.InterpolationMode.BILINEAR
+        steps: list[nn.Module] = []
+        if moves:
             # On the PIL side: at 32 by 32 an affine map of a tensor takes three times as long.
             shift = (self.translate, self.translate) if self.translate else None
             turn, shear = (-self.degrees, self.degrees), self.shear or None
@@ -234,34 +255,34 @@ class Augmentation:
             steps.append(v2.RandAugment(*self.rand_augment, interpolation=bilinear))
         if self.trivial_augment:
             steps.append(v2.TrivialAugmentWide(interpolation=bilinear))
-        if self.brightness or self.contrast or self.saturation or self.hue:
+        if colours:
             steps.append(v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue))
         if self.grey > 0:
             steps.append(v2.RandomGrayscale(self.grey))
-        steps += [*(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
-        if self.erase > 0:
-            steps.append(v2.RandomErasing(self.erase))
-        return v2.Compose([*steps, *(self.on_tensor or [])])
+        return steps
 
 
-def _fit(preprocessing: Preprocessing, *, random: bool = False) -> list[nn.Module]:
+def _fit(preprocessing: Preprocessing, *, random: bool = False) -> list[Callable[[Any], Any]]:
+    resized, size = preprocessing.resized, preprocessing.size
+    if resized is None:
+        return [Resize((size, size))]
+    if not random:
+        return [Resize(resized), CenterCrop(size)]
     from torchvision.transforms import v2
 
-    resized, size, bilinear = preprocessing.resized, preprocessing.size, v2.InterpolationMode.BILINEAR
-    if resized is None:
-        return [v2.Resize((size, size), interpolation=bilinear)]
-    return [v2.Resize(resized, interpolation=bilinear), v2.RandomCrop(size) if random else v2.CenterCrop(size)]
+    return [Resize(resized), v2.RandomCrop(size)]
 
 
 class _ToChannels(nn.Module):
-    """Read whatever shows an image, and make it grey or coloured."""
+    """Read whatever shows an image, reduce it, and make it grey or coloured."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        self.mode = "L" if channels == 1 else "RGB"
+        self.mode = "L" if preprocessing.channels == 1 else "RGB"
+        self.side = preprocessing.reduced_side
 
     def forward(self, image: ImageInput) -> Image.Image:
-        image = read_image(image)
+        image = read_image(image, self.side)
         return image if image.mode == self.mode else image.convert(self.mode)
 
 
@@ -280,9 +301,10 @@ class _ToTensor(nn.Module):
         pixels = torch.from_numpy(np.array(image)).view(image.height, image.width, -1).permute(2, 0, 1)
         if self.bgr:
             pixels = pixels.flip(0)
-        pixels = pixels.to(torch.float32)
+        # Channel by channel, as what follows is slow on channels that alternate; noise is drawn for these nevertheless.
+        values = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         if self.white != 255:
-            pixels.div_(255)
+            values.div_(255)
         if self.noise > 0:
-            pixels.add_(torch.randn_like(pixels), alpha=self.noise)
-        return pixels.sub_(self.mean).div_(self.std)
+            values.add_(torch.randn_like(pixels, dtype=torch.float32), alpha=self.noise)
+        return values.sub_(self.mean).div_(self.std)

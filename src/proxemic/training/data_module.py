@@ -63,9 +63,11 @@ class TrainingData(LightningDataModule):
             self.batches.set_epoch(loop.epoch_progress.current.processed)
             if loop.restarting:
                 self.batches.skip(loop.epoch_loop.batch_progress.current.processed)
-        workers = self.recipe.batches.workers
+        workers, images = self.recipe.batches.workers, self.recipe.images
         return DataLoader(
-            EmbeddingDataset(self.images, self.recipe.augment.training(self.recipe.images), self.recipe.vectors),
+            EmbeddingDataset(
+                self.images, self.recipe.augment.training(images), self.recipe.vectors, images.reduced_side
+            ),
             batch_sampler=self.batches,
             persistent_workers=workers > 0,
             **worker_settings(workers),

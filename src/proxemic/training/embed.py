@@ -54,7 +54,8 @@ def embed_images(
     ``[0, 0]`` where that is empty.
     """
     share = share_of(len(images), batch_size, rank, world).tolist()
-    loader = _loader(Subset(EmbeddingDataset(images, preprocessing.evaluation()), share), batch_size, workers)
+    data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
+    loader = _loader(Subset(data, share), batch_size, workers)
     batches = tqdm(loader, description, leave=False, disable=True if rank else None)
     return _embed(model, (batch for batch, _ in batches), precision)
 

@@ -270,7 +270,12 @@ class Recipe:
         if self.features.cache:
             self._check_features()
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
-        if side is not None and side < resize:
+        if side == "auto" and not self.images.reduce:
+            raise ValueError(
+                "cache.shorter_side is auto, which keeps what images.reduce makes of large images, but that is false: "
+                "set images.reduce to true, or cache.shorter_side to null or a number of pixels."
+            )
+        if isinstance(side, int) and side < resize:
             raise ValueError(
                 f"cache.shorter_side is {side}, but images are resized to {resize} pixels, so that they would be "
                 f"enlarged: give {resize} or more."
@@ -306,7 +311,7 @@ class Recipe:
     def load(self) -> Splits:
         """The images, from the cache where there is one; `UserError` if they cannot be read."""
         try:
-            return self.cache.apply(self.data.load())
+            return self.cache.apply(self.data.load(), self.images.reduced_side)
         except ValueError as error:
             raise UserError(str(error)) from error
 

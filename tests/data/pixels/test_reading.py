@@ -12,6 +12,7 @@ import pytest
 import torch
 from filelock import FileLock, Timeout
 from PIL import Image
+from torchvision.transforms import v2
 
 from proxemic.data import (
     Augmentation,
@@ -246,3 +247,64 @@ def test_huge_pictures_are_decoded_by_one_process_at_a_time(tmp_path: Path, monk
             pass
         with another:  # it is let go of
             pass
+
+
+def smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    """A picture without the finest detail, which scales of decoding render differently."""
+    noise = np.random.default_rng(0).integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "decoded"),
+    [
+        ((420, 300), 37, (53, 38)),
+        ((420, 300), 38, (105, 75)),
+        ((300, 420), 75, (75, 105)),
+        ((420, 300), 76, (210, 150)),
+        ((420, 300), 151, (420, 300)),
+    ],
+)
+def test_large_jpeg_files_are_decoded_at_the_smallest_scale_that_is_no_smaller(
+    tmp_path: Path, size: tuple[int, int], side: int, decoded: tuple[int, int]
+) -> None:
+    smooth(*size).save(tmp_path / "a.jpg", quality=95)
+    with Image.open(tmp_path / "a.jpg") as expected:
+        expected.draft(None, (side, side))
+        assert expected.size == decoded
+        factor = min(decoded)
+        resized = expected.resize((side * decoded[0] // factor, side * decoded[1] // factor), Image.Resampling.BILINEAR)
+    for given in (tmp_path / "a.jpg", (tmp_path / "a.jpg").read_bytes()):
+        found = read_image(given, side)
+        assert min(found.size) == side
+        assert found.tobytes() == resized.tobytes()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png"])
+@pytest.mark.parametrize("side", [300, 301, 10_000])
+def test_what_is_no_larger_is_read_exactly(tmp_path: Path, name: str, side: int) -> None:
+    smooth(420, 300).save(tmp_path / name)
+    assert read_image(tmp_path / name, side) == read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+def test_a_part_of_the_size_shows_the_same_picture(tmp_path: Path, mode: str, orientation: int | None) -> None:
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    smooth(420, 300, mode).save(tmp_path / "a.jpg", exif=exif, quality=95)
+    found, whole = read_image(tmp_path / "a.jpg", 70), read_image(tmp_path / "a.jpg")
+    shrunk = reading.shrink(whole, 70)
+    assert (found.mode, found.size) == (shrunk.mode, shrunk.size)
+    off = np.abs(np.asarray(found).astype(float) - np.asarray(shrunk)).mean()
+    turned = np.abs(np.asarray(shrunk)[::-1].astype(float) - np.asarray(shrunk)).mean()
+    assert off < 3 < turned / 10
+
+
+@pytest.mark.parametrize("size", [(50, 80), (81, 47), (1333, 999), (64, 64), (2, 9)])
+@pytest.mark.parametrize("side", [1, 31, 63])
+def test_shrinking_is_torchvisions(size: tuple[int, int], side: int) -> None:
+    image = Image.effect_noise(size, 50)
+    expected = image if min(size) <= side else v2.Resize(side, v2.InterpolationMode.BILINEAR)(image)
+    assert reading.shrink(image, side) == expected

@@ -132,3 +132,16 @@ def test_select_reorders() -> None:
     chosen = ArrayPixels(array).select([2, 0])
     assert [chosen[place].getpixel((0, 0)) for place in range(len(chosen))] == [2, 0]
     assert FilePixels([Path("a"), Path("b")]).select([1]).paths == (Path("b"),)
+
+
+def test_a_box_is_cut_out_of_the_whole_image_before_it_is_shrunk(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    Image.effect_noise((400, 300), 50).save(path)
+    pixels = FilePixels([path] * 3, [(1, 3, 301, 203), (0, 0, 60, 90), None])
+    with Image.open(path) as whole:
+        cut = whole.crop((1, 3, 301, 203)).resize((97, 65), Image.Resampling.BILINEAR)
+        assert pixels.load(0, 65).tobytes() == cut.tobytes()
+    assert pixels.load(1, 65).tobytes() == pixels[1].tobytes()
+    assert pixels.load(2, 65).size == (86, 65)
+    assert pixels.load(2).tobytes() == pixels[2].tobytes()
+    assert ArrayPixels(np.zeros((1, 40, 80), dtype=np.uint8)).load(0, 20).size == (40, 20)

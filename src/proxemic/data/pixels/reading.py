@@ -60,7 +60,7 @@ class UnreadableImageError(ValueError):
         return f"{readable(self.path)} cannot be read as an image: {self.reason.rstrip('.')}."
 
 
-def read_image(image: ImageInput) -> Image.Image:
+def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
     """Prepare an image exactly as training and evaluation see it: upright, opaque, 8 bits, of mode L or RGB.
 
     The image is turned upright by its EXIF tag, transparency is flattened on white, and 16 bits become 8. An image
@@ -69,6 +69,9 @@ def read_image(image: ImageInput) -> Image.Image:
     Args:
         image: The path of a file; the content of a file as bytes; a PIL image; or a NumPy array `[H, W]` or
             `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels are grey, grey and alpha, RGB, or RGB and alpha.
+        side: Pixels to which the shorter side of a larger image is shrunk, as by `shrink`, at least 1; None for the
+            image as it is. A JPEG file is decoded at 1/2, 1/4 or 1/8 of its size where that is no smaller: libjpeg then
+            leaves out most of the work.
 
     Raises:
         UnreadableImageError: If the file is missing, is no regular file, or cannot be decoded.
@@ -77,6 +80,32 @@ def read_image(image: ImageInput) -> Image.Image:
     >>> read_image(Image.new("RGBA", (4, 2))).getpixel((0, 0))
     (255, 255, 255)
     """
+    if not isinstance(image, str | os.PathLike | bytes):
+        return shrink(_from_memory(image), side)
+    with open_image(image) as opened:
+        if side is not None:
+            opened.draft(None, (side, side))  # nothing but JPEG knows how to
+        return shrink(prepare(opened), side)
+
+
+def shrink(image: Image.Image, side: int | None) -> Image.Image:
+    """Resize an image whose shorter side is longer than `side` to it; None keeps all.
+
+    >>> shrink(Image.new("L", (50, 80)), 32).size, shrink(Image.new("L", (50, 80)), 64).size
+    ((32, 51), (50, 80))
+    """
+    return image if side is None or min(image.size) <= side else resize_shorter(image, side)
+
+
+def resize_shorter(image: Image.Image, side: int) -> Image.Image:
+    """Resize an image to a shorter side, as torchvision's `Resize` does."""
+    shorter = min(image.size)
+    if shorter == side:
+        return image
+    return image.resize((side * image.width // shorter, side * image.height // shorter), Image.Resampling.BILINEAR)
+
+
+def _from_memory(image: Image.Image | np.ndarray) -> Image.Image:
     if isinstance(image, Image.Image):
         # An opened file may know more of itself than its info says.
         if image.mode in _MODES and not image.info and type(image) is Image.Image:
@@ -87,13 +116,10 @@ def read_image(image: ImageInput) -> Image.Image:
             raise UnreadableImageError(getattr(image, "filename", "") or "image", describe(error)) from error
     if isinstance(image, np.ndarray):
         return prepare(_from_array(image))
-    if not isinstance(image, str | os.PathLike | bytes):
-        raise ValueError(
-            f"image is of type {type(image).__name__}, but it must be a path, the bytes of a file, a PIL image or "
-            "a NumPy array."
-        )
-    with open_image(image) as opened:
-        return prepare(opened)
+    raise ValueError(
+        f"image is of type {type(image).__name__}, but it must be a path, the bytes of a file, a PIL image or "
+        "a NumPy array."
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from PIL import Image
 
-from proxemic.data.pixels.reading import UnreadableImageError, read_image
+from proxemic.data.pixels.reading import UnreadableImageError, read_image, shrink
 from proxemic.data.tables import Box
 from proxemic.files import readable, write_atomically
 
@@ -36,6 +36,10 @@ class Pixels(ABC):
     @abstractmethod
     def select(self, indices: Sequence[int]) -> "Pixels":
         """Keep the images at `indices`, in that order."""
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        """The image at `index`, shrunk to a shorter side of `side` pixels where it is larger, as `read_image` does."""
+        return shrink(self[index], side)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +97,10 @@ class FilePixels(Pixels):
             return crop(image, self.boxes[index])
         except ValueError as error:
             raise UnreadableImageError(self.paths[index], str(error)) from error
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        # A box counts the pixels of the whole image.
+        return read_image(self.paths[index], side) if self.boxes[index] is None else super().load(index, side)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -227,6 +235,9 @@ class CachedPixels(FilePixels):
 
     def __getitem__(self, index: int) -> Image.Image:
         return self.file.read(int(self.places[index]))
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
+        return shrink(self[index], side)
 
     def select(self, indices: Sequence[int]) -> "CachedPixels":
         chosen = np.asarray(indices, dtype=np.int64)

@@ -93,14 +93,14 @@ class _Images:
 class _Transformed(Dataset[Tensor]):
     """Images as a transform makes them, of which each draws from a seed of its own."""
 
-    def __init__(self, images: _Images, transform: Transform, seed: tuple[int, ...]) -> None:
-        self.images, self.transform, self.seed = images, transform, seed
+    def __init__(self, images: _Images, transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
+        self.images, self.transform, self.seed, self.side = images, transform, seed, side
 
     def __getitem__(self, row: int) -> Tensor:
         pixels, index = self.images.sources[row]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive_seed(*self.seed, row))
-            return self.transform(pixels[index])
+            return self.transform(pixels.load(index, self.side))
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _compute(
     with FeatureWriter(table.path, shape).open() as writer:
         _skip(bar, writer.rows)
         loader = DataLoader(
-            _Transformed(table.images, table.transform, table.seed),
+            _Transformed(table.images, table.transform, table.seed, recipe.images.reduced_side),
             batch_sampler=[[*rows] for rows in _batches(writer.rows, shape[0], recipe.evaluation.batch_size)],
             generator=torch.Generator(),  # the loader draws a seed: not from the generator that training draws from
             **worker_settings(recipe.batches.workers),
