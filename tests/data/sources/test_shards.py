@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.pixels import UnreadableImageError, read_image
+from proxemic.data.pixels.reading import shrink
 from proxemic.data.sources.shards import ShardIndex, index_shards
 from shards import colour, png, write_shard
 
@@ -49,6 +50,13 @@ def test_samples_are_neighbours_of_one_key(cache: Path, tmp_path: Path) -> None:
 def test_labels_are_text(cache: Path, label: str, content: bytes, name: str) -> None:
     index = one(cache, {"1.png": png(1), f"1.{label.partition('.')[0]}": content}, label=label)
     assert index.class_names == (name,)
+
+
+def test_large_images_are_decoded_at_a_part_of_their_size(cache: Path) -> None:
+    content = io.BytesIO()
+    Image.effect_noise((400, 300), 50).save(content, "jpeg")
+    pixels = one(cache, {"1.jpg": content.getvalue(), "1.cls": b"0"}).pixels
+    assert pixels.load(0, 70) == read_image(content.getvalue(), 70) != shrink(pixels[0], 70)
 
 
 def test_several_images_of_a_sample_need_a_name(cache: Path) -> None:

@@ -220,15 +220,18 @@ class ArrowPixels(Pixels):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Image.Image:
+        return self.load(index)
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
         row = int(self.rows[index])
         value: Mapping[str, Any] = self.table[row][self.column] or {}
         content, path = value.get("bytes"), value.get("path")
         try:
             if content is not None:
-                return read_image(content)
+                return read_image(content, side)
             if path is None or not Path(path).is_file():
                 raise UnreadableImageError("", f"it has no bytes, and {path or 'no path'} is no file on this machine")
-            return read_image(path)
+            return read_image(path, side)
         except UnreadableImageError as error:
             raise UnreadableImageError(f"{self.name}, row {row},", error.reason) from error
 

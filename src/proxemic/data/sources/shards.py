@@ -47,13 +47,16 @@ class ShardPixels(Pixels):
         return len(self.shard)
 
     def __getitem__(self, index: int) -> Image.Image:
+        return self.load(index)
+
+    def load(self, index: int, side: int | None = None) -> Image.Image:
         path, offset, size = self.shards[self.shard[index]], int(self.offsets[index]), int(self.sizes[index])
         try:
             # Unbuffered: a buffer would read on in vain.
             with path.open("rb", buffering=0) as file:
                 file.seek(offset)
                 content = file.read(size)
-            return read_image(content)
+            return read_image(content, side)
         except (OSError, UnreadableImageError) as error:
             why = error.reason if isinstance(error, UnreadableImageError) else describe(error)
             raise UnreadableImageError(f"{readable(path)}, byte {offset:,},", why) from error
