@@ -1,6 +1,7 @@
 """The benchmarks run, in their short form; their figures are read by people."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,12 @@ def test_training_on_shards() -> None:
         "index read",
         "8 steps of 128 images",
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_the_figures_of_vectors() -> None:
+    lines = run("vectors.py", "--smoke").splitlines()
+    assert "4,000 vectors × 16 float16" in lines[0]
+    assert re.match(r"\d+ steps [\d.]+ s: [\d.]+ ms a step, [\d,]+ vectors/s", lines[2])
+    assert [line.partition(":")[0] for line in lines[4:6]] == ["validation", "test"]
+    assert re.match(r"in all [\d.]+ s, at most [\d,]+ MB", lines[6])

@@ -348,3 +348,20 @@ def test_the_loop_of_the_page_on_speed() -> None:
     names: dict[str, Any] = {"batches": [(torch.rand(2, 3, 32, 32), torch.tensor([1, 2]))]}
     exec(code, names)
     assert all(parameter.isfinite().all() for parameter in names["network"].parameters())
+
+
+def test_the_page_of_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = FOLDER.parent / "vectors.md"
+    text = page.read_text()
+    for target in re.findall(r"\]\(([\w./-]+)\)", text):
+        assert (page.parent / target).exists(), target
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(code, {})
+    quick = {"train": ["--training.epochs", "1"], "evaluate": ["--resamples", "0"], "analyze": ["--method", "pca"]}
+    commands = [shlex.split(line) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
+    assert len(commands) == 5
+    for command in commands:
+        assert main([*command[1:], *quick[command[1]]]) == 0, capsys.readouterr().err

@@ -114,3 +114,20 @@ def test_recipes_of_images_point_to_that_of_vectors(table: Path, tmp_path: Path,
     np.save(tmp_path / "v.npy", np.eye(3))
     assert_refused(here("train", "--recipe", "own", "--data.root", tmp_path / "v.npy"), ["OwnVectors", "own-vectors"])
     assert_refused(here("train", "--recipe", "own-vectors"), ["data.root is missing"])
+
+
+def test_a_head_on_the_embeddings_of_a_run_knows_which_run_made_them(table: Path, tmp_path: Path, here: Here) -> None:
+    one = ("--training.epochs", "1")
+    first, second = (trained(here, tmp_path / f"run{seed}", table, *one, "--seed", seed) for seed in "12")
+    for run, kind in ((first, "parquet"), (first, "safetensors"), (second, "safetensors")):
+        saved = here("evaluate", run, "--split", "train", "--save-embeddings", run / f"saved.{kind}", "--json")
+        assert saved.returncode == 0, saved.stderr
+    final = ("--data.test_fraction", "0", "--data.validation_fraction", "0", "--evaluation.select_on", "last")
+    head = trained(here, tmp_path / "head", first / "saved.parquet", *one, *final)
+    made_by = json.loads((first / "model.json").read_text())["sha256"]
+    assert json.loads((head / "model.json").read_text())["config"]["input_model"] == made_by
+    same = here("evaluate", head, "--data.root", first / "saved.safetensors", "--split", "all", "--json")
+    assert (same.returncode, "WARNING" in same.stderr) == (0, False), same.stderr
+    other = here("evaluate", head, "--data.root", second / "saved.safetensors", "--split", "all", "--json")
+    assert other.returncode == 0, other.stderr
+    assert f"was trained on vectors of the model {made_by}, but these are of" in other.stderr

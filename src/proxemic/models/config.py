@@ -85,6 +85,8 @@ class ModelConfig:
             size, such as vision transformers, are built for this one; `None` builds them for their own.
         input_size: Numbers of each vector, where `backbone` is `none`, 1 to 1,048,576; in a recipe, `None` takes what
             the data have.
+        input_model: The checksum, or another name, of the model that made the vectors; in a recipe, `None` takes what
+            their file says.
         unit_features: Scale the features that enter the head, or the vectors, to unit length.
 
     Raises:
@@ -113,6 +115,7 @@ class ModelConfig:
     backbone_args: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
     image_size: int | None = None
     input_size: int | None = None
+    input_model: str | None = None
     unit_features: bool = False
 
     def __post_init__(self) -> None:
@@ -208,6 +211,10 @@ class ModelConfig:
         if size is not None and not self.takes_vectors:
             raise ValueError(
                 f"input_size is {size} but {self.backbone_name} takes images; leave it None, or take backbone 'none'"
+            )
+        if self.input_model is not None and not (isinstance(self.input_model, str) and self.takes_vectors):
+            raise ValueError(
+                f"input_model is {self.input_model!r} but must be a text, and backbone 'none'; leave it None"
             )
         if self.takes_vectors and self.pretrained:
             raise ValueError("pretrained is set but backbone is 'none', so that there is nothing to load; leave it out")

@@ -163,6 +163,19 @@ class _Saved:
         return OnnxBackbone(content, self.config)
 
 
+def read_checksum(path: str | Path) -> str:
+    """The checksum of the weights of a model that `save_model` wrote, as its ``model.json`` says.
+
+    Raises:
+        ValueError: If the file is missing or malformed.
+    """
+    file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not describe a model: {error}") from error
+
+
 def _check_shapes(shapes: Mapping[str, list[int]], saved: _Saved, file: Path) -> None:
     """Raise `ValueError` if the network has other tensors, before it allocates the memory of its configuration."""
     try:

@@ -138,7 +138,7 @@ def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
         raise UserError(
             f"model.input_size is {config.input_size:,}, but the data are vectors of {dim:,} numbers: leave it null."
         )
-    return replace(config, input_size=dim)
+    return replace(config, input_size=dim, input_model=config.input_model or images.pixels.made_by)
 
 
 def _loss(make: MakesLoss, recipe: Recipe, splits: Splits) -> Loss:

@@ -1,4 +1,4 @@
-"""Stores of vectors: every kind of number, in memory and in a file, copies, damage."""
+"""Stores of vectors: every kind of number, in memory and in a file, selections, damage."""
 
 import os
 import pickle
@@ -42,18 +42,12 @@ def test_rows_are_read_in_any_order_and_several_times(tmp_path: Path, kind: Floa
     assert len(pickle.dumps(file)) < 1000
 
 
-def test_selections_of_selections_and_copies(tmp_path: Path) -> None:
+def test_selections_of_selections(tmp_path: Path) -> None:
     file, known = written(tmp_path / "rows.bin", "<f4")
     vectors = Vectors(file, names=np.array([f"row {row}" for row in range(ROWS)], dtype=np.dtypes.StringDType()))
     chosen = vectors.select([9, 3, 40]).select(np.array([2, 0]))
     assert np.array_equal(chosen.fetch([0, 1]).numpy(), known[[40, 9]])
     assert chosen.names == ("row 40", "row 9")
-    copies = Vectors(file, copies=2)
-    assert len(copies) == ROWS // 2
-    assert np.array_equal(copies.fetch([3, 3, 4], [6, 7, 1]).numpy(), known[[3, 28, 29]])
-    assert np.array_equal(copies.fetch([3, 4]).numpy(), known[[3, 4]])
-    with pytest.raises(ValueError, match="50 rows, which 3 copies cannot share"):
-        Vectors(file, copies=3)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

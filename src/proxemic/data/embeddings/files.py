@@ -22,6 +22,9 @@ from proxemic.data.rows import RowLabels, number_labels
 from proxemic.data.vectors import Vectors
 from proxemic.files import write_atomically
 
+MADE_BY = "made_by"
+"""The key of the metadata of a file that names the model which made its embeddings."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
@@ -59,13 +62,18 @@ class LabelledEmbeddings:
         return cls(embeddings, rows)
 
 
-def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
+def write_embeddings(path: str | Path, content: LabelledEmbeddings, made_by: str | None = None) -> None:
     """Write embeddings as float32, whole or not at all, in the format that the name's ending says.
 
     ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
     ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
     ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
-    ``sequence`` and ``category``; ``.npy`` the embeddings alone.
+    ``sequence`` and ``category``; ``.npy`` the embeddings alone. The metadata of the first two have ``made_by``.
+
+    Args:
+        path: The file.
+        content: What is written.
+        made_by: The checksum, or another name, of the model that made the embeddings; None says nothing.
 
     Raises:
         ValueError: If the name ends in anything else, or in ``.npy`` where there is more than embeddings to keep.
@@ -83,11 +91,12 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings) -> None:
     if suffix == ".npy" and content.rows.count is not None:
         raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
     embeddings = content.embeddings.detach().float().cpu()
+    metadata = {} if made_by is None else {MADE_BY: made_by}
     with write_atomically(path) as temporary:
         if suffix == ".safetensors":
-            write_safetensors(temporary, embeddings, content.rows)
+            write_safetensors(temporary, embeddings, content.rows, metadata)
         elif suffix == ".parquet":
-            write_parquet(temporary, embeddings.numpy(), content.rows)
+            write_parquet(temporary, embeddings.numpy(), content.rows, metadata)
         else:
             with temporary.open("wb") as file:  # given a name, numpy would add .npy to it
                 np.save(file, embeddings.numpy(), allow_pickle=False)

@@ -23,7 +23,9 @@ _TEXTS = ("class_names", "paths", *_GROUPS.values())
 _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
 
 
-def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels) -> None:
+def write_safetensors(
+    path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels, metadata: dict[str, str]
+) -> None:
     """Write tensors; texts are bytes of JSON among them, as the header may not grow beyond 100 MB."""
     parts: dict[str, Any] = dict(vars(rows))
     for numbers, names in _GROUPS.items():
@@ -38,7 +40,7 @@ def write_safetensors(path: Path, embeddings: Float32[Tensor, "rows dim"], rows:
         if part is not None
     }
     try:
-        safetensors.torch.save_file({"embeddings": embeddings.contiguous(), **tensors}, path)
+        safetensors.torch.save_file({"embeddings": embeddings.contiguous(), **tensors}, path, metadata or None)
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
@@ -130,7 +132,9 @@ def read_npy(path: Path) -> np.ndarray:
     return array
 
 
-def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels) -> None:
+def write_parquet(
+    path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels, metadata: dict[str, str]
+) -> None:
     """Write the columns of `NOTE_COLUMNS` as far as they are known, and lists of one length."""
     import pyarrow
     import pyarrow.parquet
@@ -147,7 +151,7 @@ def write_parquet(path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows:
             columns[column] = [None if text is None else readable(text) for text in groups.texts()]
     numbers = pyarrow.array(embeddings.reshape(-1))
     columns["embedding"] = pyarrow.FixedSizeListArray.from_arrays(numbers, embeddings.shape[1])
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    pyarrow.parquet.write_table(pyarrow.table(columns, metadata=metadata or None), path)
 
 
 def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels]:
@@ -156,6 +160,21 @@ def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and the metrics' to refuse
         parts = [chunk.astype(np.float32) for chunk in chunks]
     return np.concatenate(parts) if rows else np.empty((0, dim), np.float32), read_row_table(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a sound file of embeddings says of itself as a whole; nothing for .npy."""
+    suffix = path.suffix.lower()
+    if suffix == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    if suffix != ".parquet":
+        return {}
+    import pyarrow.parquet
+
+    with _sound_parquet(path):
+        content = pyarrow.parquet.read_schema(path).metadata or {}
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in content.items()}
 
 
 def rectangles(path: Path) -> tuple[int, int, str, Iterator[np.ndarray]]:

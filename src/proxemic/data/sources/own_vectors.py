@@ -9,8 +9,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.data.columns import Column, read_columns
-from proxemic.data.embeddings.files import check_embedding_name, read_label_array
-from proxemic.data.embeddings.formats import read_safetensors_rows
+from proxemic.data.embeddings.files import MADE_BY, check_embedding_name, read_label_array
+from proxemic.data.embeddings.formats import read_metadata, read_safetensors_rows
 from proxemic.data.images import ImageSet
 from proxemic.data.rows import RowGroups
 from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
@@ -65,7 +65,7 @@ class OwnVectors(OwnSource):
             raise ValueError(
                 f"{self.labels or root} has {len(rows.labels):,} labels, but {root} has {len(reader):,} vectors."
             )
-        vectors = Vectors(reader, names=rows.names)
+        vectors = Vectors(reader, names=rows.names, made_by=read_metadata(root).get(MADE_BY))
         images = ImageSet(vectors, rows.labels, rows.class_names, sequences=rows.sequences, categories=rows.categories)
         notes = (f"{self.labels or root} has columns that are not used: {', '.join(rows.unused)}.",) * bool(rows.unused)
         return OwnRows(images, rows.given, rows.flags_of, (*notes, *check_classes(root, images)))

@@ -165,12 +165,8 @@ class Vectors:
     Args:
         reader: Where they are read from.
         rows: The row of each vector; None takes all, in their order.
-        copies: The reader holds so many augmented copies of all rows, copy after copy; a seed chooses one, and without
-            a seed the first is taken.
         names: The name of each row, such as the path of a file that it was made from; None where there are none.
-
-    Raises:
-        ValueError: If the rows of the reader are no multiple of copies.
+        made_by: What the file says of the model that made them, such as its checksum; None where it says nothing.
 
     >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [2.0]]))).select([2, 1])
     >>> len(vectors), vectors.dim, vectors.fetch([1, 0]).tolist()
@@ -182,14 +178,12 @@ class Vectors:
         reader: VectorReader,
         rows: Int64[np.ndarray, " vectors"] | None = None,
         *,
-        copies: int = 1,
         names: np.ndarray | None = None,
+        made_by: str | None = None,
     ) -> None:
-        self._of_copy, rest = divmod(len(reader), copies)
-        if rest:
-            raise ValueError(f"{reader.name} has {len(reader):,} rows, which {copies} copies cannot share evenly.")
-        self.reader, self.copies = reader, copies
-        self.rows = np.arange(self._of_copy) if rows is None else rows
+        self.reader = reader
+        self.rows = np.arange(len(reader)) if rows is None else rows
+        self.made_by = made_by
         self._names = names
 
     def __len__(self) -> int:
@@ -208,13 +202,15 @@ class Vectors:
     def select(self, indices: Sequence[int] | Int64[np.ndarray, " chosen"]) -> "Vectors":
         """Keep the vectors at `indices`, in that order."""
         chosen = self.rows[np.asarray(indices, dtype=np.int64)]
-        return Vectors(self.reader, chosen, copies=self.copies, names=self._names)
+        return Vectors(self.reader, chosen, names=self._names, made_by=self.made_by)
 
     def fetch(self, indices: Sequence[int], seeds: Sequence[int] | None = None) -> Float32[Tensor, "batch dim"]:
-        """Read the vectors of a batch at once; a number that is not finite is an `UnreadableVectorsError`."""
+        """Read the vectors of a batch at once; a number that is not finite is an `UnreadableVectorsError`.
+
+        Stores that hold several augmented copies of each vector choose one by the seed of each; this one has no others.
+        """
+        del seeds
         rows = self.rows[np.asarray(indices, dtype=np.int64)]
-        if seeds is not None and self.copies > 1:
-            rows = rows + self._of_copy * (np.asarray(seeds, dtype=np.int64) % self.copies)
         vectors = self.reader.read(rows)
         finite = vectors.isfinite().all(1)
         if not finite.all():

@@ -11,7 +11,9 @@ from proxemic.data import ImageSet, ImageSource, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
 from proxemic.data.sources import OwnSource, load_query_gallery
 from proxemic.data.tables import SplitName
+from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
+from proxemic.models import EmbeddingModel, read_checksum
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
@@ -43,6 +45,7 @@ def evaluate_models(
         model, preprocessing = load_embedder(path, own_backbone(path))
         batch_size, run = request.evaluation.batch_size, RunDirectory(path if path.is_dir() else path.parent)
         precision = request.evaluation.precision
+        _check_made_by(path, model, images, report)
         embeddings = embed_images(
             model.to(pick_device("auto")),
             images,
@@ -54,11 +57,21 @@ def evaluate_models(
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
             bare = save_embeddings.suffix.lower() == ".npy"
-            write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content)
+            write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content, read_checksum(path))
         target = evaluate_rows(path, split, content, request.evaluation)
         target = target.with_categories() if by_category else target
         targets.append(_with_parts(target, content, trained, request.evaluation))
     return targets
+
+
+def _check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
+    """Warn where vectors say that another model made them than those that a head was trained on."""
+    made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
+    if made_by is not None and known is not None and made_by != known:
+        report(
+            f"WARNING: {path} was trained on vectors of the model {known}, but these are of {made_by}: the figures "
+            "mean nothing unless the two are the same model."
+        )
 
 
 def _trained_classes(paths: Sequence[Path], class_names: Sequence[str]) -> frozenset[int] | None:
