@@ -77,18 +77,18 @@ def test_principal_components_are_those_of_numpy(whiten: bool) -> None:
     variances = singular**2 / (len(x) - 1)
     expected = centred @ rows[:8].T
     if whiten:
-        expected = expected / np.sqrt(variances[:8] + 0.01 * centred.var(0, ddof=1).mean())
+        expected = expected / np.sqrt(variances[:8] + centred.var(0, ddof=1).mean())
     weight, bias = principal_components(features(), 8, whiten=whiten)
     found = features().double() @ weight.T + bias
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
     assert (weight.gather(1, weight.abs().argmax(1, keepdim=True)) > 0).all()
 
 
-def test_whitened_components_have_a_variance_of_one_but_where_there_is_none() -> None:
+def test_whitened_components_have_a_variance_near_one_but_where_there_is_little() -> None:
     x = torch.cat([features(200, 6), torch.full((200, 2), 5.0)], dim=1)
     weight, bias = principal_components(x, 8, whiten=True)
     variances = (x.double() @ weight.T + bias).var(0)
-    assert 0.9 < variances[0] < 1
+    assert 0.7 < variances[0] < 1
     assert variances[6:].max() < 1e-9
     assert weight.isfinite().all()
 

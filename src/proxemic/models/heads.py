@@ -7,8 +7,6 @@ from torch.nn.functional import normalize
 
 from proxemic.models.config import PRINCIPAL, ModelConfig
 
-_WHITENED_WITH = 0.01  # of the mean variance is added to each: directions of hardly any variance are mostly noise
-
 
 class UnitLength(nn.Module):
     """Scales features to unit length."""
@@ -101,12 +99,12 @@ def principal_components(
 ) -> tuple[Float64[Tensor, "components features"], Float64[Tensor, " components"]]:
     r"""The linear layer that projects features on their first principal components.
 
-    $$y = W (x - \mu), \qquad b = -W \mu, \qquad w_i = \frac{v_i}{\sqrt{\lambda_i + 0.01\,\bar\lambda}}$$
+    $$y = W (x - \mu), \qquad b = -W \mu, \qquad w_i = \frac{v_i}{\sqrt{\lambda_i + \bar\lambda}}$$
 
     Row i of W is the eigenvector $v_i$ of the i-th largest variance $\lambda_i$ of the features, divided as above only
-    where it is whitened: then the projections have a variance of about 1, and of less where $\lambda_i$ is small beside
-    the mean variance $\bar\lambda$ of all features. The largest entry of each eigenvector is positive. Computed in
-    float64.
+    where it is whitened: then components of more than the mean variance $\bar\lambda$ of all features have a variance
+    near 1, and those of less, which are mostly noise, stay smaller. The largest entry of each eigenvector is positive.
+    Computed in float64.
 
     Args:
         features: Of at least 2 images.
@@ -142,5 +140,6 @@ def principal_components(
     largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
     weight = weight * largest.sign()
     if whiten:
-        weight = weight / (variances[:count, None] + _WHITENED_WITH * variances.mean()).sqrt()
+        # On Cars196's validation classes, a hundredth of the mean lost up to 6 points of Recall@1 to all of it.
+        weight = weight / (variances[:count, None] + variances.mean()).sqrt()
     return weight, -weight @ centre
