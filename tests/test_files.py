@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from proxemic import files
-from proxemic.files import remove_stale_temporaries, write_text
+from proxemic.files import new_directory, remove_stale_temporaries, write_text
 
 
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -36,3 +36,9 @@ def test_on_windows_no_process_is_asked_whether_it_runs(tmp_path: Path, monkeypa
         patch.setattr(files, "os", SimpleNamespace(name="nt", getpid=os.getpid, kill=os.kill))
         remove_stale_temporaries(tmp_path)
     assert not stale.exists()
+
+
+def test_new_directories_bear_a_name_and_the_time() -> None:
+    path = new_directory("cub/arcface.yaml")
+    assert path.parent == Path("runs")
+    assert path.name.startswith("cub-arcface-2")

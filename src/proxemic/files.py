@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,12 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def new_directory(name: str) -> Path:
+    """A directory under ``runs`` whose name is ``name``, such as that of a recipe, and the time."""
+    stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
+    return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

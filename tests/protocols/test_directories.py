@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxemic.errors import UserError
-from proxemic.protocols.directories import is_begun, new_directory
+from proxemic.protocols.directories import is_begun
 
 
 def test_new_begun_and_other_directories(tmp_path: Path) -> None:
@@ -24,9 +24,3 @@ def test_new_begun_and_other_directories(tmp_path: Path) -> None:
     (tmp_path / "made" / "work.json").unlink()
     with pytest.raises(UserError, match="made holds something else than a work"):
         begun("made")
-
-
-def test_new_directories_bear_a_name_and_the_time() -> None:
-    path = new_directory("cub/arcface.yaml")
-    assert path.parent == Path("runs")
-    assert path.name.startswith("cub-arcface-2")

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train ``glyphs``, print the table, say what comes next."""
     began = time.monotonic()
     from proxemic.cli.train import train_and_print
-    from proxemic.protocols.directories import new_directory
+    from proxemic.files import new_directory
 
     out = train_and_print("glyphs", arguments.out or new_directory("demo"), flags, began=began)
     print(NEXT.format(run=out))

@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace, flags: list[str], began: float, processe
 
 def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] = (), **options: Any) -> Path:
     """Train as `proxemic.train`, print what it reports and its metrics, and give the run directory."""
-    from proxemic.protocols.directories import new_directory
+    from proxemic.files import new_directory
 
     if out is None:
         out = new_directory(str(recipe))

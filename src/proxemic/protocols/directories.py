@@ -1,7 +1,6 @@
 """Directories of results: whether one is new, holds the work that it is given for, or something else."""
 
 from collections.abc import Collection
-from datetime import datetime
 from pathlib import Path
 
 from proxemic.errors import UserError
@@ -21,9 +20,3 @@ def is_begun(path: Path, marker: str, kind: str, leftovers: Collection[str] = ()
     if any(not (name in leftovers or name.startswith(".") or name.endswith(".tmp")) for name in names):
         raise UserError(f"{path} holds something else than {kind}: choose a new or an empty folder for --out.")
     return False
-
-
-def new_directory(name: str) -> Path:
-    """A directory under ``runs`` whose name is ``name``, such as that of a recipe, and the time."""
-    stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
-    return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -39,6 +39,7 @@ from proxemic.recipes.values import fits, said
 from proxemic.recipes.yaml_files import as_yaml, shown
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_MOST_NAMES = 10  # in a sentence that lists what is allowed
 _BESIDE = {
     "data": "proxemic.data",
     "loss": "proxemic.losses",
@@ -236,9 +237,9 @@ class Check:
             rest = (flag or key).removeprefix(key)
             hint = f"did you mean {dashes}{join_key(parent, near[0])}{rest}?"
         elif allowed and flag:
-            hint = f"allowed are {', '.join(dashes + join_key(parent, each) for each in sorted(allowed))}"
+            hint = f"allowed are {_few([dashes + join_key(parent, each) for each in sorted(allowed)])}"
         elif allowed:
-            hint = f"allowed{f' in {parent}' if parent else ''} are {', '.join(sorted(allowed))}"
+            hint = f"allowed{f' in {parent}' if parent else ''} are {_few(sorted(allowed))}"
         else:
             hint = f"{parent} is a single value"
         return self._error(key, f"There is no {kind} {dashes}{flag or key}: {hint}")
@@ -249,6 +250,13 @@ class Check:
             each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.flags
         )
         return UserError(f"{'' if given else f'{self.where}: '}{message}{'' if message.endswith('?') else '.'}")
+
+
+def _few(names: Sequence[str]) -> str:
+    """The names, or so many of them as a sentence can bear."""
+    shown = names[:_MOST_NAMES] if len(names) > _MOST_NAMES + 3 else names
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
 
 
 def _derived(base: type) -> Iterable[type]:

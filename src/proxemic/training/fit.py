@@ -46,6 +46,8 @@ def fit(
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
     loggers = run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers
     on_gpu, together = pick_device(recipe.training.accelerator).type == "cuda", processes.world > 1
+    precision = recipe.training.precision
+    assert precision != "auto", "settled before"
     frozen_at_first = recipe.training.warmup_epochs > 0  # the backbone, which then has no gradients
     with warnings.catch_warnings():
         _quiet_lightning()
@@ -54,7 +56,7 @@ def fit(
             devices=[_gpu(processes)] if together and on_gpu else 1,
             num_nodes=processes.world,  # as `ProcessesOfLightning` has it
             strategy=DDPStrategy(find_unused_parameters=frozen_at_first) if together else "auto",
-            precision=None if _scales_apart(recipe, processes) else recipe.training.precision,
+            precision=None if _scales_apart(recipe, processes) else precision,
             max_epochs=recipe.training.epochs,
             limit_val_batches=0,
             num_sanity_val_steps=0,

@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from proxemic.errors import Interrupted, UserError
-from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_text
+from proxemic.files import check_folder, new_directory, read_json, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
@@ -100,7 +99,13 @@ def train(
             processes = held.enter_context(join_processes())
         times = Times(began)
         report = (report or logging.getLogger("proxemic").info) if processes.is_first else (lambda _: None)
-        run = RunDirectory(Path(processes.broadcast(str(out or new_directory(recipe)))))
+        run = RunDirectory(
+            Path(
+                processes.broadcast(
+                    str(out or new_directory("run" if recipe is None or isinstance(recipe, Recipe) else str(recipe)))
+                )
+            )
+        )
         check_folder(run.path)
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
@@ -206,13 +211,6 @@ def cpu_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def new_directory(recipe: Recipe | str | Path | None) -> Path:
-    """The path of a new run directory under ``runs``, by the name of a recipe and the time."""
-    name = str(recipe) if isinstance(recipe, str | Path) else "run"
-    stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
-    return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _check_shared(run: RunDirectory, processes: Processes) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxemic.errors import UserError
-from proxemic.files import remove_stale_temporaries, write_text
+from proxemic.files import new_directory, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.against_paper import against_paper
 from proxemic.protocols.comparison.directory import Comparison, computed_metrics
 from proxemic.protocols.comparison.entries import find_names, read_entry
 from proxemic.protocols.comparison.tables import write_tables
-from proxemic.protocols.directories import is_begun, new_directory
+from proxemic.protocols.directories import is_begun
 from proxemic.protocols.runs.jobs import Job, Workers, going_on_with
 from proxemic.protocols.runs.same_recipe import same_recipe
 from proxemic.recipes.flags import as_flags, read_flags

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries, write_csv, write_json, write_text
+from proxemic.files import new_directory, remove_stale_temporaries, write_csv, write_json, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.protocols.comparison.entries import find_names
-from proxemic.protocols.directories import is_begun, new_directory
+from proxemic.protocols.directories import is_begun
 from proxemic.protocols.reality_check.cross_validation import CrossValidation, plan_folds
 from proxemic.protocols.reality_check.search import CheckSpaces, find_best
 from proxemic.protocols.reality_check.tables import Repeats, ResultRow, markdown, result_rows

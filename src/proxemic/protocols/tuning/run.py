@@ -10,8 +10,7 @@ from typing import Any
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import remove_stale_temporaries, write_text
-from proxemic.protocols.directories import new_directory
+from proxemic.files import new_directory, remove_stale_temporaries, write_text
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, deferring_interrupts, going_on_with
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.search import Pruner
