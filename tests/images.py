@@ -35,7 +35,7 @@ optim:
   loss_lr: 0.02
   schedule: {{class_path: torch.optim.lr_scheduler.StepLR, init_args: {{step_size: 2}}}}
 training: {{epochs: 5, accelerator: cpu}}
-evaluation: {{recall_at: [1, 2], ndcg_at: [2]}}
+evaluation: {{recall_at: [1, 2], ndcg_at: [2], start: false}}
 """
 
 

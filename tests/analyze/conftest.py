@@ -16,7 +16,7 @@ extends: {tiny}
 model: {{normalize: false}}
 loss: {{class_path: proxemic.losses.WarpedSoftmaxLoss, init_args: {{alpha: 2.5, k1: 0.5, k2: 1.5}}}}
 training: {{epochs: 3, loggers: [], callbacks: [{{class_path: proxemic.training.DistanceToProxy}}]}}
-evaluation: {{distance: euclidean, nmi: true}}
+evaluation: {{distance: euclidean, nmi: true, start: false}}
 """
 
 

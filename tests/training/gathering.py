@@ -187,7 +187,7 @@ def evaluated_where_one_diverges(rank: int) -> list[str]:
     evaluate = RetrievalCallback(images(), preprocessing, EvaluationConfig(recall_at=(1,), batch_size=16))
     trainer: Any = SimpleNamespace(global_rank=rank, world_size=2, current_epoch=0)
     try:
-        evaluate._evaluate(trainer, module)  # type: ignore[arg-type]
+        evaluate.evaluate(trainer, module)  # type: ignore[arg-type]
     except TrainingDiverged as error:
         return [str(error)]
     return []

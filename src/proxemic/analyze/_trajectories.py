@@ -111,7 +111,7 @@ def _row(name: str, runs: Sequence[Run], line: Trajectory, measure: str) -> list
 
     ends = [run.metrics or {} for run in runs]
     chosen = [
-        next((row[measure] for row in run.history if row["epoch"] == end.get("epoch")), None)
+        next((row[measure] for row in _points([run], measure)[0] if row["epoch"] == end.get("epoch")), None)
         for run, end in zip(runs, ends, strict=True)
     ]
     state = "" if line.state == "finished" else f" {line.state}"

@@ -8,7 +8,7 @@ from proxemic.tables import Table, percent
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
-    """Print the content of ``metrics.json``: test metrics, beside the untrained network's and the chance level.
+    """Print the content of ``metrics.json``: test metrics, beside those of the start and the chance level.
 
     Where there are no test classes, those of the validation.
     """
@@ -20,20 +20,31 @@ def print_metrics(result: Mapping[str, Any]) -> None:
         print(f"Trained on all {result['train_classes']:,} classes, {result['train_images']:,} images.")
     if "test" not in result:
         if "validation" in result:
-            print_table(f"Validation, which chose epoch {result['epoch']}", {"validation": result["validation"]})
+            columns = ("validation", "validation_start", "validation_untrained")
+            shown = {name.removeprefix("validation_"): result[name] for name in columns if name in result}
+            print_table(f"Validation, which chose {_chosen(result)}", shown)
         return
     trained_on, classes = result.get("test_classes_trained_on", 0), result["test_classes"]
     closed = " (closed set)" if result.get("split") == "closed-set" else ""
     all_of_them = "" if trained_on == classes else f"{trained_on} of them "
     unseen = f"classes, {all_of_them}TRAINED ON{closed}" if trained_on else "unseen classes"
-    title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, epoch {result['epoch']}"
+    title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, {_chosen(result)}"
     if result["selected_on"] == "test":
         title += " CHOSEN ON THE TEST CLASSES"
-    print_table(title, {name: result[name] for name in ("test", "untrained", "chance") if name in result})
+    print_table(title, {name: result[name] for name in ("test", "start", "untrained", "chance") if name in result})
     if few := few_classes(result["test_classes"]):
         print(few)
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")
+
+
+def _chosen(result: Mapping[str, Any]) -> str:
+    """What was chosen; results of an earlier version say only which epoch."""
+    starts = {"start": "the network as it came", "untrained": "the network before training"}
+    kept, epoch = result.get("kept", ""), f"epoch {result['epoch']}"
+    if kept == "interpolation":
+        return f"weights at {result['alpha']:g} from the start to {epoch}"
+    return starts.get(kept, f"{epoch}, averaged weights" if kept == "average" else epoch)
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:

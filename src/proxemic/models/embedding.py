@@ -1,5 +1,6 @@
 """The embedding network: backbone, pooling, head."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,6 +142,23 @@ def check_backbone(name: str) -> None:
     """
     if name not in ("none", "convnet", "bn_inception", *IRESNETS) and not name.startswith(TRANSFORMERS):
         check_timm_name(name)
+
+
+def without_head(model: EmbeddingModel) -> EmbeddingModel:
+    """The network whose embeddings are the pooled features of another one, of which it shares backbone and pooling."""
+    bare = copy.copy(model)
+    bare._modules = {**model._modules, "head": nn.Sequential()}  # the copy would share the dictionary, too
+    bare.config = replace(
+        model.config,
+        embedding_size=model.backbone.num_features,
+        head="none",
+        head_init=None,
+        head_width=None,
+        layer_norm=False,
+        unit_features=False,
+        train="all",
+    )
+    return bare
 
 
 def build_model(config: ModelConfig) -> EmbeddingModel:

@@ -10,6 +10,7 @@ from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
     from proxemic.optim.schedules import PolynomialDecay
+    from proxemic.training.averaging import Averaging
     from proxemic.training.embed import embed_dataset
     from proxemic.training.parameter_groups import Optimization, parameter_groups
     from proxemic.training.phases import SecondPhase, UntilPlateau
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from proxemic.training.retrieval_metric import RetrievalMetric
 
 __all__ = [
+    "Averaging",
     "BatchConfig",
     "DistanceToProxy",
     "EpochMeasure",

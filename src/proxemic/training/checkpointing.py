@@ -1,6 +1,7 @@
 """What a run keeps of each epoch: checkpoint, best weights, history; and how it stops on Ctrl-C."""
 
 import json
+import math
 import os
 import signal
 import time
@@ -18,7 +19,8 @@ from torch import Tensor
 
 from proxemic.errors import Interrupted
 from proxemic.files import write_atomically, write_json
-from proxemic.models import save_model
+from proxemic.models import EmbeddingModel, save_model
+from proxemic.models.embedding import without_head
 from proxemic.training.epoch_metrics import EpochMeasure
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
@@ -26,7 +28,9 @@ from proxemic.training.phases import EndedPhase, ended_phases
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
+from proxemic.training.start import BothStarts, better_start, evaluate_starts
 from proxemic.training.times import Times
+from proxemic.training.weight_average import WeightAverage
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,12 @@ class Display:
 class RunCheckpointer(Checkpoint):
     """Saves a run such that it can be killed at any moment and resumed with the same result.
 
-    After each epoch, once the held-out images are evaluated, the checkpoint is written; then, if the metric is better
-    than ever, the model and the proxies; then the history. All of these follow from the checkpoint: a run that is
-    killed between two of the writes makes up for the missing ones when it is resumed, and one that is killed before
-    the checkpoint evaluates again. Without an evaluator the last epoch is the best. The first process writes and
-    reports, and all processes stop after the same step.
+    Before the first step, the network is kept as the start, and evaluated as after an epoch, also without its new head;
+    a run that is killed before its first checkpoint does so again. After each epoch, once the held-out images are
+    evaluated, the checkpoint is written; then, if the metric is better than ever, the model and the proxies; then the
+    history. All of these follow from the checkpoint: a run that is killed between two of the writes makes up for the
+    missing ones when it is resumed, and one that is killed before the checkpoint evaluates again. Without an evaluator
+    the last epoch is the best. The first process writes and reports, and all processes stop after the same step.
     """
 
     def __init__(
@@ -56,11 +61,14 @@ class RunCheckpointer(Checkpoint):
         evaluator: RetrievalCallback | None,
         display: Display,
         processes: Processes,
+        average: WeightAverage | None = None,
     ) -> None:
-        self.run, self.recipe, self.evaluator = run, recipe, evaluator
+        self.run, self.recipe, self.evaluator, self.average = run, recipe, evaluator, average
         self.display, self.processes = display, processes
         self.rows: list[dict[str, float]] = []
         self.best: dict[str, float] | None = None
+        self.kept = "epoch"  # or its average, or which of the starts where no epoch was better
+        self.starts: dict[str, dict[str, float]] = {}
         self.ended: list[EndedPhase] = []
         self.loss_sum: Tensor | float = 0.0
         self.batches = 0
@@ -74,10 +82,20 @@ class RunCheckpointer(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         loss_sum = self.loss_sum.detach().cpu() if isinstance(self.loss_sum, Tensor) else self.loss_sum
-        return {"rows": self.rows, "best": self.best, "loss_sum": loss_sum, "batches": self.batches, "step": self.step}
+        return {
+            "rows": self.rows,
+            "best": self.best,
+            "kept": self.kept,
+            "starts": self.starts,
+            "loss_sum": loss_sum,
+            "batches": self.batches,
+            "step": self.step,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.best = state_dict["rows"], state_dict["best"]
+        # A run that an earlier version began was not evaluated before its first step.
+        self.kept, self.starts = state_dict.get("kept", "epoch"), state_dict.get("starts", {})
         self.loss_sum, self.batches = state_dict["loss_sum"], state_dict["batches"]
         self.step = state_dict["step"]
 
@@ -95,6 +113,33 @@ class RunCheckpointer(Checkpoint):
             write_json(self.run.measured_before, before)
         # Not sooner: Lightning would join its own handler to ours, which ends the process unsaved and without a word.
         self._handler = signal.signal(signal.SIGTERM, self._stop)
+        if trainer.global_step == 0:  # there is no checkpoint yet
+            self._keep_start(trainer)
+
+    def _keep_start(self, trainer: Trainer) -> None:
+        """Keep the network of before the first step, and let it stand for selection."""
+        task, evaluation = _task(trainer), self.recipe.evaluation
+        wanted = evaluation.start or evaluation.untrained or self.recipe.training.interpolate
+        if self.processes.is_first and wanted:
+            save_model(self.run.start, task.model, self.recipe.preprocessing)
+        if task.shards is not None:
+            task.shards.save_start(task.proxies)
+        if self.evaluator is None or not evaluation.start:
+            return
+        with self.display.times.of("validation"):
+            network = BothStarts(task.model)
+            embeddings = self.evaluator.embed(trainer, network).split([*network.widths.values()], dim=1)
+            parts = dict(zip(network.widths, embeddings, strict=True))
+            self.starts = evaluate_starts(parts, self.evaluator.images, evaluation)
+        metric = evaluation.metric
+        if better := better_start(self.starts, metric):
+            self.best, self.kept = {"epoch": 0, "step": 0, **self.starts[better]}, better
+            self._write_best(task)
+        shown = {name: f"{values[metric]:.4f}" for name, values in self.starts.items()}
+        line = f"start  validation {metric} {shown.get('start', 'not finite')}"
+        if self.recipe.model.head != "none":
+            line += f", with its head {shown.get('untrained', 'not finite')}"
+        self.display.report(line)
 
     @contextmanager
     def heeding_signals(self) -> Iterator[None]:
@@ -150,18 +195,25 @@ class RunCheckpointer(Checkpoint):
         self.display.times.add("validation", evaluated - self._epoch_ended)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
         row["loss"] = float(self.loss_sum) / self.batches
-        if self.evaluator is not None and self.evaluator.latest is not None:
-            row |= self.evaluator.latest
-        for measure in _measures(trainer):
-            row |= measure.latest
+        values = self._values()
+        row |= values.get("epoch", {})
+        if self.average is not None and values:
+            average = values.get("average") or dict.fromkeys(values["epoch"], math.nan)  # where it has not begun
+            row |= {f"average_{name}": value for name, value in average.items()}
+        measured = {name: value for measure in _measures(trainer) for name, value in measure.latest.items()}
+        row |= measured
         row["seconds"] = round(seconds, 3)
         self.loss_sum, self.batches = 0.0, 0
         self.rows.append(row)
-        value = row.get(self.recipe.evaluation.metric)
+        metric = self.recipe.evaluation.metric
+        value = row.get(metric)
         if value is not None and task.plateau is not None:
             task.plateau.step(value)  # now, as Lightning would do so after the checkpoint, which would then lack it
-        better = value is None or self.best is None or value > self.best[self.recipe.evaluation.metric]
-        self.best = row if better else self.best
+        kept = max(values, key=lambda name: values[name][metric], default=self._kept_unevaluated)
+        better = not values or self.best is None or values[kept][metric] > self.best[metric]
+        if better:
+            self.best = {"epoch": row["epoch"], "step": row["step"], **values.get(kept, {}), **measured}
+            self.kept = kept
         before = len(self.ended)
         self._end_phases(trainer)
         self._save(trainer)
@@ -176,6 +228,15 @@ class RunCheckpointer(Checkpoint):
         (self._stops_after_epoch,) = self.processes.any(self.stopping)
         if self.display.on_epoch is not None and not self._stops_after_epoch:
             self.display.on_epoch(row)
+
+    def _values(self) -> dict[str, Mapping[str, float]]:
+        """The metrics of what stands for selection after an epoch; empty where nothing was evaluated."""
+        parts = {"epoch": self.evaluator, "average": self.average}
+        return {name: part.latest for name, part in parts.items() if part is not None and part.latest is not None}
+
+    @property
+    def _kept_unevaluated(self) -> str:
+        return "average" if self.average is not None and self.average.has_begun else "epoch"
 
     def _end_phases(self, trainer: Trainer) -> None:
         """Begin the second phase, or end the training, where the present phase has come to its plateau."""
@@ -216,19 +277,34 @@ class RunCheckpointer(Checkpoint):
         name = self.recipe.evaluation.metric
         line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
         if name in row and self.best is not None:
-            line += f"  validation {name} {row[name]:.4f}  (best {self.best[name]:.4f}, epoch {self.best['epoch']:.0f})"
+            at = f"epoch {self.best['epoch']:.0f}" if self.best["epoch"] else "the start"
+            averaged = f", averaged {row[f'average_{name}']:.4f}" if self.average is not None else ""
+            line += f"  validation {name} {row[name]:.4f}{averaged}  (best {self.best[name]:.4f}, {at})"
         return f"{line}  {samples / seconds:,.0f} {self.recipe.kind}/s"
 
     def _write_best(self, task: EmbeddingTask) -> None:
         if not self.processes.is_first:
             return
-        save_model(self.run.path, task.model, self.recipe.preprocessing)
+        save_model(self.run.path, self._kept_network(task.model), self.recipe.preprocessing)
+        if self.kept == "start":  # the proxies are of another size, and untrained
+            self.run.loss.unlink(missing_ok=True)
+            return
+        self.write_loss(task)
+
+    def write_loss(self, task: EmbeddingTask) -> None:
+        """Write what the loss has learnt; sharded proxies as they are in the last checkpoint."""
         state = task.loss.state_dict()
         if task.shards is not None:
             state["proxies"] = task.shards.whole()
         with write_atomically(self.run.loss) as temporary:
             # As bytes first: safetensors hides the reason why a write to a file fails.
             temporary.write_bytes(safetensors.torch.save(state))
+
+    def _kept_network(self, model: EmbeddingModel) -> EmbeddingModel:
+        if self.kept == "average":
+            assert self.average is not None
+            return self.average.network
+        return without_head(model) if self.kept == "start" else model
 
     def _save(self, trainer: Trainer) -> None:
         task = _task(trainer)

@@ -27,6 +27,7 @@ from proxemic.training.progress import TrainingBar
 from proxemic.training.recipe import Recipe
 from proxemic.training.retrieval_callback import RetrievalCallback
 from proxemic.training.run_directory import RunDirectory
+from proxemic.training.weight_average import WeightAverage
 
 
 def fit(
@@ -41,7 +42,9 @@ def fit(
     evaluation = None
     if held_out is not None:
         evaluation = RetrievalCallback(held_out, recipe.images, recipe.evaluation, workers=recipe.batches.workers)
-    checkpointer = RunCheckpointer(run, recipe, evaluation, display, processes)
+    averaging = recipe.training.average
+    average = None if averaging is None else WeightAverage(averaging, components.task.model, evaluation)
+    checkpointer = RunCheckpointer(run, recipe, evaluation, display, processes, average)
     checkpoint = run.checkpoint if run.checkpoint.exists() else None
     step = read_checkpoint(checkpoint)["global_step"] if checkpoint else 0
     loggers = run_loggers(run.path / "logs", step) if recipe.training.loggers is None else recipe.training.loggers
@@ -62,6 +65,7 @@ def fit(
             num_sanity_val_steps=0,
             callbacks=[
                 *([evaluation] if evaluation else []),
+                *([average] if average else []),
                 *(recipe.training.callbacks or []),
                 checkpointer,
                 EpochOrder(components.data),

@@ -150,7 +150,7 @@ class EmbeddingTask(LightningModule):
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
         # Not the trainer's clipping, which is the same from the first to the last epoch.
-        local = [] if self.shards is None else [self._proxies]
+        local = [] if self.shards is None else [self.proxies]
         self.optim.clip(optimizer, self.model, local, self.processes.group)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ class EmbeddingTask(LightningModule):
         begun = self.second_begins if self.in_second_phase else None
         checkpoint["proxemic"] = {"second_phase_began": begun, "plateau": plateau}
         if self.shards is not None:
-            self.shards.save(checkpoint, self.trainer.optimizers[0], self._proxies, self.global_step)
+            self.shards.save(checkpoint, self.trainer.optimizers[0], self.proxies, self.global_step)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         kept = checkpoint["proxemic"]
@@ -175,10 +175,10 @@ class EmbeddingTask(LightningModule):
             self._begin_second_phase()
         self._kept_plateau = kept["plateau"]
         if self.shards is not None:
-            self.shards.load(checkpoint, self._proxies)
+            self.shards.load(checkpoint, self.proxies)
 
     @property
-    def _proxies(self) -> nn.Parameter:
+    def proxies(self) -> nn.Parameter:
         assert isinstance(self.loss, ProxyLoss)
         return self.loss.proxies
 

@@ -21,8 +21,18 @@ _RIGHT, _WRONG, _QUERY = "#1a9641", "#d7191c", "#444444"
 _TILE_WIDTH, _TILE_HEIGHT, _HEADER, _SIDE, _FRAME = 138, 162, 36, 120, 4  # pixels
 
 
-def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) -> None:
-    """Plot training loss and validation metric over epochs, with the best epoch and the second phase marked."""
+def draw_curves(
+    history: Sequence[dict[str, float]],
+    metric: str,
+    path: Path,
+    *,
+    chosen: float | None = None,
+    start: float | None = None,
+) -> None:
+    """Plot training loss and validation metric over epochs, with the chosen epoch and the second phase marked.
+
+    ``start`` is the better value of the metric before the first epoch.
+    """
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(8, 3.5))
     left, right = figure.subplots(
@@ -33,11 +43,11 @@ def draw_curves(history: Sequence[dict[str, float]], metric: str, path: Path) ->
     plotted = [name for name in ("recall@1", metric) if all(name in row for row in history)]
     for name in dict.fromkeys(plotted):
         right.plot(epochs, [row[name] for row in history], marker=".", label=name)
-    if metric in plotted:
-        best = max(history, key=lambda row: row[metric])
-        right.axvline(
-            best["epoch"], color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {best['epoch']:.0f}"
-        )
+    if metric in plotted and start is not None:
+        name = "start" if chosen else "chosen: the start"
+        right.axhline(start, color="grey", linewidth=1, linestyle="--", label=f"{name}, {metric}")
+    if metric in plotted and chosen:
+        right.axvline(chosen, color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {chosen:.0f}")
     if history[-1].get("phase") == 2:
         begins = next(row["epoch"] for row in history if row["phase"] == 2)
         for axes in (left, right):

@@ -15,6 +15,7 @@ from proxemic.losses.user_defined import MakesLoss
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
+from proxemic.training.averaging import Averaging
 from proxemic.training.features.config import FeatureConfig
 from proxemic.training.lightning_types import Callback, Logger
 from proxemic.training.parameter_groups import Optimization
@@ -100,6 +101,10 @@ class TrainingConfig:
             ``OMP_NUM_THREADS`` or the processors, in ``proxemic train``, and 1 in the runs of a comparison, a search or
             a reality check.
         sync_batch_norm: Of several processes, batch norm takes the statistics of the joined batch.
+        average: An average of the network's weights, which stands for selection beside the weights after each epoch;
+            null for none.
+        interpolate: After the last epoch, the network is also evaluated with weights at these shares, in (0, 1), of the
+            way from the start to the chosen epoch, such as [0.2, 0.4, 0.6, 0.8]; the best is kept where it is better.
         class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, by which images are weighed: at 1 all
             classes weigh alike, near it (0.999) those of few images more than the others; null weighs images alike.
         callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
@@ -119,6 +124,8 @@ class TrainingConfig:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: int | None = None
     sync_batch_norm: bool = True
+    average: Averaging | None = None
+    interpolate: Sequence[float] = ()
     class_balance: float | None = None
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
@@ -130,6 +137,16 @@ class TrainingConfig:
             raise ValueError(f"training.warmup_epochs is {self.warmup_epochs}, but must be 0 or more.")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"training.threads is {self.threads}, but must be at least 1, or null for torch's own.")
+        if not all(0 < share < 1 for share in self.interpolate):
+            raise ValueError(
+                f"training.interpolate is {[*self.interpolate]}, but must be shares above 0 and below 1: 0 is the "
+                "start, 1 the chosen epoch."
+            )
+        if self.average is not None and self.average.begins > self.epochs:
+            raise ValueError(
+                f"training.average.begins is {self.average.begins}, but must be one of the epochs, of which there are "
+                f"{self.epochs}."
+            )
         if self.class_balance is not None:
             check_beta("training.class_balance", self.class_balance)
 
@@ -153,7 +170,11 @@ class EvaluationConfig:
         metric: The metric that chooses the epoch, by its name in the results.
         select_on: What chooses the epoch: ``validation`` classes held out from training, the ``test`` classes (only to
             match papers that do; results are marked), or nothing: the ``last`` epoch.
-        untrained: Also evaluate the network as it was before training, on the test classes, for comparison.
+        start: Also evaluate the network as it came, without a head: its pooled features. On the images that choose the
+            epoch this, and the network with its new head, stand for selection beside the epochs: where no epoch is
+            better, the run keeps the better of them.
+        untrained: Also evaluate the network as it was before training, with its head, on the test classes, for
+            comparison.
         batch_size: Images a batch when embedding.
         precision: Of the network when embedding validation and test images, and in ``proxemic evaluate``: 32-true,
             bf16-mixed, or `auto` as in training, but never 16-mixed. Embeddings are float32.
@@ -177,6 +198,7 @@ class EvaluationConfig:
     average: Literal["queries", "classes"] = "queries"
     metric: str = "map@r"
     select_on: Literal["validation", "test", "last"] = "validation"
+    start: bool = True
     untrained: bool = True
     batch_size: int = 256
     precision: EvaluationPrecision = "32-true"
@@ -269,6 +291,11 @@ class Recipe:
         self._check_sections()
         if self.features.cache:
             self._check_features()
+        if self.training.interpolate and self.evaluation.select_on == "last":
+            raise ValueError(
+                "training.interpolate is chosen by evaluation.metric on held-out classes, but evaluation.select_on is "
+                "last: set it to validation, or training.interpolate to []."
+            )
         side, resize = self.cache.shorter_side, self.images.shorter_side or self.images.size
         if side == "auto" and not self.images.reduce:
             raise ValueError(

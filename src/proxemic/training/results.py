@@ -1,50 +1,67 @@
 """The results of a trained run: its test, its plots, its metrics."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
 from proxemic.models import load_model
 from proxemic.training.checkpointing import RunCheckpointer
-from proxemic.training.components import build_networks
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
 from proxemic.training.epoch_metrics import EpochMeasure
-from proxemic.training.head_start import start_head
+from proxemic.training.interpolation import interpolate
+from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
+from proxemic.training.start import BothStarts, SideBySide, advice
 
 
-def write_results(checkpointer: RunCheckpointer, splits: Splits, *, test: bool) -> dict[str, Any]:
-    """Evaluate the chosen epoch (with ``test``, on the test classes), draw plots, and write and return the metrics."""
+def write_results(checkpointer: RunCheckpointer, task: EmbeddingTask, splits: Splits, *, test: bool) -> dict[str, Any]:
+    """Interpolate, evaluate what is kept (with ``test``, on the test classes), draw plots, and write the metrics."""
     recipe, run, display = checkpointer.recipe, checkpointer.run, checkpointer.display
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
-    best = checkpointer.best
+    best, kept, metric = checkpointer.best, checkpointer.kept, recipe.evaluation.metric
     assert best is not None
-    measured = {name: best[name] for name in names}
+    interpolated = interpolate(checkpointer, task) if recipe.training.interpolate else None
+    measured_before = read_json(run.measured_before) if names and run.measured_before.exists() else {}
+    at_best = best if best["epoch"] else measured_before
+    measured = {name: at_best[name] for name in names if name in at_best}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
     result = {} if splits.test is None or not test else _test(checkpointer, splits.test, splits)
-    result |= {"epoch": int(best["epoch"]), "selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
+    epoch = int(best["epoch"])
+    if interpolated is not None and interpolated.kept is not None:
+        kept, validation = "interpolation", dict(interpolated.kept)
+        result["alpha"] = validation.pop("alpha")
+        epoch = epoch or len(checkpointer.rows)  # of the end between which and the start it lies
+        display.report(interpolated.sentence(metric, epoch, best[metric]))
+    result |= {"epoch": epoch, "kept": kept}
+    result |= {"selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
     if test:
         train = splits.train
         result |= {"split": _split(splits), "train_classes": train.num_classes, "train_images": len(train)}
     if recipe.evaluation.select_on == "validation":
         result["validation"] = validation
+        result |= {f"validation_{name}": values for name, values in checkpointer.starts.items()}
+        if interpolated is not None:
+            result["interpolated"] = interpolated.values
     if measured:
         result["measured"] = measured
-        if run.measured_before.exists():  # an older run has none
-            result["measured_before"] = read_json(run.measured_before)
+        if measured_before:  # an older run has none
+            result["measured_before"] = measured_before
     if checkpointer.ended:
         result["phases"] = [asdict(each) for each in checkpointer.ended]
     with display.times.of("pictures"):
-        draw_curves(run.read_history(), recipe.evaluation.metric, run.path / "curves.png")
+        start = max((values[metric] for values in checkpointer.starts.values()), default=None)
+        draw_curves(run.read_history(), metric, run.path / "curves.png", chosen=best["epoch"], start=start)
     # The seconds of the process that has finished the run; the metrics do not depend on them.
     write_json(run.path / "seconds.json", display.times.seconds())
     write_json(run.metrics, result)
+    if kept in checkpointer.starts:
+        values = [row[name] for row in checkpointer.rows for name in (metric, f"average_{metric}") if name in row]
+        display.report(advice(recipe, kept, best[metric], max(value for value in values if not math.isnan(value))))
     display.report(f"Wrote {run.path}")
     display.report(display.times.sentence())
     if splits.test is None and test:
@@ -59,25 +76,17 @@ def _split(splits: Splits) -> str:
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
 
 
-class _SideBySide(nn.ModuleList):
-    """Concatenates the embeddings of several networks."""
-
-    def forward(
-        self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
-    ) -> Float[Tensor, "batch dims"]:
-        return torch.cat([network(inputs) for network in self], dim=1)
-
-
 def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> dict[str, Any]:
     recipe, run, times = checkpointer.recipe, checkpointer.run, checkpointer.display.times
-    networks = {"test": load_model(run.path, recipe.model.custom_backbone)[0]}
-    if recipe.evaluation.untrained:
-        networks["untrained"] = build_networks(recipe, splits)[0]
-        start_head(networks["untrained"], splits.train, recipe)
+    chosen = load_model(run.path, recipe.model.custom_backbone)[0]
+    networks, widths = nn.ModuleList([chosen]), {"test": chosen.config.embedding_size}
+    if run.start.exists():  # a run that an earlier version began has none
+        start = BothStarts(load_model(run.start, recipe.model.custom_backbone)[0])
+        networks, widths = networks.append(start), widths | start.widths
     with times.of("test"):
         # In one pass: reading the images takes longer than embedding them.
         embeddings = embed_images(
-            _SideBySide(networks.values()).to(pick_device(recipe.training.accelerator)),
+            SideBySide(networks).to(pick_device(recipe.training.accelerator)),
             images,
             recipe.images,
             batch_size=recipe.evaluation.batch_size,
@@ -85,12 +94,14 @@ def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> di
             description="test",
             precision=recipe.evaluation.precision,
         )
-        each = [part.contiguous() for part in embeddings.chunk(len(networks), dim=1)]
-        evaluations = [evaluate_embeddings(part, images, recipe.evaluation) for part in each]
+        parts = dict(zip(widths, embeddings.split([*widths.values()], dim=1), strict=True))
+        asked = {"test": True, "start": recipe.evaluation.start, "untrained": recipe.evaluation.untrained}
+        parts = {name: part.contiguous() for name, part in parts.items() if asked[name]}
+        evaluations = {name: evaluate_embeddings(part, images, recipe.evaluation) for name, part in parts.items()}
     with times.of("pictures"):
-        draw_gallery(each[0], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
-    result: dict[str, Any] = {name: dict(values) for name, values in zip(networks, evaluations, strict=True)}
-    test = evaluations[0]
+        draw_gallery(parts["test"], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
+    result: dict[str, Any] = {name: dict(values) for name, values in evaluations.items()}
+    test = evaluations["test"]
     result["chance"] = test.chance
     classes = run.read_classes()
     trained = splits.train.class_names if classes is None else classes.trained

@@ -1,6 +1,8 @@
 """Held-out images evaluated while a model is trained."""
 
+from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
 
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.metrics import RetrievalMetrics
@@ -61,15 +63,22 @@ class RetrievalCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
-        self.latest = self._evaluate(trainer, pl_module)
+        self.latest = self.evaluate(trainer, pl_module)
         # The largest of equal values, so that all processes log the same one, exactly.
         values = {f"{self.prefix}{name}": value for name, value in self.latest.items()}
         pl_module.log_dict(values, reduce_fx="max", sync_dist=trainer.world_size > 1)
 
-    def _evaluate(self, trainer: Trainer, module: LightningModule) -> RetrievalMetrics:
+    def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
+        """The metrics of any network on the held-out images, the same on all processes."""
+        embeddings = self.embed(trainer, network)
+        check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
+        return evaluate_embeddings(embeddings, self.images, self.evaluation)
+
+    def embed(self, trainer: Trainer, network: nn.Module) -> Float[Tensor, "images dim"]:
+        """Embed the held-out images by any network; the processes share them, and all get all embeddings."""
         rank, world, size = trainer.global_rank, trainer.world_size, self.evaluation.batch_size
         embeddings = embed_images(
-            module,
+            network,
             self.images,
             self.preprocessing,
             batch_size=size,
@@ -79,6 +88,4 @@ class RetrievalCallback(Callback):
             world=world,
             precision=self.evaluation.precision,
         )
-        embeddings = join_shares(embeddings, len(self.images), size, world)
-        check_embeddings(embeddings, "held-out", module, trainer.current_epoch)
-        return evaluate_embeddings(embeddings, self.images, self.evaluation)
+        return join_shares(embeddings, len(self.images), size, world)

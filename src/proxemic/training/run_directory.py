@@ -17,7 +17,7 @@ import torch
 
 from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
 from proxemic.errors import UserError
-from proxemic.files import read_json, write_csv, write_json, write_text
+from proxemic.files import read_json, write_atomically, write_csv, write_json, write_text
 from proxemic.locks import LOCK
 
 
@@ -68,6 +68,8 @@ class RunDirectory:
         frozen: The network of an ONNX file; it exists if the backbone is one.
         loss: The weights of the loss, such as proxies, of the chosen epoch.
         checkpoint: What ``--resume`` starts from.
+        start: The network of before the first step, in a folder with ``model.json``.
+        chosen: What was chosen before an interpolation took its place; it exists where one has.
         diverged: Why training broke off, where loss or weights were no longer finite; removed once it goes on.
     """
 
@@ -83,12 +85,19 @@ class RunDirectory:
         self.frozen = path / "backbone.onnx"
         self.loss = path / "loss.safetensors"
         self.checkpoint = path / "checkpoints" / "last.ckpt"
+        self.start = path / "checkpoints" / "start"
+        self.chosen = path / "checkpoints" / "chosen"
         self.diverged = path / "diverged.txt"
 
     def files(self) -> tuple[Path, ...]:
         """The files of a finished run, with the model's description."""
         weights = (self.model, self.model.with_suffix(".json"), self.loss, self.checkpoint)
         return (self.recipe, self.environment, self.classes, self.metrics, self.history, *weights)
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether a finished run keeps the network as it came, without a head and a loss: no epoch was better."""
+        return self.metrics.exists() and read_json(self.metrics).get("kept") == "start"
 
     def check_new(self) -> None:
         """Raise `UserError` unless the directory is absent or empty."""
@@ -170,6 +179,39 @@ class RunDirectory:
         for path in (self.model, self.model.with_suffix(".json"), self.frozen, self.loss) if model else ():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
+
+    def set_chosen_aside(self) -> None:
+        """Copy what was chosen, before an interpolation takes its place, for `restore_chosen`."""
+        temporary = self._new_folder(self.chosen)
+        for path in self._chosen_files():
+            if path.exists():
+                shutil.copyfile(path, temporary / path.name)
+        temporary.replace(self.chosen)
+
+    def restore_chosen(self) -> None:
+        """Put what was chosen back into its place, where an interpolation has taken it: so the run can go on."""
+        if not self.chosen.exists():
+            return
+        for path in self._chosen_files():
+            if (self.chosen / path.name).exists():
+                with write_atomically(path) as temporary:
+                    shutil.copyfile(self.chosen / path.name, temporary)
+            else:
+                path.unlink(missing_ok=True)
+        gone = self._new_folder(self.chosen)
+        self.chosen.replace(gone)
+        shutil.rmtree(gone)
+
+    def _chosen_files(self) -> tuple[Path, ...]:
+        return (self.model, self.model.with_suffix(".json"), self.loss)
+
+    @staticmethod
+    def _new_folder(beside: Path) -> Path:
+        """An empty folder; only renaming makes it whole, or removes another at once."""
+        folder = beside.with_name(f"{beside.name}.tmp")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs anew, so that a resumed run never repeats or loses a row."""

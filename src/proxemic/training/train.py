@@ -180,6 +180,7 @@ def train(
                 )
             elif epochs is not None:
                 extend(run, recipe_yaml)
+            run.restore_chosen()
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
         if recipe.features.cache:
@@ -190,7 +191,7 @@ def train(
         if not processes.is_first:
             return TrainingResult(run.path, {})
         try:
-            return TrainingResult(run.path, write_results(checkpointer, splits, test=test))
+            return TrainingResult(run.path, write_results(checkpointer, components.task, splits, test=test))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped after training, which is saved: evaluate and finish with proxemic train --resume {run.path}"

@@ -24,6 +24,11 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
     and all else that the loss learns is new. A loss of another kind or shape is new as a whole.
     """
     run.check_run()
+    if run.keeps_features:
+        raise UserError(
+            f"{run.path} keeps the network as it came, without a head and proxies, as no epoch was better: begin with "
+            f"its backbone, by --model.weights {run.model}, or train it anew with a lower --optim.lr."
+        )
     if not run.loss.exists():
         raise UserError(
             f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."

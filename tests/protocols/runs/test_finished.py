@@ -16,7 +16,7 @@ from proxemic.protocols.runs.finished import FinishedRun, find_runs
 TWO_PHASES = """\
 loss: {class_path: proxemic.losses.WarpedSoftmaxLoss, init_args: {alpha: 3.0, k1: 0.5, k2: 1.5}}
 model: {normalize: false}
-evaluation: {distance: euclidean}
+evaluation: {distance: euclidean, start: false}
 second_phase: {epochs: 1, loss: {alpha: 1.0}, optim: {lr: 0.001}}
 """
 

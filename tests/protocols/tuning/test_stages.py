@@ -64,7 +64,7 @@ def test_what_ends_a_trial_and_what_ends_the_search(stage: StageSearch, monkeypa
     raised: list[Exception] = []
 
     def run_job(job: Job, **_: Any) -> dict[str, Any]:
-        assert job.flags == ("--training.epochs", "1", "--optim.lr", "0.1")
+        assert job.flags == ("--training.epochs", "1", "--optim.lr", "0.1", "--evaluation.start", "false")
         if raised:
             raise raised.pop()
         return {"validation": {"map@r": 0.5}}

@@ -1,5 +1,6 @@
 """Runs of several processes: equal to those of one, whole after a kill, and clear about what went wrong."""
 
+import json
 import os
 import re
 import shutil
@@ -50,17 +51,35 @@ def test_what_looks_at_all_training_images_sees_on_each_process_what_one_sees(re
     callbacks = "[proxemic.training.DistanceToProxy, proxemic.training.Snapshots]"
     # Of the first process more batches than of the others, the last of which is a short one.
     flags = ["--training.callbacks", callbacks, "--training.epochs", "1", "--evaluation.batch_size", "7", *SLOW_SGD]
-    places, distances = [], []
+    flags += ["--evaluation.start", "true"]
+    places, distances, starts = [], [], []
     for world in (1, 3):
         run = tmp_path / str(world)
         results = proxemic_together(world, "train", "--recipe", recipe, "--out", run, *flags)
         assert not any(result.returncode for result in results), results
         places.append(load_file(run / "snapshots" / "epoch-0000.safetensors"))
         distances += [float(row["avg_dtp"]) for row in history(run)]
+        metrics = json.loads((run / "metrics.json").read_text())
+        starts.append([metrics[name] for name in ("validation_start", "validation_untrained", "start", "untrained")])
     assert places[0].keys() == places[1].keys()
     for name, of_one in places[0].items():
         assert torch.equal(places[1][name], of_one), name
     assert distances[1] == pytest.approx(distances[0], rel=1e-4)
+    assert starts[1] == starts[0]
+
+
+def test_sharded_proxies_of_a_start_that_is_kept_are_whole(recipe: Path, tmp_path: Path) -> None:
+    # Equal starts, as there is no head, and rates that change no digit.
+    flags = ["--model.head", "none", "--model.embedding_size", "64", "--model.freeze_batch_norm", "true"]
+    flags += ["--evaluation.start", "true", "--optim.lr", "1e-12", "--optim.loss_lr", "1e-12"]
+    for world, layout in ((1, "replicated"), (2, "sharded")):
+        words = ["train", "--recipe", recipe, "--out", tmp_path / layout, "--training.epochs", "1"]
+        results = proxemic_together(world, *words, *flags, "--proxies", layout)
+        assert not any(result.returncode for result in results), results
+        assert json.loads((tmp_path / layout / "metrics.json").read_text())["kept"] == "untrained"
+    ours, theirs = (load_file(tmp_path / layout / "loss.safetensors") for layout in ("sharded", "replicated"))
+    assert torch.equal(ours["proxies"], theirs["proxies"])
+    assert len(list((tmp_path / "sharded" / "checkpoints").glob("proxies-*"))) == 1
 
 
 def test_a_training_that_diverges_is_said_and_marked_once(recipe: Path, tmp_path: Path) -> None:

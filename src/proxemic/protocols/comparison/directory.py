@@ -18,8 +18,9 @@ class Result:
     """The result of a finished cell.
 
     Args:
-        values: Metrics in [0, 1] by split: ``test`` and, where they were computed, ``untrained`` and ``validation``;
-            and what callbacks measured at the chosen epoch (``measured``) and before the first (``measured_before``).
+        values: Metrics in [0, 1] by split: ``test`` and, where they were computed, ``start``, ``untrained`` and
+            ``validation``; and what callbacks measured at the chosen epoch (``measured``) and before the first
+            (``measured_before``).
         epoch: The chosen epoch.
         selected_on: The split that chose it.
         seconds: Training time over all epochs.
@@ -63,7 +64,7 @@ class Cell:
             )
         content = read_json(self.path / "metrics.json")
         seconds = sum(row["seconds"] for row in self.history())
-        splits = ("test", "untrained", "validation", "measured", "measured_before")
+        splits = ("test", "start", "untrained", "validation", "measured", "measured_before")
         values = {split: content[split] for split in splits if split in content}
         return Result(values, content["epoch"], content["selected_on"], seconds, content.get("test_classes"))
 

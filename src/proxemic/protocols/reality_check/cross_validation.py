@@ -36,12 +36,12 @@ def plan_folds(
         )
 
     def changed(data: Mapping[str, Any], size: int, select_on: str) -> dict[str, Any]:
-        evaluation = {"select_on": select_on, "untrained": False, "metric": metric}
+        evaluation = {"select_on": select_on, "start": False, "untrained": False, "metric": metric}
         model, evaluation = base["model"] | {"embedding_size": size}, base["evaluation"] | evaluation
         return base | {"data": data, "model": model, "evaluation": evaluation}
 
     complete = changed(all_training_classes(base["data"]), folds * embedding_size, "last")
-    complete["training"] = base["training"] | {"until_plateau": None}
+    complete["training"] = base["training"] | {"until_plateau": None, "interpolate": []}
     recipes = {"base": base, "complete": complete}
     for fold in range(folds):
         dealt = {"source": all_training_classes(base["data"]), "folds": folds, "fold": fold, "split_seed": split_seed}

@@ -98,7 +98,7 @@ class FinishedRun(Run):
     def __post_init__(self) -> None:
         super().__post_init__()
         run = RunDirectory(self.path)
-        if not (run.metrics.exists() and run.model.exists() and run.loss.exists()):
+        if not (run.metrics.exists() and run.model.exists() and (run.loss.exists() or run.keeps_features)):
             raise UserError(
                 f"{self.path} has no weights of a finished training: finish it with proxemic train --resume "
                 f"{self.path}, or train anew."
@@ -128,7 +128,12 @@ class FinishedRun(Run):
 
     @cached_property
     def loss(self) -> Loss:
-        """The loss of the phase of the chosen epoch, with the weights of that epoch."""
+        """The loss of the phase of the chosen epoch, with its weights; `UserError` where the run keeps features."""
+        if RunDirectory(self.path).keeps_features:
+            raise UserError(
+                f"{self.path} has no proxies, as no epoch was better than the features of the network as it came, "
+                "which it keeps: train anew with a lower --optim.lr, or with --evaluation.start false."
+            )
         run = RunDirectory(self.path)
         recipe = self.recipe.from_its_first_phase()
         assert self.metrics is not None

@@ -150,7 +150,9 @@ class StageSearch:
     def _train(
         self, run: Path, parameters: Mapping[str, Any], on_epoch: Callable[[Mapping[str, float]], object] | None
     ) -> dict[str, Any]:
-        job = Job(self.directory.base, as_flags({**self.values, **parameters}), run, test=False)
+        # A trial is worth what its training reaches: where that is less than the start, by how much is worth knowing.
+        values = {**self.values, **parameters, "evaluation.start": False}
+        job = Job(self.directory.base, as_flags(values), run, test=False)
         return run_job(job, report=lambda _: None, on_epoch=on_epoch)
 
 

@@ -40,11 +40,18 @@ class ProxyShards:
             # A copy: the optimiser's own goes on being used.
             states[index] = {name: value for name, value in states[index].items() if name not in rows}
             tensors |= {f"optimizer.{name}": value for name, value in rows.items()}
+        self._write(tensors, step)
+        types = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
+        checkpoint["shards"] = {"folder": self.latest, "index": index, "types": types}
+
+    def save_start(self, proxies: nn.Parameter) -> None:
+        """Write the proxies alone, before there is a checkpoint; every process calls this."""
+        self._write({_PROXIES: proxies.detach()}, 0)
+
+    def _write(self, tensors: dict[str, Tensor], step: int) -> None:
         names = (f"proxies-{step}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
         self.latest = self.processes.broadcast(next(name for name in names if not (self.folder / name).exists()))
         save_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
-        types = {name: str(value.dtype).removeprefix("torch.") for name, value in tensors.items()}
-        checkpoint["shards"] = {"folder": self.latest, "index": index, "types": types}
 
     def load(self, checkpoint: dict[str, Any], proxies: nn.Parameter) -> None:
         """Move the shard of this process from files into a checkpoint; every process calls this."""

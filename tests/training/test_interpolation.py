@@ -1,0 +1,153 @@
+"""Weights between start and end are kept where they are better; the run goes on from what was chosen before."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import warm
+from command_line import TERMINAL, Here, assert_refused
+from images import write_folder, write_recipe
+from proxemic.data import EmbeddingDataset
+from proxemic.metrics import retrieval_metrics
+from proxemic.models import build_model, load_model
+from proxemic.recipes.reader import read_recipe
+from proxemic.training import RunDirectory
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+# Rates that are far too high, so that weights nearer to the start are better.
+FLAGS = [
+    *("--optim.lr", "0.1", "--training.epochs", "2", "--training.loggers", "[]", "--evaluation.untrained", "false"),
+    *("--training.interpolate", "[0.001, 0.5]"),
+]
+FILES = ("model.safetensors", "model.json", "loss.safetensors", "metrics.json")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interpolation")
+    return write_recipe(folder / "tiny.yaml", write_folder(folder / "images"))
+
+
+@pytest.fixture(scope="module")
+def interpolated(recipe: Path) -> tuple[Path, str]:
+    run = recipe.parent / "run"
+    result = warm.run("-m", "proxemic", "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
+    assert result.returncode == 0, result.stderr
+    return run, result.stdout
+
+
+def metrics_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "metrics.json").read_text())
+
+
+def between(recipe: Path, start: Path, end: dict[str, torch.Tensor], share: float) -> dict[str, float]:
+    """The metrics on the validation images of (1 − α) start + α end, summed in float64."""
+    read = read_recipe(recipe).recipe
+    images = read.load().validation
+    assert images is not None
+    weights = {
+        name: ((1 - share) * value.double() + share * end[name].double()).float()
+        if value.is_floating_point()
+        else end[name]
+        for name, value in load_file(start).items()
+    }
+    model = build_model(read.model).eval()
+    model.load_state_dict(weights)
+    data = EmbeddingDataset(images, read.images.evaluation())
+    with torch.no_grad():
+        embeddings = model(torch.stack([data[index][0] for index in range(len(data))]))
+    return dict(retrieval_metrics(embeddings, images.labels, recall_at=(1, 2), ndcg_at=(2,)))
+
+
+def test_the_best_of_the_weights_between_start_and_chosen_epoch_is_kept(
+    recipe: Path, interpolated: tuple[Path, str], here: Here
+) -> None:
+    run, printed = interpolated
+    metrics, checkpoints = metrics_of(run), run / "checkpoints"
+    chosen = load_file(checkpoints / "chosen" / "model.safetensors")
+    assert [value["alpha"] for value in metrics["interpolated"]] == [0.001, 0.5]
+    for value in metrics["interpolated"]:
+        expected = between(recipe, checkpoints / "start" / "model.safetensors", chosen, value["alpha"])
+        assert {name: value[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    better = max(metrics["interpolated"], key=lambda value: value["map@r"])
+    assert (metrics["kept"], metrics["alpha"]) == ("interpolation", better["alpha"])
+    history = (run / "history.csv").read_text().splitlines()
+    column = history[0].split(",").index("map@r")
+    best = max(float(row.split(",")[column]) for row in history[1:])
+    assert metrics["validation"]["map@r"] == better["map@r"] > best
+    way = f"{better['alpha']} of the way from the start to epoch {metrics['epoch']}"
+    assert f"The run keeps the weights at {way}: validation map@r" in printed
+    evaluated = here("evaluate", run, "--json")
+    assert json.loads(evaluated.stdout)["test"] == metrics["test"]
+    assert (run / "loss.safetensors").read_bytes() == (checkpoints / "chosen" / "loss.safetensors").read_bytes()
+
+
+def test_where_the_start_is_kept_the_end_is_the_last_epoch(recipe: Path, tmp_path: Path, here: Here) -> None:
+    run = tmp_path / "run"
+    result = here("train", "--recipe", recipe, "--out", run, *FLAGS, "--evaluation.start", "true")
+    assert result.returncode == 0, result.stderr
+    metrics = metrics_of(run)
+    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    end = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+    for value in metrics["interpolated"]:
+        expected = between(recipe, run / "checkpoints" / "start" / "model.safetensors", end, value["alpha"])
+        assert {name: value[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert (metrics["epoch"], metrics["kept"]) == (2, "interpolation")  # better than the start, which was kept before
+    assert torch.equal(load_file(run / "loss.safetensors")["proxies"], state["loss.proxies"])
+    RunDirectory(run).restore_chosen()
+    assert load_model(run)[0].config.head == "none"
+    assert not (run / "loss.safetensors").exists()
+    assert not (run / "checkpoints" / "chosen").exists()
+
+
+KILLED = """
+import os, sys
+from proxemic.cli import main
+from proxemic.training import interpolation
+
+def die(*arguments):
+    save(*arguments)
+    os.kill(os.getpid(), 9)
+
+save, interpolation.save_model = interpolation.save_model, die
+sys.exit(main())
+"""
+
+
+def test_kill_9_once_it_has_taken_the_place_of_the_chosen_weights(
+    recipe: Path, interpolated: tuple[Path, str], tmp_path: Path, here: Here
+) -> None:
+    run = tmp_path / "killed"
+    killed = warm.run("-c", KILLED, "train", "--recipe", recipe, "--out", run, *FLAGS, environment=TERMINAL)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    result = here("train", "--resume", run)
+    assert result.returncode == 0, result.stderr
+    for file in (*FILES, "checkpoints/chosen/model.safetensors"):
+        assert (run / file).read_bytes() == (interpolated[0] / file).read_bytes(), file
+
+
+def test_an_extended_run_goes_on_from_what_was_chosen_before(recipe: Path, tmp_path: Path, here: Here) -> None:
+    short, long = tmp_path / "short", tmp_path / "long"
+    flags = ["train", "--recipe", recipe, *FLAGS]
+    assert here(*flags, "--out", short, "--training.epochs", "1").returncode == 0
+    assert (short / "checkpoints" / "chosen").exists()
+    assert here("train", "--resume", short, "--training.epochs", "2").returncode == 0
+    assert here(*flags, "--out", long).returncode == 0
+    for file in FILES:
+        assert (short / file).read_bytes() == (long / file).read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--training.interpolate", "[0.5, 1.0]"], ["training.interpolate is [0.5, 1.0]", "above 0 and below 1"]),
+        (["--evaluation.select_on", "last"], ["training.interpolate is chosen by", "training.interpolate to []"]),
+    ],
+)
+def test_what_is_refused(recipe: Path, tmp_path: Path, here: Here, flags: list[str], words: list[str]) -> None:
+    assert_refused(here("train", "--recipe", recipe, "--out", tmp_path / "run", *FLAGS, *flags), words)
