@@ -20,6 +20,8 @@ def centers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         result = warm_proxemic(
             "train",
             *words,
+            "--evaluation.start",
+            "false",  # whose features one epoch is not better than, and which have no proxies
             "--model.width",
             "4",
             "--data.train_classes",
