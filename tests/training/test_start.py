@@ -93,6 +93,9 @@ def test_a_network_that_is_kept_as_it_came_is_a_model_without_head_and_proxies(
     assert not (run / "loss.safetensors").exists()
     evaluated = here("evaluate", run, "--json")
     assert json.loads(evaluated.stdout)["test"] == metrics_of(run)["start"]
+    drawn = here("analyze", "map", run, "--method", "pca", "--out", run.parent / "map")
+    assert drawn.returncode == 0, drawn.stderr
+    assert "which has no proxies: the map is drawn without" in drawn.stdout
     assert_refused(here("analyze", "theorems", run), [f"{run} has no proxies", "lower --optim.lr"])
     with pytest.raises(Exception, match="has no proxies, as no epoch was better"):
         load_loss(run)

@@ -80,7 +80,9 @@ def embedding_map(
     embeddings, distance = opened.embed(images), opened.recipe.evaluation.distance
     stars, star_labels, rows = embeddings[:0], torch.empty(0, dtype=torch.int64), []
     notes = [f"Drawn: {len(chosen)} of {images.num_classes} classes, {len(indices):,} images."]
-    if proxies and isinstance(opened.loss, ProxyLoss):
+    if proxies and opened.keeps_features:
+        notes.append("The run keeps the network as it came, which has no proxies: the map is drawn without.")
+    elif proxies and isinstance(opened.loss, ProxyLoss):
         total = opened.loss.num_classes
         starred = chosen if split == "train" else _choose(total, classes, seed)
         stars, star_labels, rows = _proxies_of(starred, opened.loss, opened.splits.train.class_names)

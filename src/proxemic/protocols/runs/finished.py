@@ -104,6 +104,11 @@ class FinishedRun(Run):
                 f"{self.path}, or train anew."
             )
 
+    @property
+    def keeps_features(self) -> bool:
+        """Whether the run keeps the network as it came, without a head and a loss, as no epoch was better."""
+        return RunDirectory(self.path).keeps_features
+
     @cached_property
     def splits(self) -> Splits:
         """The images that the run was trained on; the proxies belong to their classes."""
@@ -129,7 +134,7 @@ class FinishedRun(Run):
     @cached_property
     def loss(self) -> Loss:
         """The loss of the phase of the chosen epoch, with its weights; `UserError` where the run keeps features."""
-        if RunDirectory(self.path).keeps_features:
+        if self.keeps_features:
             raise UserError(
                 f"{self.path} has no proxies, as no epoch was better than the features of the network as it came, "
                 "which it keeps: train anew with a lower --optim.lr, or with --evaluation.start false."
