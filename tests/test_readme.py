@@ -14,6 +14,7 @@ from PIL import Image
 from command_line import warm_proxemic
 from images import write_folder
 from proxemic.data import OwnImages
+from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
 from proxemic.training.embed import embed_images, load_embedder
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -23,9 +24,11 @@ SECTION = README.partition("## Your own images")[2].partition("\n## ")[0]
 def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path / "photos", classes=16, images=6, size=72)
     write_folder(tmp_path / "other-photos", classes=3, images=3, size=72)
+    rows = RowLabels(torch.arange(96) // 6, tuple(f"{label:02}" for label in range(16)))
+    write_embeddings(tmp_path / "vectors.parquet", LabelledEmbeddings(torch.randn(96, 20), rows))
     lines = SECTION.partition("Omniglot")[0].replace("\\\n", " ")
     commands = re.findall(r"^proxemic (.*?)(?:  #.*)?$", lines, re.MULTILINE)
-    assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate", "train"]
+    assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate", "train", "train"]
     for words in commands:
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
         result = warm_proxemic(*shlex.split(words), *quick, cwd=tmp_path)
