@@ -10,6 +10,7 @@ are one in a hundred of the classes each.
 """
 
 import argparse
+import multiprocessing
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from watched import SEEN, WatchedBatches, resident
 CHUNK, HIDDEN = 50_000, 32
 
 
-def write(folder: Path, rows: int, dim: int, classes: int) -> tuple[Path, Path]:
+def write(folder: Path, rows: int, dim: int, classes: int) -> None:
     """Write vectors, chunk by chunk, and their labels."""
     rng = np.random.default_rng(0)
     codes = rng.standard_normal((classes, HIDDEN), np.float32)
@@ -38,9 +39,8 @@ def write(folder: Path, rows: int, dim: int, classes: int) -> tuple[Path, Path]:
     for first in range(0, rows, CHUNK):
         part = codes[labels[first : first + CHUNK]] @ basis
         noise = np.frombuffer(rng.bytes(part.size), np.int8).reshape(part.shape)
-        vectors[first : first + CHUNK] = part + noise * np.float32(1 / 64)
+        vectors[first : first + CHUNK] = part + noise * np.float32(1 / 16)
     vectors.flush()
-    return folder / "vectors.npy", folder / "labels.npy"
 
 
 def megabytes(count: int) -> str:
@@ -50,7 +50,14 @@ def megabytes(count: int) -> str:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> None:
     """Train, and print what it took."""
-    root, labels = write(folder, arguments.rows, arguments.dim, arguments.classes)
+    # In a process of its own, whose memory is not that of the training.
+    writer = multiprocessing.get_context("spawn").Process(
+        target=write, args=(folder, arguments.rows, arguments.dim, arguments.classes)
+    )
+    writer.start()
+    writer.join()
+    assert writer.exitcode == 0
+    root, labels = folder / "vectors.npy", folder / "labels.npy"
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads: {arguments.rows:,} vectors × {arguments.dim} "
         f"float16 ({megabytes(root.stat().st_size)}) of {arguments.classes:,} classes, batches of {arguments.batch}"
