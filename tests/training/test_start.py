@@ -2,6 +2,7 @@
 
 import json
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import warm
 from command_line import TERMINAL, Here, assert_refused
 from images import write_folder, write_recipe
+from onnx_files import network
 from proxemic.data import EmbeddingDataset
 from proxemic.losses import load_loss
 from proxemic.models import build_model, load_model
@@ -184,6 +186,21 @@ def test_kill_9_during_and_after_the_evaluation_of_the_start(
         assert (run / file).read_bytes() == (worse[0] / file).read_bytes(), file
     assert not (run / "loss.safetensors").exists()
     assert not list(run.rglob("*.tmp"))
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_the_network_of_an_onnx_file_is_kept_without_a_head(recipe: Path, tmp_path: Path, here: Here) -> None:
+    (tmp_path / "net.onnx").write_bytes(network(("n", 3, 28, 28)))
+    words = ["train", "--recipe", recipe, "--model.backbone", str(tmp_path / "net.onnx"), *WORSE, "--optim.lr", "10"]
+    more = ["--training.average.decay", "0.5", "--training.interpolate", "[0.5]", "--model.train", "head"]
+    result = here(*words, *more, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    metrics = metrics_of(tmp_path / "run")
+    assert metrics["kept"] == "start"
+    assert load_model(tmp_path / "run")[0].config.embedding_size == 5
+    assert json.loads(here("evaluate", tmp_path / "run", "--json").stdout)["test"] == metrics["start"]
+    nothing = here(*words, "--model.head", "none", "--model.embedding_size", "5", "--out", tmp_path / "nothing")
+    assert_refused(nothing, ["Nothing of the network would be trained: model.head is none"])
 
 
 def test_of_equal_starts_that_with_a_head_is_taken() -> None:

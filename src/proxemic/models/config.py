@@ -38,11 +38,11 @@ class ModelConfig:
         backbone: `convnet`, the small network for images of 28 to 64 pixels; `bn_inception`; `iresnet18`, 34, 50, 100
             or 200 for faces of 112 pixels, which require head `none` and 512 dimensions; the name of a timm model;
             `hf:` and a folder of transformers, or a name on the Hugging Face hub, as `hf:facebook/dinov2-small`; a
-            file that ends in `.onnx`, whose network is not trained (`train` must be `head`); or a class of your own, in
-            a recipe its import path: an `nn.Module` from images to features `[B, F]` or a feature map `[B, F, h, w]`. F
-            is its attribute `num_features`, or else found by one forward pass. A parameter `in_channels` of its
-            constructor is filled in. `none`: the inputs are vectors `[B, input_size]`, and the head is all of the
-            network.
+            file that ends in `.onnx`, whose network is not trained (`train` must be `head`, where there is one); or a
+            class of your own, in a recipe its import path: an `nn.Module` from images to features `[B, F]` or a feature
+            map `[B, F, h, w]`. F is its attribute `num_features`, or else found by one forward pass. A parameter
+            `in_channels` of its constructor is filled in. `none`: the inputs are vectors `[B, input_size]`, and the
+            head is all of the network.
         embedding_size: Dimensions of the embedding, 1 to 1,048,576.
         pooling: Pooling of the backbone's feature map; `gem` is the generalised mean with a trained power, `cubic-gem`
             with the power 3; an IResNet, which has a map of one place, requires `avg`. Of networks of transformers
@@ -175,7 +175,7 @@ class ModelConfig:
                 "avg or another"
             )
         if self.backbone_name.endswith(ONNX):
-            if self.train != "head":
+            if self.train != "head" and self.head != "none":
                 raise ValueError(
                     f"train is {self.train!r} but {self.backbone_name!r} is an ONNX file, which cannot be trained; set "
                     "train to head"
