@@ -199,8 +199,6 @@ def test_the_network_of_an_onnx_file_is_kept_without_a_head(recipe: Path, tmp_pa
     assert metrics["kept"] == "start"
     assert load_model(tmp_path / "run")[0].config.embedding_size == 5
     assert json.loads(here("evaluate", tmp_path / "run", "--json").stdout)["test"] == metrics["start"]
-    nothing = here(*words, "--model.head", "none", "--model.embedding_size", "5", "--out", tmp_path / "nothing")
-    assert_refused(nothing, ["Nothing of the network would be trained: model.head is none"])
 
 
 def test_of_equal_starts_that_with_a_head_is_taken() -> None:

@@ -55,11 +55,6 @@ def build_components(
         if isinstance(measure, EpochMeasure):
             for each in [loss, *([second.loss] if second else [])]:
                 measure.check(each)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError(
-            f"Nothing of the network would be trained: model.head is {recipe.model.head}, and "
-            f"{recipe.model.backbone_name} is not trained; take a head, as --model.head linear."
-        )
     sharded = recipe.proxies == "sharded"
     if sharded:
         _check_sharded(recipe, loss, processes)
