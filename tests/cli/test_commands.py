@@ -73,11 +73,16 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "missing"),
-    [("data", "torchvision"), ("training", "lightning"), ("recipes.reader", "jsonargparse"), ("cli.show", "rich")],
+    ("code", "missing"),
+    [
+        ("from proxemic.data import *; Augmentation(grey=1.0).training(Preprocessing())", "torchvision"),
+        ("from proxemic.training import RetrievalCallback", "lightning"),
+        ("import proxemic.recipes.reader", "jsonargparse"),
+        ("import proxemic.cli.show", "rich"),
+    ],
 )
-def test_a_missing_extra_is_one_sentence_for_python_too(module: str, missing: str) -> None:
-    result = without(missing, f"import proxemic.{module}")
+def test_a_missing_extra_is_one_sentence_for_python_too(code: str, missing: str) -> None:
+    result = without(missing, code)
     last = result.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: {missing} is not installed: install it with {how_to_install('train')}."
 

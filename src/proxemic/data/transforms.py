@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from proxemic.data.pixels.reading import ImageInput, read_image
 from proxemic.data.steps import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Steps
+from proxemic.extras import optional_dependency
 
 Transform = Callable[[ImageInput], Tensor]
 CustomTransform = nn.Module | Callable[..., Any]
@@ -232,9 +233,7 @@ class Augmentation:
             steps.append(RandomHorizontalFlip(self.horizontal_flip))
         steps += [*self._of_torchvision(), *(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
         if self.erase > 0:
-            from torchvision.transforms import v2
-
-            steps.append(v2.RandomErasing(self.erase))
+            steps.append(_torchvision().RandomErasing(self.erase))
         return Steps([*steps, *(self.on_tensor or [])])
 
     def _of_torchvision(self) -> list[nn.Module]:
@@ -242,8 +241,7 @@ class Augmentation:
         colours = bool(self.brightness or self.contrast or self.saturation or self.hue)
         if not (moves or colours or self.rand_augment or self.trivial_augment or self.grey > 0):
             return []
-        from torchvision.transforms import v2
-
+        v2 = _torchvision()
         bilinear = v2.InterpolationMode.BILINEAR
         steps: list[nn.Module] = []
         if moves:
@@ -268,9 +266,14 @@ def _fit(preprocessing: Preprocessing, *, random: bool = False) -> list[Callable
         return [Resize((size, size))]
     if not random:
         return [Resize(resized), CenterCrop(size)]
-    from torchvision.transforms import v2
+    return [Resize(resized), _torchvision().RandomCrop(size)]
 
-    return [Resize(resized), v2.RandomCrop(size)]
+
+def _torchvision() -> Any:
+    """Its transforms, which take seconds to import."""
+    with optional_dependency("train"):
+        from torchvision.transforms import v2
+    return v2
 
 
 class _ToChannels(nn.Module):

@@ -66,7 +66,7 @@ class EmbeddingModel(nn.Module):
         super().__init__()
         self.config = config
         self.backbone = backbone
-        self._channels_last = not isinstance(backbone, CustomBackbone) and _convolves(backbone)
+        self._channels_last = not isinstance(backbone, CustomBackbone) and _gains_by_channels_last(backbone)
         if self._channels_last:
             backbone.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.pooling = POOLINGS[config.pooling]()
@@ -130,9 +130,12 @@ class EmbeddingModel(nn.Module):
         return self.embed_features(self.features(inputs))
 
 
-def _convolves(network: nn.Module) -> bool:
+def _gains_by_channels_last(network: nn.Module) -> bool:
+    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    # The gradients of these end the process on a CPU (torch 2.15).
+    crash = any(each.kernel_size == (1, 1) and each.stride != (1, 1) and each.in_channels < 16 for each in convolutions)
     # The only convolution of a transformer cuts the image into patches.
-    return sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) > 1
+    return len(convolutions) > 1 and not crash
 
 
 def check_backbone(name: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from proxemic.errors import Interrupted, UserError
+from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, new_directory, read_json, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.models.freezing import describe_training
@@ -135,11 +136,12 @@ def train(
             with processes.main_process_first(), times.of("data"):
                 splits = recipe.load()
             # Lightning, which takes seconds to import: not before what is most often refused.
-            from proxemic.training.checkpointing import Display
-            from proxemic.training.components import build_components, held_out_images
-            from proxemic.training.features.cache import read_features
-            from proxemic.training.fit import fit
-            from proxemic.training.results import write_results
+            with optional_dependency("train"):
+                from proxemic.training.checkpointing import Display
+                from proxemic.training.components import build_components, held_out_images
+                from proxemic.training.features.cache import read_features
+                from proxemic.training.fit import fit
+                from proxemic.training.results import write_results
 
             components = build_components(recipe, splits, run, processes, times)
         held_out = held_out_images(recipe, splits)

@@ -63,7 +63,7 @@ def test_of_many_classes_none_is_named_and_a_loss_may_have_no_proxies() -> None:
 
 def test_a_diagram_has_up_to_four_images_of_up_to_four_classes() -> None:
     labels = torch.tensor([*[0] * 6, 1, 1, 2, 3, 4])
-    images = SimpleNamespace(labels=labels, pixels=[Image.new("L", (3, 2), color=index) for index in range(11)])
+    images = SimpleNamespace(labels=labels, pictures=[Image.new("L", (3, 2), color=index) for index in range(11)])
     draw: Any = unwrap(draw_training_diagram)
     figure = draw(images, scene(0), scene(1), "a network")
     *small, before, after = figure.axes
