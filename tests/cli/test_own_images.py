@@ -18,7 +18,7 @@ def test_a_final_model_on_all_classes(folder: Path, tiny: Path, tmp_path: Path, 
     result = here("train", "--recipe", tiny, "--out", tmp_path / "run", *final, "--training.epochs", "2")
     assert result.returncode == 0, result.stderr
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    told = {"epoch": 2, "selected_on": "last", "seed": 0, "split": "nothing held out"}
+    told = {"epoch": 2, "kept": "epoch", "selected_on": "last", "seed": 0, "split": "nothing held out"}
     assert metrics == told | {"train_classes": 12, "train_images": 72}
     assert "Trained on all 12 classes, 72 images" in result.stdout
     assert f"evaluate it on other images with proxemic evaluate {tmp_path / 'run'} --data.root OTHER" in result.stdout

@@ -93,7 +93,7 @@ def oracle(run: Path, pack: Path, distance: str, flip: bool) -> tuple[float, flo
 
 
 def test_a_run_without_test_classes_says_so(run: Path) -> None:
-    told = {"epoch": 2, "selected_on": "last", "seed": 0, "split": "nothing held out"}
+    told = {"epoch": 2, "kept": "epoch", "selected_on": "last", "seed": 0, "split": "nothing held out"}
     assert json.loads((run / "metrics.json").read_text()) == told | {"train_classes": 24, "train_images": 288}
     assert not (run / "gallery.png").exists()
 
@@ -287,7 +287,7 @@ def test_what_needs_test_classes_says_so(run: Path, here: Here, tmp_path: Path) 
 def test_the_epoch_may_be_chosen_on_identities(faces: Path, here: Here, tmp_path: Path) -> None:
     recipe = yaml.safe_load(RECIPE.format(root=faces))
     recipe["data"]["init_args"]["validation_fraction"] = 0.25
-    recipe["evaluation"]["select_on"] = "validation"
+    recipe["evaluation"] |= {"select_on": "validation", "start": False}
     recipe["training"]["epochs"] = 1
     (tmp_path / "faces.yaml").write_text(yaml.safe_dump(recipe))
     result = warm_proxemic("train", "--recipe", tmp_path / "faces.yaml", "--out", tmp_path / "run")

@@ -122,8 +122,6 @@ class RunCheckpointer(Checkpoint):
         wanted = evaluation.start or evaluation.untrained or self.recipe.training.interpolate
         if self.processes.is_first and wanted:
             save_model(self.run.start, task.model, self.recipe.preprocessing)
-        if task.shards is not None:
-            task.shards.save_start(task.proxies)
         if self.evaluator is None or not evaluation.start:
             return
         with self.display.times.of("validation"):
@@ -132,7 +130,10 @@ class RunCheckpointer(Checkpoint):
             parts = dict(zip(network.widths, embeddings, strict=True))
             self.starts = evaluate_starts(parts, self.evaluator.images, evaluation)
         metric = evaluation.metric
-        if better := better_start(self.starts, metric):
+        # The first process decides for all: the last digits may differ between machines.
+        if better := self.processes.broadcast(better_start(self.starts, metric)):
+            if better == "untrained" and task.shards is not None:
+                task.shards.save_start(task.proxies)
             self.best, self.kept = {"epoch": 0, "step": 0, **self.starts[better]}, better
             self._write_best(task)
         shown = {name: f"{values[metric]:.4f}" for name, values in self.starts.items()}
