@@ -185,10 +185,11 @@ def train(
             run.restore_chosen()
         held.enter_context(to_be_continued(run))
         held.enter_context(explained(recipe, run))
-        if recipe.features.cache:
-            held_out = read_features(recipe, components, held_out, run, report, processes)
-        if recipe.training.start_from is None and not run.checkpoint.exists():
-            start_head(components.task.model, components.data.images, recipe)
+        with times.of("features"):
+            if recipe.features.cache:
+                held_out = read_features(recipe, components, held_out, run, report, processes)
+            if recipe.training.start_from is None and not run.checkpoint.exists():
+                start_head(components.task.model, components.data.images, recipe)
         checkpointer = fit(recipe, components, held_out, run, display, processes)
         if not processes.is_first:
             return TrainingResult(run.path, {})
