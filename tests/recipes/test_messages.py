@@ -50,6 +50,7 @@ CASES = {
     ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "MeanProxyNorm, but must be a list, each a Module.",
     "training: {callbacks: proxemic.training.DistanceToProxy}": "must be null or a list, each a Callback.",
     "training: {loggers: [lightning.pytorch.loggers.CSVLoger]}": "has no CSVLoger: did you mean CSVLogger?",
+    "training: {callbacks: [proxemic.training.Snapshot]}": "has no Snapshot: did you mean Snapshots?",
 }  # fmt: skip
 
 

@@ -34,7 +34,8 @@ def find_object(key: str, path: str, fits: Callable[[object], bool], *, own_code
     module = sys.modules[module_name]
     if name in vars(module) or hasattr(module, name):
         return getattr(module, name)
-    names = [each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing)]
+    late = [each for each in getattr(module, "__all__", ()) if each not in vars(module)]
+    names = [*late, *(each for each, thing in vars(module).items() if not each.startswith("_") and fits(thing))]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
     meant = f": did you mean {near[0]}?" if near else f", but {', '.join(names)}." if 0 < len(names) < 10 else "."
     raise UserError(f"{key} is {path}, but {module_name} has no {name}{meant}")
