@@ -18,8 +18,9 @@ from proxemic.losses import load_loss
 from proxemic.models import build_model, load_model
 from proxemic.models.embedding import without_head
 from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.recipes import load
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.start import better_start
+from proxemic.training.start import advice, better_start
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 WORSE = ["--evaluation.start", "true", "--optim.lr", "0.1", "--training.epochs", "2", "--training.loggers", "[]"]
@@ -219,3 +220,16 @@ def test_a_network_without_its_head_shares_weights_and_leaves_the_network_as_it_
         features = model.features(images)
         torch.testing.assert_close(bare(images), torch.nn.functional.normalize(features, dim=1))
     assert (model.config.head, bare.config.head, bare.config.layer_norm) == ("linear", "none", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "tried"),
+    [
+        ("own", {}, "fewer epochs, --model.train head or a lower --optim.lr, which is"),
+        ("own", {"model.train": "head"}, "fewer epochs or a lower --optim.lr, which is"),
+        ("own-vectors", {}, "fewer epochs or a lower --optim.lr, which is 0.001."),
+    ],
+)
+def test_only_what_has_a_meaning_is_advised(name: str, flags: dict[str, str], tried: str) -> None:
+    said = advice(load(name, **{"data.root": "x", **flags}), "start", 0.5, 0.4)
+    assert f"the network as it came, without a head; try {tried}" in said

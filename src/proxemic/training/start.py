@@ -58,7 +58,8 @@ def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
 
 def advice(recipe: Recipe, kept: str, start: float, best: float) -> str:
     """Say that a run keeps its start, and what to try, by the validation metric of the start and of the best epoch."""
-    head = ", --model.train head" if recipe.model.train != "head" and recipe.model.head != "none" else ""
+    model = recipe.model
+    head = ", --model.train head" if model.train != "head" and model.head != "none" and not model.takes_vectors else ""
     return (
         f"No epoch was better than the start (validation {recipe.evaluation.metric} {start:.4f}, the best epoch's "
         f"{best:.4f}): the run keeps {_KEPT[kept]}; try fewer epochs{head} or a lower --optim.lr, "
