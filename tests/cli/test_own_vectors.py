@@ -1,6 +1,7 @@
 """Own vectors through the command line: training, going on, evaluation, analyses, and what has no meaning for them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,20 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.models import load_model
-from vectors import DIM, some_vectors, write_table
+from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
+from proxemic.models import ModelConfig, build_model, load_model, save_model
+from vectors import CLASSES, DIM, EACH, some_vectors, write_table
+from verification import by_definition
 
 RECIPE = ("train", "--recipe", "own-vectors", "--training.accelerator", "cpu", "--batches.size", "16")
 SMALL = ("--model.embedding_size", "8", "--data.test_fraction", "0.34", "--data.validation_fraction", "0.34")
 LAST = ("--evaluation.select_on", "last")  # a network that came out worse than it was would not be kept
 VARIED = ("--vectors.noise", "0.2", "--vectors.mix", "0.5")
+
+ROWS = np.arange(CLASSES * EACH)
+FIRST, SECOND = (each.flatten()[::7] for each in np.meshgrid(ROWS, ROWS))
+SAME = FIRST % CLASSES == SECOND % CLASSES
+PAIRS = "first,second,same\n" + "".join(f"{a},{b},{c}\n" for a, b, c in zip(FIRST, SECOND, SAME, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +64,13 @@ def test_a_head_is_trained_extended_evaluated_and_analysed(table: Path, tmp_path
     drawn = here("analyze", "map", run, "--method", "pca")
     assert drawn.returncode == 0, drawn.stderr
     assert_refused(here("analyze", "robustness", run), ["takes vectors, but the corruptions are of images"])
-    assert_refused(here("verify", run, "--data", tmp_path), ["lfw"])
+    assert_refused(here("verify", run, "--sets", "lfw"), ["run takes vectors", "give --pairs FILE", "first, second"])
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+    for flags in ((), ("--no-flip",)):
+        verified = here("verify", run, "--pairs", tmp_path / "pairs.csv", *flags)
+        assert verified.returncode == 0, verified.stderr
+        assert "Verification by cosine distance; in percent" in verified.stdout
+    assert json.loads((run / "verification.json").read_text())["data"] == str(table)
 
     vectors, names = some_vectors()
     np.save(tmp_path / "other.npy", vectors)
@@ -133,3 +147,95 @@ def test_a_head_on_the_embeddings_of_a_run_knows_which_run_made_them(table: Path
     other = here("evaluate", head, "--data.root", second / "saved.safetensors", "--split", "all", "--json")
     assert other.returncode == 0, other.stderr
     assert f"was trained on vectors of the model {made_by}, but these are of" in other.stderr
+
+
+def test_queries_search_a_gallery(tmp_path: Path, here: Here) -> None:
+    torch.manual_seed(0)
+    model = build_model(ModelConfig("none", input_size=DIM, embedding_size=8, unit_features=True)).eval()
+    save_model(tmp_path / "model", model, {})
+    vectors, names = some_vectors()
+    asked = ROWS < CLASSES  # one of each class
+    paths = [f"n{row}" for row in ROWS]
+    for name, part in (("q", asked), ("g", ROWS >= 6)):  # half of the queries are in the gallery, too
+        rows = np.flatnonzero(part)
+        columns = {"label": [names[row] for row in rows], "path": [paths[row] for row in rows]}
+        write_table(tmp_path / f"{name}.parquet", vectors[rows], **columns, split=["train"] * len(rows))
+        np.save(tmp_path / f"{name}.npy", vectors[rows])
+        write_table(tmp_path / f"{name}-labels.parquet", **columns)
+    query, gallery = ("--query", tmp_path / "q.parquet"), ("--gallery", tmp_path / "g.parquet")
+    result = here("evaluate", tmp_path / "model", *query, *gallery, "--json", "--resamples", "0")
+    assert result.returncode == 0, result.stderr
+    with torch.no_grad():
+        embeddings = model(torch.from_numpy(vectors)).double().numpy()
+    labels, nearest = ROWS % CLASSES, []
+    for row in np.flatnonzero(asked):
+        others = np.flatnonzero((ROWS >= 6) & (row != ROWS))
+        nearest.append(labels[others[np.argmax(embeddings[others] @ embeddings[row])]] == labels[row])
+    found = json.loads(result.stdout)
+    assert found["all"]["recall@1"] == pytest.approx(np.mean(nearest))
+    assert (found["queries"], found["images"]) == (CLASSES, len(ROWS))
+
+    apart = ("--query", tmp_path / "q.npy", "--gallery", tmp_path / "g.npy")
+    labelled = ("--labels", tmp_path / "q-labels.parquet", "--gallery-labels", tmp_path / "g-labels.parquet")
+    same = here("evaluate", tmp_path / "model", *apart, *labelled, "--json", "--resamples", "0")
+    assert same.stdout == result.stdout
+    file = tmp_path / "model"
+    assert_refused(here("evaluate", file, *apart), ["q.npy has no labels", "--labels and --gallery-labels"])
+    assert_refused(here("evaluate", file, *labelled), ["--labels is for embeddings", "with --query and --gallery"])
+    folders = ("--query", tmp_path, "--gallery", tmp_path / "g.npy")
+    assert_refused(here("evaluate", file, *folders), ["model takes vectors, but", "holds none"])
+    np.save(tmp_path / "g.npy", vectors[ROWS >= 6][:, 1:])
+    assert_refused(here("evaluate", file, *apart, *labelled), ["24 dimensions but the gallery 23"])
+    np.save(tmp_path / "g.npy", np.where(np.arange(DIM) == ROWS[ROWS >= 6, None] - 10, np.nan, vectors[ROWS >= 6]))
+    wrong = here("evaluate", file, *apart, *labelled)  # of rows 5 and 6 it reads the queries
+    assert_refused(wrong, ["g.npy, row 7: the vector has a number that is not finite"])
+
+    save_model(tmp_path / "images", build_model(ModelConfig(embedding_size=8, width=4)), {})
+    assert_refused(here("evaluate", tmp_path / "images", *apart), ["images takes images, but", "q.npy holds vectors"])
+    assert_refused(here("evaluate", tmp_path / "images", *apart, *labelled), ["--labels is for embeddings"])
+    both = here("evaluate", tmp_path / "model", tmp_path / "images", *apart)
+    assert_refused(both, ["one takes images and one vectors"])
+
+
+def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here) -> None:
+    config = ModelConfig("none", input_size=DIM, embedding_size=8, unit_features=True, input_model="mine")
+    torch.manual_seed(0)
+    model = build_model(config)
+    save_model(tmp_path, model, {})
+    vectors, _ = some_vectors()
+    names = [f"n{row:02d}" for row in ROWS]
+    data = write_table(tmp_path / "v.parquet", vectors, path=names)  # without labels
+    folds = np.arange(len(SAME)) % 3
+    columns = {"first": [names[row] for row in FIRST], "second": [names[row] for row in SECOND]}
+    pairs = write_table(tmp_path / "p.parquet", **columns, same=SAME.tolist(), fold=folds.tolist())
+    # The formula: the head of a unit vector, scaled to unit length.
+    weight, bias = (parameter.detach().double().numpy() for parameter in model.parameters())
+    unit = vectors.astype(np.float64) / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    embeddings = unit @ weight.T + bias
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    for distance in ("cosine", "euclidean"):
+        words = ("--pairs", pairs, "--data", data, "--distance", distance, "--format", "json")
+        result = here("verify", tmp_path / "model.safetensors", *words)
+        assert result.returncode == 0, result.stderr
+        found = json.loads(result.stdout)
+        expected = by_definition(embeddings, FIRST, SECOND, SAME, folds, distance)
+        assert found["sets"]["p.parquet"]["accuracies"] == pytest.approx(expected)
+        assert (found["flip"], found["data"]) == (False, str(data))
+        assert found["sets"]["p.parquet"]["same"] == SAME.sum()
+    assert not (tmp_path / "verification.json").exists()
+
+    model_file, pairs = tmp_path / "model.safetensors", ("--pairs", pairs)
+    assert_refused(here("verify", model_file, *pairs), ["--data is missing: give the file of the vectors"])
+    assert_refused(here("verify", model_file, *pairs, "--data", tmp_path), ["no format of embeddings"])
+    write_table(tmp_path / "short.parquet", vectors[:5], path=names[:5])
+    short = here("verify", model_file, *pairs, "--data", tmp_path / "short.parquet")
+    assert_refused(short, ["short.parquet, whose rows are named by the column path, lacks 67 of the 72", "n05, n06"])
+    write_table(tmp_path / "other.parquet", vectors[:, 1:], path=names)
+    other = here("verify", model_file, *pairs, "--data", tmp_path / "other.parquet")
+    assert_refused(other, [f"23 numbers each but the head takes {DIM}"])
+    rows = number_labels(["a"] * len(names))
+    known = LabelledEmbeddings(torch.from_numpy(vectors), replace(rows, paths=tuple(names)))
+    write_embeddings(tmp_path / "theirs.safetensors", known, "theirs")
+    theirs = here("verify", model_file, *pairs, "--data", tmp_path / "theirs.safetensors")
+    assert "was trained on vectors of the model mine, but these are of theirs" in theirs.stderr
+    assert theirs.returncode == 0

@@ -26,6 +26,7 @@ from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.training.face_embedding import embed_faces
+from verification import by_definition
 
 RECIPE = """\
 data: {{class_path: proxemic.data.RecordFaces, init_args: {{root: {root}}}}}
@@ -71,24 +72,16 @@ def oracle(run: Path, pack: Path, distance: str, flip: bool) -> tuple[float, flo
     model, preprocessing = load_model(run)
     transform = Preprocessing(**preprocessing).evaluation()
     pairs = read_face_pack(pack)
-    pictures = [pairs.pixels[place] for place in range(len(pairs.pixels))]
+    pictures = [pairs.images().pictures[place] for place in range(len(pairs.pixels))]
     with torch.no_grad():
         found = model(torch.stack([transform(each) for each in pictures]))
         if flip:
             mirrored = [each.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for each in pictures]
             found = found + model(torch.stack([transform(each) for each in mirrored]))
-    found = found.double().numpy()
-    one, other, same = found[pairs.first], found[pairs.second], pairs.same.numpy()
-    if distance == "cosine":
-        one, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (one, other))
-    distances = np.linalg.norm(one - other, axis=1)
-    accuracies = []
-    for fold in np.array_split(np.arange(len(same)), 10):
-        rest = np.setdiff1d(np.arange(len(same)), fold)
-        thresholds = np.unique(distances[rest])
-        thresholds = np.concatenate([[-1.0], (thresholds[:-1] + thresholds[1:]) / 2, thresholds[-1:]])
-        right = [((distances[rest] <= threshold) == same[rest]).mean() for threshold in thresholds]
-        accuracies.append(float(((distances[fold] <= thresholds[int(np.argmax(right))]) == same[fold]).mean()))
+    blocks = np.array_split(np.arange(len(pairs)), 10)
+    folds = np.repeat(np.arange(10), [len(block) for block in blocks])
+    first, second, same = pairs.first.numpy(), pairs.second.numpy(), pairs.same.numpy()
+    accuracies = by_definition(found.numpy(), first, second, same, folds, distance)
     return float(np.mean(accuracies)), float(np.std(accuracies)), accuracies
 
 
@@ -183,6 +176,51 @@ def test_a_model_alone(run: Path, faces: Path, here: Here, tmp_path: Path) -> No
     assert_refused(result, ["--against needs the recipe of a run"])
 
 
+def write_own_pairs(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Write images and pairs.csv; return the images' names, and the two places and the truth of each pair."""
+    names = [f"{number:02d}.png" for number in range(24)]
+    faces = [face for person in draw_people(8, 3, seed=3) for face in person]
+    for name, face in zip(names, faces, strict=True):
+        (folder / name).write_bytes(face)
+    first, second = np.triu_indices(24, 1)
+    same = first // 3 == second // 3
+    kept = same | ((first + second) % 5 == 0)
+    first, second, same = first[kept], second[kept], same[kept]
+    lines = [f"{names[a]},{names[b]},{each}" for a, b, each in zip(first, second, same.tolist(), strict=True)]
+    (folder / "pairs.csv").write_text("\n".join(["first,second,same", *lines]))
+    return names, first, second, same
+
+
+def test_pairs_of_ones_own_images(run: Path, here: Here, tmp_path: Path) -> None:
+    names, first, second, same = write_own_pairs(tmp_path)
+    model, preprocessing = load_model(run)
+    transform = Preprocessing(**preprocessing).evaluation()
+    with torch.no_grad():
+        found = model(torch.stack([transform(Image.open(tmp_path / name)) for name in names])).numpy()
+    folds = np.empty(len(same), int)
+    for kind in (same, ~same):
+        folds[kind] = np.arange(kind.sum()) % 10
+    expected = by_definition(found, first, second, same, folds, "euclidean")
+
+    result = here("verify", run, "--pairs", tmp_path / "pairs.csv", "--data", tmp_path, "--no-flip", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    written = json.loads((run / "verification.json").read_text())
+    assert written == json.loads(result.stdout)
+    assert written["sets"]["pairs.csv"]["accuracies"] == pytest.approx(expected)
+    assert (written["data"], written["flip"]) == (str(tmp_path), False)
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(run / name, tmp_path)
+    # Without --data, the paths are relative to the table; of a run, to the folder of its data.
+    words = ("--pairs", tmp_path / "pairs.csv", "--format", "markdown")
+    alone = here("verify", tmp_path / "model.safetensors", *words)
+    assert alone.returncode == 0, alone.stderr
+    assert f"| pairs.csv | {len(same)} | " in alone.stdout
+    assert "each picture with its mirror image" in alone.stdout
+    assert_refused(here("verify", run, "--pairs", tmp_path / "pairs.csv"), ["lacks 24 of the 24 that", "00.png"])
+    words = ("--pairs", tmp_path / "pairs.csv", "--data", tmp_path / "pairs.csv")
+    assert_refused(here("verify", run, *words), ["pairs.csv is no folder: give that of the images"])
+
+
 def test_an_hostile_pack_is_refused_and_not_run(run: Path, here: Here, tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -221,6 +259,9 @@ def test_a_pack_that_cannot_be_evaluated(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--sets", "lfw", "--pairs", "p.csv"], ["--sets names published sets, and --pairs is a table of your own"]),
+        (["--pairs", "p.csv", "--against", "paper"], ["--against is about published sets"]),
+        (["--pairs", "p.csv"], ["p.csv is no regular file"]),
         (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
         (["--sets", ","], ["--sets names no set", "at least one"]),
         (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
@@ -324,8 +365,11 @@ def test_the_page_of_faces(run: Path, faces: Path, here: Here, tmp_path: Path, m
     for folder, target in (("runs/faces", run), ("data/faces_emore", faces)):
         (tmp_path / folder).parent.mkdir()
         (tmp_path / folder).symlink_to(target)
+    (tmp_path / "photos").mkdir()
+    write_own_pairs(tmp_path / "photos")
+    (tmp_path / "photos" / "pairs.csv").rename(tmp_path / "pairs.csv")
     commands = re.findall(r"^proxemic (verify .*?)(?:  +#.*)?$", text, re.MULTILINE)
-    assert len(commands) == 3
+    assert len(commands) == 4
     for words in commands:
         result = here(*words.split(), cwd=tmp_path)
         assert result.returncode == 0, result.stderr

@@ -230,6 +230,7 @@ def test_a_network_without_its_head_shares_weights_and_leaves_the_network_as_it_
         ("own-vectors", {}, "fewer epochs or a lower --optim.lr, which is 0.001."),
     ],
 )
-def test_only_what_has_a_meaning_is_advised(name: str, flags: dict[str, str], tried: str) -> None:
-    said = advice(load(name, **{"data.root": "x", **flags}), "start", 0.5, 0.4)
+def test_only_what_has_a_meaning_is_advised(name: str, flags: dict[str, Any], tried: str) -> None:
+    flags = {"data.root": "x", **flags}
+    said = advice(load(name, **flags), "start", 0.5, 0.4)
     assert f"the network as it came, without a head; try {tried}" in said

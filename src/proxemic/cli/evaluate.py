@@ -43,15 +43,27 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         choices=("category",),
         help="also the metrics of each category: the queries of one (a table's column category) search all images",
     )
-    parser.add_argument("--query", type=Path, metavar="DIR|TABLE", help="images that search those of --gallery")
+    parser.add_argument(
+        "--query",
+        type=Path,
+        metavar="DIR|TABLE|FILE",
+        help="images that search those of --gallery; for a model of vectors a file of these, also for --gallery",
+    )
     parser.add_argument(
         "--gallery",
         type=Path,
         metavar="DIR|TABLE|FILE",
         help="images that are searched by those of --query, or embeddings that are searched by those given",
     )
-    parser.add_argument("--labels", type=Path, metavar="FILE", help="labels of embeddings: .csv, .parquet or .npy")
-    parser.add_argument("--gallery-labels", type=Path, metavar="FILE", help="labels of the embeddings of --gallery")
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="labels of embeddings, or of the vectors of --query: .csv, .parquet or .npy",
+    )
+    parser.add_argument(
+        "--gallery-labels", type=Path, metavar="FILE", help="labels of the embeddings, or vectors, of --gallery"
+    )
     parser.add_argument("--strict", action="store_true", help="an unreadable image is an error, not skipped")
     parser.add_argument(
         "--save-embeddings",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category")
+FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
+"""What the texts of a column of truth values mean, in small letters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +85,10 @@ class Column:
         return np.array([*self.texts, ""], np.dtypes.StringDType())[self.numbers]
 
 
-def read_columns(table: Path, needed: Sequence[str] = ()) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """Read those of `COLUMNS` that a .csv or .parquet file has; give the names of its other columns, too.
+def read_columns(
+    table: Path, needed: Sequence[str] = (), known: Sequence[str] = COLUMNS
+) -> tuple[dict[str, Column], tuple[str, ...]]:
+    """Read those of the `known` columns that a .csv or .parquet file has; give the names of its other columns, too.
 
     A `ValueError` says what is wrong with the file.
     """
@@ -97,7 +101,7 @@ def read_columns(table: Path, needed: Sequence[str] = ()) -> tuple[dict[str, Col
         if table.suffix.lower() == ".csv":
             with pyarrow.csv.open_csv(table) as reader:
                 names = reader.schema.names
-            wanted = known_columns(table, names, COLUMNS, needed)
+            wanted = known_columns(table, names, known, needed)
             text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
             convert = pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, text))
             lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
@@ -105,10 +109,10 @@ def read_columns(table: Path, needed: Sequence[str] = ()) -> tuple[dict[str, Col
         else:
             with pyarrow.parquet.ParquetFile(table) as file:
                 names = file.schema_arrow.names
-                wanted = known_columns(table, names, COLUMNS, needed)
+                wanted = known_columns(table, names, known, needed)
                 content = file.read(columns=list(wanted))
         columns = {name: Column.of(content.column(name)) for name in wanted}
-    return columns, tuple(dict.fromkeys(name for name in names if name not in COLUMNS))
+    return columns, tuple(dict.fromkeys(name for name in names if name not in known))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from proxemic.models.iresnet import IResNet, iresnet_backbone
 from proxemic.models.lora import LoRA
 from proxemic.models.onnx_backbone import OnnxBackbone
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
-from proxemic.models.saving import is_model, load_model, read_checksum, save_model
+from proxemic.models.saving import is_model, load_model, read_checksum, save_model, takes_vectors
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
 from proxemic.models.transformers_models import TransformersBackbone
 
@@ -41,5 +41,6 @@ __all__ = [
     "principal_components",
     "read_checksum",
     "save_model",
+    "takes_vectors",
     "timm_backbone",
 ]

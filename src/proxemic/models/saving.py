@@ -169,9 +169,23 @@ def read_checksum(path: str | Path) -> str:
     Raises:
         ValueError: If the file is missing or malformed.
     """
+    return str(_described(path, "sha256"))
+
+
+def takes_vectors(path: str | Path) -> bool:
+    """Whether the inputs of a model that `save_model` wrote are vectors, as its ``model.json`` says.
+
+    Raises:
+        ValueError: If the file is missing or malformed.
+    """
+    config = _described(path, "config")
+    return isinstance(config, Mapping) and config.get("backbone") == "none"
+
+
+def _described(path: str | Path, key: str) -> Any:
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["sha256"])
+        return json.loads(file.read_text(encoding="utf-8"))[key]
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe a model: {error}") from error
 

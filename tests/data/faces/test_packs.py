@@ -109,16 +109,16 @@ def test_pack_feeds_a_dataset_and_names_the_image_that_cannot_be_decoded(tmp_pat
     assert pairs.second.tolist() == [1, 2]
     dataset = EmbeddingDataset(pairs.images(), Preprocessing(size=8, resize=None).evaluation())
     assert dataset[0][0].shape == (3, 8, 8)
-    assert pairs.pixels[1].mode == "L"
-    np.testing.assert_allclose(np.asarray(pairs.pixels[0])[5, 5], [250, 0, 0], atol=4)
+    assert pairs.images().pictures[1].mode == "L"
+    np.testing.assert_allclose(np.asarray(pairs.images().pictures[0])[5, 5], [250, 0, 0], atol=4)
     with pytest.raises(
         UnreadableImageError, match=r"faces\.bin \(image 3, counted from 0\) cannot be read as an image"
     ):
-        pairs.pixels[2]
+        pairs.images().pictures[2]
     with pytest.raises(UnreadableImageError, match=r"image 3, counted from 0"):
-        pairs.pixels.select([2])[0]
+        pairs.images().select([2]).pictures[0]
     with pytest.raises(UnreadableImageError, match=r"image 0, counted from 0"):  # the first of those that are alike
-        read_face_pack(pack(tmp_path / "faces.bin", ([b"x", b"x"], [True]))).pixels[0]
+        read_face_pack(pack(tmp_path / "faces.bin", ([b"x", b"x"], [True]))).images().pictures[0]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_lfw_from_its_images(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "pairs.txt").write_text("1\nAda\t1\t2\nAda\t1\tBob\t2\n")
     pairs, _ = read_verification_set("lfw", tmp_path)
     assert torch.equal(pairs.same, torch.tensor([True, False]))
-    assert pairs.pixels[int(pairs.second[1])].getpixel((4, 4))[2] > 200  # type: ignore[index]
+    assert pairs.images().pictures[int(pairs.second[1])].getpixel((4, 4))[2] > 200  # type: ignore[index]
     (tmp_path / "lfw" / "Bob" / f"Bob_0002{suffix}").unlink()
     with pytest.raises(ValueError, match=rf"lacks 1 of the 3 images of .*pairs\.txt: Bob/Bob_0002\{suffix}\.$"):
         read_verification_set("lfw", tmp_path)

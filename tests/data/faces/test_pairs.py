@@ -65,7 +65,7 @@ def test_lfw_images_are_looked_for(tmp_path: Path) -> None:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             Image.new("RGB", (4, 4), "red").save(tmp_path / name)
     pairs = read_lfw_pairs(path, tmp_path)
-    assert pairs.pixels[int(pairs.second[-1])].size == (4, 4)
+    assert pairs.images().pictures[int(pairs.second[-1])].size == (4, 4)
     (tmp_path / "Dee" / "Dee_0002.jpg").unlink()
     with pytest.raises(ValueError, match=r"lacks 1 of the 8 images of .*: Dee/Dee_0002\.jpg\.$"):
         read_lfw_pairs(path, tmp_path)

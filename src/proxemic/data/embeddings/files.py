@@ -50,16 +50,20 @@ class LabelledEmbeddings:
     @classmethod
     def of_images(cls, embeddings: Float[Tensor, "rows dim"], images: ImageSet) -> "LabelledEmbeddings":
         """Take labels, flags, sequences, categories and, where the images are files, their paths and boxes."""
-        rows = RowLabels(
-            images.labels,
-            images.class_names,
-            images.pixels.names if isinstance(images.pixels, FilePixels | Vectors) else None,
-            images.is_query,
-            images.is_gallery,
-            images.sequences,
-            images.categories,
-        )
-        return cls(embeddings, rows)
+        return cls(embeddings, rows_of_images(images))
+
+
+def rows_of_images(images: ImageSet) -> RowLabels:
+    """What is known of images, with their paths and boxes where they are files, or of vectors."""
+    return RowLabels(
+        images.labels,
+        images.class_names,
+        images.pixels.names if isinstance(images.pixels, FilePixels | Vectors) else None,
+        images.is_query,
+        images.is_gallery,
+        images.sequences,
+        images.categories,
+    )
 
 
 def write_embeddings(path: str | Path, content: LabelledEmbeddings, made_by: str | None = None) -> None:

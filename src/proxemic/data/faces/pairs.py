@@ -1,4 +1,4 @@
-"""Pairs of faces to verify, and the pair lists of Labeled Faces in the Wild."""
+"""Pairs of faces, or of vectors, to verify, and the pair lists of Labeled Faces in the Wild."""
 
 import re
 from dataclasses import dataclass
@@ -12,16 +12,17 @@ from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.pixels.reading import describe
 from proxemic.data.sources.listing import first_few
+from proxemic.data.vectors import Vectors
 
 _PAIR = re.compile(r"([^\s/\\]+)\s+([0-9]{1,9})\s+(?:([^\s/\\]+)\s+)?([0-9]{1,9})")
 
 
 @dataclass(frozen=True, eq=False)
 class FacePairs:
-    """Images of faces, and the pairs of images to verify.
+    """Images of faces, or vectors in their place, and the pairs of these to verify.
 
     Args:
-        pixels: The images, each once.
+        pixels: The images, or the vectors, each once.
         first: Index of the first image of each pair.
         second: Index of the second image of each pair.
         same: Whether the two show one person.
@@ -33,7 +34,7 @@ class FacePairs:
     (2, 3)
     """
 
-    pixels: Pixels
+    pixels: Pixels | Vectors
     first: Int64[Tensor, " pairs"]
     second: Int64[Tensor, " pairs"]
     same: Bool[Tensor, " pairs"]

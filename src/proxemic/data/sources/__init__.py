@@ -1,7 +1,7 @@
 """Image sources that need no download: the user's own folders and tables, glyphs, digits, and folds of any source.
 
-`check` reports what is in a folder or table, and `load_query_gallery` and `join_query_gallery` put queries and a
-gallery from two places together.
+`check` reports what is in a folder or table, and `load_query_gallery`, `load_query_gallery_vectors` and
+`join_query_gallery` put queries and a gallery from two places together.
 """
 
 from proxemic.data.sources.check import DatasetReport, check
@@ -11,8 +11,8 @@ from proxemic.data.sources.glyphs import Glyphs
 from proxemic.data.sources.hugging_face import HuggingFaceDataset
 from proxemic.data.sources.image_folder import OwnImages
 from proxemic.data.sources.own_source import OwnRows, OwnSource
-from proxemic.data.sources.own_vectors import OwnVectors
-from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery
+from proxemic.data.sources.own_vectors import OwnVectors, open_named_vectors
+from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery, load_query_gallery_vectors
 from proxemic.data.sources.web_dataset import WebDatasetShards
 
 __all__ = [
@@ -29,4 +29,6 @@ __all__ = [
     "check",
     "join_query_gallery",
     "load_query_gallery",
+    "load_query_gallery_vectors",
+    "open_named_vectors",
 ]

@@ -1,14 +1,14 @@
 """The user's own vectors, of any modality, with their labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from proxemic.data.columns import Column, read_columns
+from proxemic.data.columns import FLAGS, Column, read_columns
 from proxemic.data.embeddings.files import MADE_BY, check_embedding_name, read_label_array
 from proxemic.data.embeddings.formats import read_metadata, read_safetensors_rows
 from proxemic.data.images import ImageSet
@@ -19,7 +19,6 @@ from proxemic.data.vectors.files import open_vectors
 from proxemic.data.vectors.stores import Vectors
 
 _SPLITS = {text: SPLIT_NAMES.index(name) for text, name in SPLITS.items()}
-_FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,11 @@ class OwnVectors(OwnSource):
     labels: Path | None = None
 
     def read(self) -> OwnRows:
+        rows = self.read_rows()
+        return replace(rows, notes=(*rows.notes, *check_classes(self._root(), rows.images)))
+
+    def read_rows(self) -> OwnRows:
+        """Read all rows, of which nothing need be told apart or found."""
         root = self._root()
         reader = open_vectors(root)
         rows = self._rows(root)
@@ -68,7 +72,7 @@ class OwnVectors(OwnSource):
         vectors = Vectors(reader, names=rows.names, made_by=read_metadata(root).get(MADE_BY))
         images = ImageSet(vectors, rows.labels, rows.class_names, sequences=rows.sequences, categories=rows.categories)
         notes = (f"{self.labels or root} has columns that are not used: {', '.join(rows.unused)}.",) * bool(rows.unused)
-        return OwnRows(images, rows.given, rows.flags_of, (*notes, *check_classes(root, images)))
+        return OwnRows(images, rows.given, rows.flags_of, notes)
 
     def class_names(self) -> Sequence[str]:
         return self._rows(self._root()).class_names
@@ -84,20 +88,13 @@ class OwnVectors(OwnSource):
         return Path(self.root)
 
     def _rows(self, root: Path) -> "_Rows":
-        own, unused = _own_columns(root)
-        if self.labels is None:
-            if "label" not in own:
-                raise ValueError(
-                    f"{root} has no labels: give a table with the column label, or a .npy file of labels, in the order "
-                    "of the vectors (--data.labels FILE)."
-                )
-            return _Rows.of(root, own, unused)
-        labels = Path(self.labels)
-        given, unused = _given_columns(labels)
-        counts = [len(columns[name].numbers) for columns, name in ((own, "path"), (given, "path")) if name in columns]
-        if len(counts) == 2 and counts[0] == counts[1] and (own["path"].strings() != given["path"].strings()).any():
-            raise ValueError(f"{labels} and {root} name their rows in another order: bring them into one.")
-        return _Rows.of(labels, own | given, unused)
+        columns, unused = _columns(root, self.labels)
+        if "label" not in columns:
+            raise ValueError(
+                f"{root} has no labels: give a table with the column label, or a .npy file of labels, in the order "
+                "of the vectors (--data.labels FILE), or for --query and --gallery with --labels and --gallery-labels."
+            )
+        return _Rows.of(Path(self.labels or root), columns, unused)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +125,8 @@ class _Rows:
         flags = None
         if is_query is not None and is_gallery is not None and (is_query.texts or is_gallery.texts):
             flags = (
-                is_query.meanings("is_query", _FLAGS, "true or false", file),
-                is_gallery.meanings("is_gallery", _FLAGS, "true or false", file),
+                is_query.meanings("is_query", FLAGS, "true or false", file),
+                is_gallery.meanings("is_gallery", FLAGS, "true or false", file),
             )
         return cls(
             labels,
@@ -157,6 +154,27 @@ class _Rows:
             row = int(chosen[int(lacking.int().argmax())]) + 1
             raise ValueError(f"{self.file}, row {row:,}: is_query or is_gallery is empty, but other rows have both.")
         return is_query.bool(), is_gallery.bool()
+
+
+def open_named_vectors(root: Path, labels: Path | None = None) -> Vectors:
+    """Open a file of vectors, which need no labels, by the names that its column `path`, or that of `labels`, has."""
+    reader = open_vectors(root)
+    path = _columns(root, labels)[0].get("path")
+    if path is not None and len(path.numbers) != len(reader):
+        raise ValueError(f"{labels or root} has {len(path.numbers):,} paths, but {root} has {len(reader):,} vectors.")
+    return Vectors(reader, names=path and path.strings(), made_by=read_metadata(root).get(MADE_BY))
+
+
+def _columns(root: Path, labels: Path | None) -> tuple[dict[str, Column], tuple[str, ...]]:
+    """What a file of vectors and one of labels say, and the columns of the last that are not used."""
+    own, unused = _own_columns(root)
+    if labels is None:
+        return own, unused
+    given, unused = _given_columns(Path(labels))
+    counts = [len(columns["path"].numbers) for columns in (own, given) if "path" in columns]
+    if len(counts) == 2 and counts[0] == counts[1] and (own["path"].strings() != given["path"].strings()).any():
+        raise ValueError(f"{labels} and {root} name their rows in another order: bring them into one.")
+    return own | given, unused
 
 
 def _own_columns(root: Path) -> tuple[dict[str, Column], tuple[str, ...]]:

@@ -5,14 +5,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
-from proxemic.data.embeddings.files import LabelledEmbeddings
+from proxemic.data.embeddings.files import LabelledEmbeddings, rows_of_images
 from proxemic.data.images import ImageSet
 from proxemic.data.rows import RowGroups, RowLabels, number_labels
 from proxemic.data.sources.image_folder import image_set, read_images
 from proxemic.data.sources.own_source import anything_to_find
+from proxemic.data.sources.own_vectors import OwnVectors
 from proxemic.data.tables import IMAGE_COLUMNS, Row
+from proxemic.data.vectors import JoinedVectors, Vectors
+
+_NOTHING = (
+    "No {kind} of {query} has another one of its class in {gallery}: their class names, compared as text, must be the "
+    "same."
+)
 
 
 def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> tuple[ImageSet, tuple[str, ...]]:
@@ -41,10 +51,7 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     rows += [replace(row, is_query=False, is_gallery=True) for row in new]
     images = image_set(rows)
     if not anything_to_find(images):
-        raise ValueError(
-            f"No image of {query} has another one of its class in {gallery}: their class names, compared as text, "
-            "must be the same."
-        )
+        raise ValueError(_NOTHING.format(kind="image", query=query, gallery=gallery))
     return images, (*asked_notes, *searched_notes)
 
 
@@ -67,31 +74,91 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
     >>> joined.rows.labels.tolist(), joined.rows.class_names, joined.rows.is_query.tolist()
     ([1, 0, 0], ('jay', 'owl'), [True, False, False])
     """
-    dims = [content.embeddings.shape[1] for content in (query, gallery)]
-    if dims[0] != dims[1]:
-        raise ValueError(f"the queries have {dims[0]} dimensions but the gallery {dims[1]}: embed both with one model.")
-    asked, searched = _names("the queries", query.rows), _names("the gallery", gallery.rows)
+    _check_dims(query.embeddings.shape[1], gallery.embeddings.shape[1])
+    rows, new = _join_rows(query.rows, gallery.rows)
+    return LabelledEmbeddings(torch.cat([query.embeddings, gallery.embeddings[new]]), rows)
+
+
+def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[ImageSet, tuple[str, ...]]:
+    """Read the vectors of queries and of a gallery as one set, with notes as in `Splits`.
+
+    Classes, sequences and categories are matched by name. A vector of the gallery whose path is that of a query is the
+    query itself. Splits and flags are ignored.
+
+    Args:
+        query: A file of vectors, with its labels.
+        gallery: Likewise.
+
+    Raises:
+        ValueError: If one of the two cannot be read or has no labels, they differ in dimension, a path of both comes
+            several times in one, or has another label in the other, or no query has anything to find.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name, rows in (("q", 1), ("g", 2)):
+    ...     np.save(folder / f"{name}.npy", np.ones((rows, 4)))
+    ...     np.save(folder / f"{name}-labels.npy", np.zeros(rows, int))
+    >>> query, gallery = (OwnVectors(folder / f"{name}.npy", labels=folder / f"{name}-labels.npy") for name in "qg")
+    >>> images, _ = load_query_gallery_vectors(query, gallery)
+    >>> images.pixels.dim, images.is_query.tolist(), images.is_gallery.tolist()
+    (4, [True, False, False], [False, True, True])
+    """
+    asked, searched = query.read_rows(), gallery.read_rows()
+    first, second = asked.images.pixels, searched.images.pixels
+    assert isinstance(first, Vectors)
+    assert isinstance(second, Vectors)
+    _check_dims(first.dim, second.dim)
+    rows, new = _join_rows(rows_of_images(asked.images), rows_of_images(searched.images))
+    assert rows.labels is not None
+    assert rows.class_names is not None
+    vectors = Vectors(
+        JoinedVectors(first, second.select(new.numpy())),
+        names=None if rows.paths is None else np.array(rows.paths, np.dtypes.StringDType()),
+        made_by=" and ".join(sorted({each for each in (first.made_by, second.made_by) if each})) or None,
+    )
+    images = ImageSet(
+        vectors,
+        rows.labels,
+        rows.class_names,
+        rows.is_query,
+        rows.is_gallery,
+        sequences=rows.sequences,
+        categories=rows.categories,
+    )
+    if not anything_to_find(images):
+        raise ValueError(_NOTHING.format(kind="vector", query=query.root, gallery=gallery.root))
+    return images, (*asked.notes, *searched.notes)
+
+
+def _check_dims(query: int, gallery: int) -> None:
+    if query != gallery:
+        raise ValueError(f"the queries have {query} dimensions but the gallery {gallery}: embed both with one model.")
+
+
+def _join_rows(query: RowLabels, gallery: RowLabels) -> tuple[RowLabels, Int64[Tensor, " new"]]:
+    """Join the rows of queries and of a gallery, but those of the gallery that are queries; the others are `new`."""
+    asked, searched = _names("the queries", query), _names("the gallery", gallery)
     paths, count = None, len(asked)
     itself = [-1] * len(searched)  # which query each row of the gallery is
-    if query.rows.paths is not None and gallery.rows.paths is not None:
-        _check_shared(query.rows.paths, asked, gallery.rows.paths, searched)
-        place_of = {path: place for place, path in enumerate(query.rows.paths)}
-        itself = [place_of.get(path, -1) for path in gallery.rows.paths]
-        paths = (*query.rows.paths, *(path for path in gallery.rows.paths if path not in place_of))
+    if query.paths is not None and gallery.paths is not None:
+        _check_shared(query.paths, asked, gallery.paths, searched)
+        place_of = {path: place for place, path in enumerate(query.paths)}
+        itself = [place_of.get(path, -1) for path in gallery.paths]
+        paths = (*query.paths, *(path for path in gallery.paths if path not in place_of))
     new = torch.tensor([row for row, place in enumerate(itself) if place < 0], dtype=torch.int64)
-    added = gallery.rows.take(new)
+    added = gallery.take(new)
     is_query = torch.arange(count + len(new)) < count
     is_gallery = ~is_query
     is_gallery[[place for place in itself if place >= 0]] = True
     rows = replace(
         number_labels(asked + [searched[row] for row in new.tolist()]),
-        sequences=_join(query.rows.sequences, count, added.sequences, len(new)),
-        categories=_join(query.rows.categories, count, added.categories, len(new)),
+        sequences=_join(query.sequences, count, added.sequences, len(new)),
+        categories=_join(query.categories, count, added.categories, len(new)),
         paths=paths,
         is_query=is_query,
         is_gallery=is_gallery,
     )
-    return LabelledEmbeddings(torch.cat([query.embeddings, gallery.embeddings[new]]), rows)
+    return rows, new
 
 
 def _join(query: RowGroups | None, count: int, added: RowGroups | None, count_added: int) -> RowGroups | None:

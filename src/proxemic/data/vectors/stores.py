@@ -220,3 +220,42 @@ class Vectors:
                 "the row out."
             )
         return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedVectors:
+    """The vectors of two sets as the rows of one reader, those of the first before those of the second.
+
+    Args:
+        first: The first set.
+        second: The second set, of the same dimension; messages name the rows of either as those of its own file.
+
+    >>> first, second = (Vectors(VectorArray(torch.eye(2) * scale)) for scale in (1, 5))
+    >>> JoinedVectors(first, second).read(np.array([3, 0]))
+    tensor([[0., 5.],
+            [1., 0.]])
+    """
+
+    first: Vectors
+    second: Vectors
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.first.reader.name} and {self.second.reader.name}"
+
+    @property
+    def dim(self) -> int:
+        """Numbers of each row."""
+        return self.first.dim
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
+        """The rows at these places, in their order."""
+        of_first = places < len(self.first)
+        vectors = torch.empty(len(places), self.dim)
+        vectors[torch.from_numpy(of_first)] = self.first.fetch(places[of_first].tolist())
+        vectors[torch.from_numpy(~of_first)] = self.second.fetch((places[~of_first] - len(self.first)).tolist())
+        return vectors

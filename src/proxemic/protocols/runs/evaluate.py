@@ -40,10 +40,11 @@ def evaluate(
         split: The images to evaluate a model on. None takes the test split of the run's own data, wherever they are
             now; of other data, the test split that they define, or else all images.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
-        query: Folder or table of images that search those of ``gallery``.
-        gallery: Folder or table of images to search, or a file of embeddings that those of the target search.
-        labels: Labels of the embeddings: ``.csv``, ``.parquet`` or ``.npy``.
-        gallery_labels: Labels of the embeddings of ``gallery``.
+        query: Folder or table of images that search those of ``gallery``; for a model of vectors, a file of these.
+        gallery: Folder or table of images, or file of vectors, to search; or a file of embeddings that those of the
+            target search.
+        labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
+        gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
         strict: An unreadable image is an error; by default it is skipped.
         level: Confidence level of the intervals, in (0, 1).
         resamples: Resamples of the bootstrap, up to 100,000; 0 leaves intervals and tests out.
@@ -109,10 +110,16 @@ def evaluate(
     if any(models) and not all(models):
         raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of one kind.")
     if all(models):
-        for name, value in {"labels": labels, "gallery-labels": gallery_labels}.items():
-            if value is not None:
-                raise UserError(f"--{name} is for embeddings, but {paths[0]} is a model.")
-        images, chosen, notes, request = choose_images(paths, split, query, gallery, strict=strict, overrides=overrides)
+        images, chosen, notes, request = choose_images(
+            paths,
+            split,
+            query,
+            gallery,
+            labels=labels,
+            gallery_labels=gallery_labels,
+            strict=strict,
+            overrides=overrides,
+        )
         for note in notes:
             report(note)
         evaluated = evaluate_models(

@@ -1,4 +1,4 @@
-"""Evaluate a model of faces on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW."""
+"""Evaluate a model on sets of pairs: LFW, CFP-FP, AgeDB-30, CALFW and CPLFW of faces, or pairs of the user's own."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,13 +9,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.errors import UserError
-from proxemic.files import write_text
+from proxemic.files import readable, write_text
 from proxemic.protocols.beside_paper import PaperRow, page, tables_beside
 from proxemic.protocols.runs.targets import check_outputs, check_target, is_run
 from proxemic.published import PublishedFigure
 from proxemic.tables import MISSING, Format, Table, format_of
 
 if TYPE_CHECKING:
+    from proxemic.data import ImageSource
     from proxemic.metrics import VerificationMetrics
     from proxemic.training import EvaluationConfig
 
@@ -33,7 +34,7 @@ class Verification:
 
     Args:
         model: The model, as the user named it.
-        data: The folder of the sets.
+        data: The folder of the sets or of the images, or the file of vectors.
         distance: The distance between embeddings.
         flip: Whether each embedding is the sum of those of a picture and its mirror image.
         sets: The metrics by set.
@@ -57,8 +58,8 @@ class Verification:
         rows = self.rows()
         if form == "csv":
             return Table.of_records(rows).text("csv")
-        flipped = "with its mirror image" if self.flip else "alone"
-        title = f"Verification by {self.distance} distance, each picture {flipped}; in percent, thresholds as they are"
+        flipped = ", each picture with its mirror image" if self.flip else ""
+        title = f"Verification by {self.distance} distance{flipped}; in percent, thresholds as they are"
         header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
         return Table(header, [_cells(row) for row in rows], title).text(form)
 
@@ -85,7 +86,8 @@ class Verification:
 def verify(
     target: str | Path,
     *,
-    sets: Sequence[str] = SETS,
+    sets: Sequence[str] | None = None,
+    pairs: str | Path | None = None,
     data: str | Path | None = None,
     distance: Literal["cosine", "euclidean"] | None = None,
     flip: bool = True,
@@ -93,14 +95,20 @@ def verify(
     out: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> Verification:
-    """Verify whether pairs of faces show one person, in each of ten folds by the best threshold of the other nine.
+    """Verify whether pairs show one person, or one class, in each of ten folds by the best threshold of the others.
 
     Args:
         target: A run directory, or a ``model.safetensors``.
-        sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`.
+        sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`. None takes all five.
+        pairs: Pairs of your own instead: a ``.csv`` or ``.parquet`` table with the columns ``first``, ``second``,
+            ``same`` (true or false) and perhaps ``fold``; without it, they are dealt to ten folds. A model of vectors
+            needs it.
         data: The folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes that of the run.
+            With ``pairs``, the folder that the paths of images are relative to, None being that of the run's data or
+            else of the table; or the file of vectors, whose rows go by its column ``path`` or else by their numbers
+            from 0, None being that of the run.
         distance: The distance between embeddings; None takes the run's, or cosine.
-        flip: Add the embedding of the mirror image to that of each picture.
+        flip: Add the embedding of the mirror image to that of each picture; without meaning for vectors.
         workers: Processes that load images; None takes the run's, or 0.
         out: File to write (``.json``, ``.csv`` or ``.md``); None writes the ``verification.json`` of a run, and nothing
             for a model alone.
@@ -108,37 +116,54 @@ def verify(
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
-        ValueError: If ``workers`` is out of its range.
+        ValueError: If ``workers`` is out of its range, or a table of pairs cannot be used.
     """
     target, report = Path(target), report or getLogger("proxemic").info
-    out = None if out is None else Path(out)
+    out, table, data = (None if path is None else Path(path) for path in (out, pairs, data))
     if out is not None:
         format_of(out)
     check_target(target, ("a run directory", "a model.safetensors"))
+    if sets is not None and table is not None:
+        raise UserError("--sets names published sets, and --pairs is a table of your own: leave out one of them.")
 
-    from proxemic.data.faces import read_verification_set
+    from proxemic.data import OwnVectors
+    from proxemic.data.faces import read_own_pairs, read_verification_set
+    from proxemic.data.sources import open_named_vectors
     from proxemic.metrics import pair_distances, verification_metrics
+    from proxemic.models import takes_vectors
+    from proxemic.protocols.runs.evaluation import check_made_by
     from proxemic.recipes.reader import own_backbone
     from proxemic.training.embed import load_embedder, pick_device
     from proxemic.training.face_embedding import embed_faces
 
-    config, folder, workers = _settings(target, None if data is None else Path(data), workers)
-    check_outputs([out], [target, folder])
-    if not sets:
+    of_vectors = takes_vectors(target)
+    if of_vectors and table is None:
+        raise UserError(
+            f"{target} takes vectors, but the sets of pairs are pictures of faces: give --pairs FILE, a table of pairs "
+            "of vectors with the columns first, second and same."
+        )
+    config, source, workers = _settings(target, workers)
+    place = _place(data, source, table, of_vectors)
+    labels = source.labels if data is None and isinstance(source, OwnVectors) else None
+    check_outputs([out], [target, place, table, labels])
+    if table is None:
+        packs = {name: read_verification_set(name, place) for name in (SETS if sets is None else sets)}
+    else:
+        packs = {table.name: read_own_pairs(table, open_named_vectors(place, labels) if of_vectors else place)}
+    if not packs:
         raise UserError(f"--sets names no set, but must name at least one, as {','.join(SETS)} does.")
-    packs = {name: read_verification_set(name, folder) for name in sets}
     for _, notes in packs.values():
         for note in notes:
             report(note)
     model, preprocessing = load_embedder(target, own_backbone(target))
-    if model.config.takes_vectors:
-        raise UserError(f"{target} takes vectors, but the sets of pairs are pictures of faces: give a model of images.")
     model.to(pick_device("auto"))
-    distance, metrics = distance or config.distance, {}
-    for name, (pairs, _) in packs.items():
+    distance, flip, metrics = distance or config.distance, flip and not of_vectors, {}
+    for name, (each, _) in packs.items():
+        images = each.images()
+        check_made_by(target, model, images, report)
         embeddings = embed_faces(
             model,
-            pairs.images(),
+            images,
             preprocessing,
             flip=flip,
             batch_size=config.batch_size,
@@ -146,11 +171,11 @@ def verify(
             description=name,
         )
         try:
-            distances = pair_distances(embeddings[pairs.first], embeddings[pairs.second], distance=distance)
-            metrics[name] = verification_metrics(distances, pairs.same, folds=pairs.folds, far=(_FAR,))
+            distances = pair_distances(embeddings[each.first], embeddings[each.second], distance=distance)
+            metrics[name] = verification_metrics(distances, each.same, folds=each.folds, far=(_FAR,))
         except ValueError as error:
             raise UserError(f"{name} cannot be evaluated: {error}") from error
-    verification = Verification(str(target), str(folder), distance, flip, metrics)
+    verification = Verification(str(target), str(place), distance, flip, metrics)
     if out is None and is_run(target):
         out = target / "verification.json"
     if out is not None:
@@ -172,27 +197,44 @@ def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies
     return page([introduction], {title: recipe}, parts, "verify")
 
 
-def _settings(target: Path, folder: Path | None, workers: int | None) -> "tuple[EvaluationConfig, Path, int]":
-    """How the model is evaluated, the folder of the sets, and how many processes load images."""
-    from proxemic.data import FaceFolders, RecordFaces
+def _settings(target: Path, workers: int | None) -> "tuple[EvaluationConfig, ImageSource | None, int]":
+    """How the model is evaluated, the source of its run, and how many processes load images."""
     from proxemic.recipes.reader import read_evaluation
     from proxemic.training import EvaluationConfig, RunDirectory
     from proxemic.training.recipe import BatchConfig
 
-    config, batches = EvaluationConfig(), BatchConfig()
+    config, batches, source = EvaluationConfig(), BatchConfig(), None
     if is_run(target):
         recipe = read_evaluation(RunDirectory(target).recipe)
         config, batches = recipe.evaluation, recipe.batches
         source = RunDirectory(target).locate(recipe.data)
-        if folder is None and isinstance(source, RecordFaces | FaceFolders):
-            folder = source.root
     if workers is not None:
         batches = BatchConfig(workers=workers)  # which checks it
+    return config, source, batches.workers
+
+
+def _place(data: Path | None, source: "ImageSource | None", table: Path | None, of_vectors: bool) -> Path:
+    """The folder of the sets, or of the images of a table of pairs, or the file of vectors."""
+    from proxemic.data import FaceFolders, OwnVectors, RecordFaces
+
+    if of_vectors:
+        place = source.root if data is None and isinstance(source, OwnVectors) else data
+        if place is None:
+            raise UserError("--data is missing: give the file of the vectors that the pairs name.")
+        return Path(place)
+    if table is None:
+        folder = source.root if isinstance(source, RecordFaces | FaceFolders) else None
+        what = "the sets, which holds lfw.bin, cfp_fp.bin and so on"
+    else:
+        root = getattr(source, "root", None)
+        folder = Path(root) if root is not None and Path(root).is_dir() else table.parent
+        what = "the images that the pairs name"
+    folder = folder if data is None else data
     if folder is None:
-        raise UserError("--data is missing: give the folder of the sets, which holds lfw.bin, cfp_fp.bin and so on.")
+        raise UserError(f"--data is missing: give the folder of {what}.")
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: give that of the sets, which holds lfw.bin and so on, with --data.")
-    return config, folder, batches.workers
+        raise UserError(f"{folder} is no folder: give that of {what}, with --data.")
+    return folder
 
 
 def _summary(metrics: "VerificationMetrics") -> dict[str, Any]:
@@ -215,7 +257,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
     name, pairs, accuracy, std, threshold, auc, tar = row.values()
     return [
-        name if name == _MEAN else VERIFICATION_SETS[name].title,
+        VERIFICATION_SETS[name].title if name in VERIFICATION_SETS else readable(name),
         "" if pairs is None else f"{pairs:,}",
         f"{100 * accuracy:.2f}" + ("" if std is None else f" ± {100 * std:.2f}"),
         "" if threshold is None else f"{threshold:.4f}",

@@ -9,11 +9,11 @@ import torch
 
 from proxemic.data import ImageSet, ImageSource, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.sources import OwnSource, load_query_gallery
+from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
 from proxemic.data.tables import SplitName
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.models import EmbeddingModel, read_checksum
+from proxemic.models import EmbeddingModel, read_checksum, takes_vectors
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.protocols.runs.targets import is_run
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
@@ -45,7 +45,7 @@ def evaluate_models(
         model, preprocessing = load_embedder(path, own_backbone(path))
         batch_size, run = request.evaluation.batch_size, RunDirectory(path if path.is_dir() else path.parent)
         precision = request.evaluation.precision
-        _check_made_by(path, model, images, report)
+        check_made_by(path, model, images, report)
         embeddings = embed_images(
             model.to(pick_device("auto")),
             images,
@@ -64,7 +64,7 @@ def evaluate_models(
     return targets
 
 
-def _check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
+def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
     """Warn where vectors say that another model made them than those that a head was trained on."""
     made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
     if made_by is not None and known is not None and made_by != known:
@@ -109,6 +109,8 @@ def choose_images(
     query: Path | None,
     gallery: Path | None,
     *,
+    labels: Path | None = None,
+    gallery_labels: Path | None = None,
     strict: bool,
     overrides: dict[str, Any],
 ) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
@@ -117,13 +119,23 @@ def choose_images(
     recipe = run and run.recipe
     data_keys = [key for key in overrides if key.startswith("data")]
     if (query is None) != (gallery is None):
-        raise UserError("--query and --gallery are folders or tables of images, and go together: give both.")
+        raise UserError("--query and --gallery are images or files of vectors, and go together: give both.")
+    for name, file in {"labels": labels, "gallery-labels": gallery_labels}.items():
+        if file is not None and (query is None or not takes_vectors(paths[0])):
+            raise UserError(
+                f"--{name} is for embeddings, but {paths[0]} is a model: leave it out, or give a model of vectors with "
+                "--query and --gallery."
+            )
     if query is not None and gallery is not None:
         if data_keys or split:
             raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
         # The data of a recipe are not looked at, but without one there must be some.
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
-        images, notes = load_query_gallery(query, gallery, strict=strict)
+        if _take_vectors(paths, (query, gallery)):
+            asked, searched = OwnVectors(query, labels=labels), OwnVectors(gallery, labels=gallery_labels)
+            images, notes = load_query_gallery_vectors(asked, searched)
+        else:
+            images, notes = load_query_gallery(query, gallery, strict=strict)
         return images, "all", notes, request
     if strict:
         overrides = _added(overrides, "data.strict", "true")
@@ -134,6 +146,20 @@ def choose_images(
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
     return *_load(source, trained_on, split, paths), request
+
+
+def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
+    """Whether all the models take vectors, which the files must hold then, and not otherwise, by their names."""
+    first, *others = (takes_vectors(path) for path in paths)
+    if any(other != first for other in others):
+        raise UserError(f"Of {paths[0]} and {paths[1]} one takes images and one vectors: evaluate the two one by one.")
+    for file in files:
+        suffix = file.suffix.lower()
+        if first and suffix not in (".parquet", ".npy", ".safetensors"):
+            raise UserError(f"{paths[0]} takes vectors, but {file} holds none: give a .parquet, .npy or .safetensors.")
+        if not first and suffix in (".npy", ".safetensors"):
+            raise UserError(f"{paths[0]} takes images, but {file} holds vectors: give a folder or a table of images.")
+    return first
 
 
 def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
