@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from command_line import Here, warm_proxemic
+from disk import wait_for_no_disk
 from images import write_folder, write_recipe
 
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
@@ -16,6 +17,8 @@ from images import write_folder, write_recipe
 settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
+
+wait_for_no_disk()
 
 # Ctrl-C is tested also where a shell has started the tests in the background, which then ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

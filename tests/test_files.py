@@ -27,6 +27,19 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(stays)
 
 
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a loss of power could leave an empty file of that name."""
+    path, flushed = tmp_path / "note.txt", []
+
+    def flush(number: int) -> None:
+        flushed.append((os.pread(number, 10, 0), path.exists()))
+
+    monkeypatch.setattr(files.os, "fsync", flush)
+    write_text(path, "whole")
+    assert flushed == [(b"whole", False)]
+    assert path.read_text() == "whole"
+
+
 def test_on_windows_no_process_is_asked_whether_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There, signal 0 would end it; its open files cannot be removed."""
     monkeypatch.setattr(files.os, "kill", lambda *_: pytest.fail("a signal was sent"))

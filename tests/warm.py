@@ -25,6 +25,7 @@ IMPORTED = [
     "proxemic.protocols.runs.evaluation",
     "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
+    "proxemic.training.features.cache",
     "proxemic.training.fit",
     "proxemic.training.results",
     "pytest",  # the main module of those who ask
@@ -33,6 +34,7 @@ IMPORTED = [
     "torch._dynamo",  # of the optimiser, in its first step
     "torch.utils.tensorboard",
     "torchvision.transforms.v2",
+    "preloaded",  # the last, as it looks at all of them
 ]
 
 
