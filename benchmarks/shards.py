@@ -68,9 +68,9 @@ def texts(values: Sequence[str], width: int) -> np.ndarray:
     return np.array([value.encode() for value in values], f"S{width}").view(np.uint8).reshape(len(values), width)
 
 
-def write_recipe(path: Path, shards: Path, classes: int, steps: int) -> None:
-    """A recipe of two epochs of so many steps, which holds few classes out."""
-    few = 20 / classes
+def write_recipe(path: Path, shards: Path, classes: int, steps: int, held_out: int) -> None:
+    """A recipe of two epochs of so many steps, which holds so many classes out, twice."""
+    few = held_out / classes
     data = {"root": str(shards), "test_fraction": few, "validation_fraction": few}
     batches = {"classes_per_batch": 32, "images_per_class": 4, "batches_per_epoch": steps}
     recipe = {
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=100, help="of each of the two epochs")
     parser.add_argument("--folder", type=Path, help="where to make a temporary folder")
     args = parser.parse_args(argv)
-    count, steps = (20_000, 4) if args.smoke else (args.images, args.steps)
+    count, steps, held_out = (20_000, 4, 4) if args.smoke else (args.images, args.steps, 20)
     with TemporaryDirectory(dir=args.folder) as name:
         folder, shards = Path(name), Path(name) / "shards"
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # where indices are kept
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             WebDatasetShards(shards).class_names()
             print(f"index {index}: {time.perf_counter() - start:.2f} s", flush=True)
         recipe = folder / "recipe.yaml"
-        write_recipe(recipe, shards, count // EACH, steps)
+        write_recipe(recipe, shards, count // EACH, steps, held_out)
         whole, killed = folder / "whole", folder / "killed"
         start = time.perf_counter()
         held = train(["--recipe", str(recipe), "--out", str(whole)], whole)

@@ -31,6 +31,7 @@ def test_the_way_through_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [words.split()[0] for words in commands] == ["datasets", "train", "evaluate", "evaluate", "train", "train"]
     for words in commands:
         quick = ["--training.epochs", "1"] if words.startswith("train") else []
+        quick += ["--images.size", "64", "--augment.size", "32"] if "own-pretrained" in words else []
         result = warm_proxemic(*shlex.split(words), *quick, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 

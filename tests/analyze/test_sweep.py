@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Here, assert_refused, warm_proxemic
+from command_line import Here, assert_refused, start_with_workers
 from comparisons import finish, interval
 from proxemic.protocols.comparison.sweep import plan_sweep, read_sweeps
 from proxemic.protocols.runs.finished import Run
@@ -24,12 +24,14 @@ def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
     comparison.write()
     (cell,) = comparison.cells()
     finish(cell, {"recall@1": 0.25})
-    more = warm_proxemic("analyze", "sweep", tiny, "--out", out, "--vary", "loss.alpha=8", "--seeds", "2", *flags)
-    assert more.returncode == 0, more.stderr
+    words = ["analyze", "sweep", tiny, "--out", out, "--vary", "loss.alpha=8", "--seeds", "2", *flags]
+    more = start_with_workers(*words)
+    said, errors = more.communicate(timeout=300)
+    assert more.returncode == 0, errors
     assert {path.name for path in out.iterdir()} == {
         "comparison", "values", *(f"sweep-loss.alpha.{kind}" for kind in ("png", "svg", "csv")),
     }  # fmt: skip
-    assert "2 cells, 1 finished before" in more.stdout
+    assert "2 cells, 1 finished before" in said
     found = rows(out / "sweep-loss.alpha.csv")
     assert [(row["loss.alpha"], row["seed"]) for row in found] == [("8", "0"), ("8", "1")]
     for row in found:
@@ -39,7 +41,7 @@ def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
         assert kept.content["loss"]["init_args"]["alpha"] == float(row["loss.alpha"])
     assert float(found[0]["recall@1"]) == 0.25
     mean, half = interval(*(100 * float(row["recall@1"]) for row in found))
-    assert f"{mean:.2f} ± {half:.2f}" in more.stdout
+    assert f"{mean:.2f} ± {half:.2f}" in said
 
 
 def planned(recipe: str, out: Path, *vary: str, grid: bool = False) -> list[dict[str, Any]]:

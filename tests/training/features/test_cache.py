@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import warm
 from images import write_folder, write_recipe
 from proxemic.data import FilePixels, ImageSet
 from proxemic.data.samplers import derive_seed
@@ -149,16 +149,16 @@ def test_a_changed_image_and_a_damaged_file_are_computed_again(
     assert sum(rows) > 0
 
 
-SLOW = """
-import sys, time
+KILLED = """
+import itertools, os, signal, sys
 import proxemic.training.features.cache as cache
 from proxemic.cli import main
-append = cache.FeatureWriter.append
-def slowly(self, features):
+append, number = cache.FeatureWriter.append, itertools.count(1)
+def and_then(self, features):
     append(self, features)
-    print("written", self.rows, flush=True)
-    time.sleep(0.3)
-cache.FeatureWriter.append = slowly
+    if next(number) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+cache.FeatureWriter.append = and_then
 sys.exit(main())
 """
 
@@ -174,17 +174,8 @@ def test_a_run_killed_among_the_features_goes_on_and_ends_the_same(
         report=[].append,
     )
     flags += ["--features.folder", str(tmp_path / "b")]
-    command = [sys.executable, "-c", SLOW, "train", "--recipe", str(path), *flags, "--out", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        written = 0
-        for line in process.stdout:
-            written += line.startswith("written")
-            if written == 7:
-                process.send_signal(signal.SIGKILL)
-                break
-    assert process.wait() == -signal.SIGKILL
-    assert written == 7
+    process = warm.run("-c", KILLED, "train", "--recipe", path, *flags, "--out", tmp_path / "run")
+    assert process.returncode == -signal.SIGKILL, process.stderr
     rows = computed(monkeypatch)
     killed = train(out=tmp_path / "run", resume=True, report=[].append)
     images = whole.metrics["train_images"]
