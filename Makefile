@@ -9,7 +9,7 @@ HERE = env $(CACHES)
 # Two workers of one thread each: with more threads than processors, torch's wait for each other. What is compiled is
 # kept, so that the hundreds of processes that the tests start need not compile it anew.
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
-PYTEST = pytest -n 2 --dist loadfile
+PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test coverage docs lint types lowest setup
 
