@@ -1,20 +1,35 @@
 """What each process that `warm` forks would otherwise make for itself."""
 
+import atexit
 import gc
 import io
+from pathlib import Path
 
 from matplotlib.figure import Figure
 from PIL import Image
 
+import proxemic.cli
 from disk import wait_for_no_disk
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.training import results
+from proxemic.training.multiprocess import processes
 
+
+def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
+    """Curves and galleries cost as much as the epochs of so few images."""
+    if getattr(drawn, "kind", None) != "vectors":
+        path.touch()
+
+
+results.draw_curves = results.draw_gallery = no_picture
 wait_for_no_disk()
+proxemic.cli._LATER = processes._NOTICING = 0.5  # torchrun, which needs more, is not there
 read_recipe(find_recipe("glyphs"))  # the parser of recipes
 Image.init()
 figure = Figure()
 figure.subplots().set(title="fonts")
 figure.savefig(io.BytesIO(), format="png")
 gc.collect()
+atexit.register(gc.unfreeze)  # libraries in C++ report what is not freed at the end
 gc.freeze()  # else each process copies the pages that its own collections look at

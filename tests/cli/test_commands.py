@@ -127,7 +127,9 @@ def test_a_shown_recipe_is_a_recipe(tmp_path: Path, here: Here) -> None:
     assert loss.scoring.scale == 16
 
 
-def test_no_validation_trains_on_all_and_marks_the_results(folder: Path, tmp_path: Path, here: Here) -> None:
+def test_no_validation_trains_on_all_marks_the_results_and_draws_pictures(
+    folder: Path, tmp_path: Path, here: Here
+) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", folder)
     result = here("train", "--recipe", recipe, "--no-validation", "--out", tmp_path / "run", "--training.epochs", "1")
     assert result.returncode == 0, result.stderr
@@ -136,6 +138,9 @@ def test_no_validation_trains_on_all_and_marks_the_results(folder: Path, tmp_pat
     assert "CHOSEN ON THE TEST CLASSES" in result.stdout
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert (metrics["selected_on"], metrics["split"]) == ("test", "open-set")
+    for name in ("curves.png", "gallery.png"):
+        with Image.open(tmp_path / "run" / name) as picture:
+            assert min(picture.size) > 300
 
 
 def test_datasets_check(folder: Path, tmp_path: Path, here: Here) -> None:
@@ -145,12 +150,6 @@ def test_datasets_check(folder: Path, tmp_path: Path, here: Here) -> None:
     report = json.loads(here("datasets", "check", folder, "--json").stdout)
     assert report["images"] == 72
     assert_refused(here("datasets", "check", tmp_path / "nowhere"), ["does not exist"])
-
-
-def test_pictures_are_drawn(run: Path) -> None:
-    for name in ("curves.png", "gallery.png"):
-        with Image.open(run / name) as picture:
-            assert min(picture.size) > 300
 
 
 def test_another_loss_takes_its_own_defaults(here: Here) -> None:

@@ -17,6 +17,7 @@ from proxemic.files import readable
 
 __all__ = ["main"]
 
+_LATER = 3.0  # seconds in which the first process says the same, before torchrun ends it because this one has ended
 COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, verify, plan, datasets, recipes)
 
 
@@ -91,7 +92,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0":
-            time.sleep(3)  # the first process says the same, before torchrun ends it because this one has ended
+            time.sleep(_LATER)
             self.exit(2)
         self.exit(2, f"{self.prog}: {message}\n")
 
