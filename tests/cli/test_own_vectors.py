@@ -89,7 +89,7 @@ def test_heads_losses_and_a_final_model(table: Path, tmp_path: Path, here: Here)
     model, _ = load_model(run)
     vectors, _ = some_vectors()
     assert model(torch.from_numpy(vectors)).shape == (len(vectors), 8)
-    head = ("--model.head", "none", "--model.embedding_size", str(DIM))
+    head = ("--model.head", "none", "--model.embedding_size", str(DIM), "--model.head_init", "null")
     assert trained(here, tmp_path / "none", table, *one, *head).exists()
     result = here(*RECIPE, *head[:2], "--data.root", table, "--out", tmp_path / "refused")
     assert_refused(result, ["embedding_size is 128 but without a head it must be 24"])
@@ -239,3 +239,15 @@ def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here)
     theirs = here("verify", model_file, *pairs, "--data", tmp_path / "theirs.safetensors")
     assert "was trained on vectors of the model mine, but these are of theirs" in theirs.stderr
     assert theirs.returncode == 0
+
+
+def test_labels_are_found_from_another_folder(table: Path, tmp_path: Path, here: Here) -> None:
+    vectors, names = some_vectors()
+    np.save(tmp_path / "v.npy", vectors)
+    write_table(tmp_path / "labels.parquet", label=names)
+    files = ("--data.root", "v.npy", "--data.labels", "labels.parquet", "--training.epochs", "1")
+    result = here(*RECIPE, *SMALL, *files, "--out", "run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (tmp_path / "else").mkdir()
+    evaluated = here("evaluate", "../run", "--json", "--resamples", "0", cwd=tmp_path / "else")
+    assert evaluated.returncode == 0, evaluated.stderr

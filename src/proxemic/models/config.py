@@ -146,7 +146,7 @@ class ModelConfig:
             raise ValueError("train is 'head' but there is no head, so that nothing would be trained; take last:1")
         if self.head_init is not None and self.head in ("none", "mlp"):
             lacks = "there is no head" if self.head == "none" else "the head is an mlp, which does not begin so"
-            raise ValueError(f"head_init is {self.head_init!r} but {lacks}; leave it None, or take a linear head")
+            raise ValueError(f"head_init is {self.head_init!r} but {lacks}; make it null (None), or take a linear head")
         if self.head_width is not None and self.head not in ("mlp", "residual"):
             raise ValueError(
                 f"head_width is {self.head_width} but head {self.head!r} has no hidden layer; leave it None, or take "

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,12 @@ class RunDirectory:
         begun = None if classes is None else classes.root
         if root is None or Path(root).is_absolute() or begun is None or not Path(begun).exists():
             return source
-        return replace(source, root=Path(begun)) if is_dataclass(source) else source
+        if not is_dataclass(source):
+            return source
+        typed_in = Path(*Path(begun).parts[: -len(Path(root).parts)])
+        paths = {each.name: getattr(source, each.name) for each in fields(source)}
+        moved = {name: typed_in / path for name, path in paths.items() if isinstance(path, Path)}
+        return replace(source, **moved | {"root": Path(begun)})
 
     def drop_weights(self, *, model: bool = True) -> None:
         """Remove the checkpoint and, by default, the weights; the metrics stay."""
