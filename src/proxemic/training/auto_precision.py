@@ -1,5 +1,6 @@
 """What `precision: auto` takes: measured on a CPU, by a table on other devices."""
 
+import contextlib
 import copy
 import json
 import time
@@ -14,6 +15,7 @@ from proxemic.data import Preprocessing
 from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel
+from proxemic.models.folding import folded
 from proxemic.training.embed import evaluation_mode, pick_device
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.recipe import EvaluationPrecision, Recipe, TrainingPrecision
@@ -112,7 +114,7 @@ def measure_steps(model: nn.Module, shape: tuple[int, int, int, int], *, trainin
     seconds: dict[str, float] = {}
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
         model, images = copy.deepcopy(model).cpu(), torch.rand(shape)
-        with evaluation_mode(model):
+        with evaluation_mode(model), contextlib.nullcontext() if training else folded(model):
             model.train(training)
             for _ in range(2):
                 for precision in _MEASURED:

@@ -20,6 +20,7 @@ from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 from proxemic.metrics.arrays import as_tensor
 from proxemic.models import EmbeddingModel, load_model
+from proxemic.models.folding import folded
 from proxemic.training.gathering import as_integers, gather_uneven, split_roles
 from proxemic.training.recipe import EvaluationConfig, EvaluationPrecision, Recipe
 from proxemic.training.workers import worker_settings
@@ -136,7 +137,7 @@ def embed_batches(
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), None)
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
-    with evaluation_mode(model):
+    with evaluation_mode(model), folded(model):
         for batch in batches:
             with half:
                 embeddings = model(batch.to(device, dtype)).float().cpu()
