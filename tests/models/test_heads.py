@@ -93,10 +93,18 @@ def test_whitened_components_have_a_variance_near_one_but_where_there_is_little(
     assert weight.isfinite().all()
 
 
+@pytest.mark.parametrize("whiten", [False, True])
+def test_fewer_images_than_components(whiten: bool) -> None:
+    weight, bias = principal_components(features(10), 32, whiten=whiten)
+    lengths = weight.norm(dim=1)
+    directions = weight / lengths[:, None]
+    torch.testing.assert_close(directions @ directions.T, torch.eye(32, dtype=torch.float64))
+    assert ((features(10).double() @ weight.T + bias)[:, 9:].abs() < 1e-6).all()  # they differ in nine at most
+    assert (lengths.diff() > -1e-9).all()
+
+
 def test_principal_components_refuse() -> None:
-    with pytest.raises(ValueError, match="at most 9 principal components of 10 images with 32 features, but 10"):
-        principal_components(features(10), 10)
-    with pytest.raises(ValueError, match=r"at most 32 .* but 33"):
+    with pytest.raises(ValueError, match=r"32 principal components of 32 features, but 33"):
         principal_components(features(), 33)
     with pytest.raises(ValueError, match="the features are not finite"):
         principal_components(features() / 0, 2)

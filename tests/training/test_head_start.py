@@ -10,7 +10,6 @@ import torch
 from torch.nn.functional import normalize
 
 from images import write_folder, write_recipe
-from proxemic.errors import UserError
 from proxemic.models import build_model, load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe, train
@@ -87,9 +86,3 @@ def test_a_run_begins_there_once_and_its_untrained_column_does(
     for name in ("run", "begun", "file"):
         weight = load_model(tmp_path / name)[0].state_dict()["head.1.weight"]
         torch.testing.assert_close(weight, state["head.1.weight"])
-
-
-def test_more_components_than_images_are_refused_before_anything_is_written(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"embedding_size is 64, but the features of \d+ training images have at most"):
-        train(read(path, "--model.embedding_size", "64"), tmp_path / "run", report=[].append)
-    assert not (tmp_path / "run").exists()

@@ -103,31 +103,28 @@ def principal_components(
 
     Row i of W is the eigenvector $v_i$ of the i-th largest variance $\lambda_i$ of the features, divided as above only
     where it is whitened: then components of more than the mean variance $\bar\lambda$ of all features have a variance
-    near 1, and those of less, which are mostly noise, stay smaller. The largest entry of each eigenvector is positive.
-    Computed in float64.
+    near 1, and those of less, which are mostly noise, stay smaller. Fewer images than components leave some of these
+    without variance: they are any directions orthogonal to the others, in which other images may still differ. The
+    largest entry of each eigenvector is positive. Computed in float64.
 
     Args:
         features: Of at least 2 images.
-        count: Components, from 1 to the features and to the images less one.
+        count: Components, from 1 to the features.
         whiten: Divide each component by its standard deviation, regularised as above.
 
     Returns:
         W, as `[count, features]`, and b, as `[count]`.
 
     Raises:
-        ValueError: If there are fewer components than ``count``, or features are not finite.
+        ValueError: If there are fewer features than ``count``, or they are not finite.
 
     >>> weight, bias = principal_components(torch.tensor([[0.0, 1.0], [4.0, 1.0], [2.0, 1.0]]), 1)
     >>> weight.tolist(), bias.tolist()
     ([[1.0, 0.0]], [-2.0])
     """
     images, size = features.shape
-    most = min(images - 1, size)
-    if not 1 <= count <= most:
-        raise ValueError(
-            f"there are at most {most:,} principal components of {images:,} images with {size:,} features, but "
-            f"{count:,} are asked for: lower embedding_size, or leave head_init null"
-        )
+    if not 1 <= count <= size:
+        raise ValueError(f"there are {size:,} principal components of {size:,} features, but {count:,} are asked for")
     if not features.isfinite().all():
         raise ValueError(
             "the features are not finite, so that they have no principal components: check the backbone's weights"

@@ -17,7 +17,6 @@ from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import check_own_metrics, evaluation_mode
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.failures import explanation
-from proxemic.training.head_start import check_head_start
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
@@ -42,7 +41,6 @@ def build_components(
 ) -> Components:
     """Build what a recipe describes; what does not fit together is refused before anything is written."""
     with times.of("network"):
-        check_head_start(recipe, splits.train)
         model, loss = build_networks(recipe, splits)
         _check_takes_images(recipe, model, run)
     schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from proxemic.data import ImageSet
 from proxemic.data.samplers import derive_seed
-from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, begin_at_principal_components
 from proxemic.models.config import PRINCIPAL
 from proxemic.training.embed import embed_images, pick_device
@@ -27,16 +26,6 @@ class PooledFeatures(nn.Module):
         self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
     ) -> Float[Tensor, "batch features"]:
         return self.model.features(inputs)
-
-
-def check_head_start(recipe: Recipe, images: ImageSet) -> None:
-    """Raise `UserError` where there are fewer principal components than the recipe wants."""
-    most, size = min(len(images), MOST_IMAGES) - 1, recipe.model.embedding_size
-    if recipe.model.head_init in PRINCIPAL and size > most:
-        raise UserError(
-            f"model.embedding_size is {size:,}, but the features of {len(images):,} training images have at most "
-            f"{most:,} principal components: lower it, or leave model.head_init null."
-        )
 
 
 def start_head(model: EmbeddingModel, images: ImageSet, recipe: Recipe) -> None:
