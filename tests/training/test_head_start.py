@@ -7,17 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import normalize
 
 from images import write_folder, write_recipe
+from proxemic.errors import UserError
 from proxemic.models import build_model, load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe, train
+from proxemic.training.components import build_networks
 from proxemic.training.embed import embed_images
 from proxemic.training.head_start import PooledFeatures, start_head
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 MODULE = sys.modules["proxemic.training.head_start"]
+MEANS = ("--training.start_proxies", "class_means", "--loss.proxies_per_class", "1")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def pca(features: torch.Tensor, size: int) -> torch.Tensor:
 def test_the_head_begins_at_the_training_images(recipe: Recipe) -> None:
     images, model = recipe.load().train, build_model(recipe.model)
     features = embed_images(PooledFeatures(model), images, recipe.images)
-    start_head(model, images, recipe)
+    start_head(model, nn.Identity(), images, recipe)
     expected = normalize(pca(features, 16), dim=1).float()
     torch.testing.assert_close(embed_images(model, images, recipe.images), expected, rtol=0, atol=1e-4)
 
@@ -56,7 +60,7 @@ def test_of_many_images_the_seed_draws_some(recipe: Recipe, monkeypatch: pytest.
     def started() -> torch.Tensor:
         model = build_model(recipe.model)  # draws from the generator of torch, of which the choice is independent
         model.load_state_dict(first.state_dict())
-        start_head(model, images, recipe)
+        start_head(model, nn.Identity(), images, recipe)
         return model.state_dict()["head.1.weight"]
 
     whole = started()
@@ -86,3 +90,38 @@ def test_a_run_begins_there_once_and_its_untrained_column_does(
     for name in ("run", "begun", "file"):
         weight = load_model(tmp_path / name)[0].state_dict()["head.1.weight"]
         torch.testing.assert_close(weight, state["head.1.weight"])
+
+
+def test_proxies_begin_at_the_means_of_their_classes(path: Path) -> None:
+    recipe = read(path, *MEANS)
+    images, (model, loss) = recipe.load().train, build_networks(recipe, recipe.load())
+    drawn = loss.proxies.detach().clone()
+    start_head(model, loss, images, recipe)
+    embeddings = embed_images(model, images, recipe.images).double()
+    for label in range(images.num_classes):
+        mean = normalize(embeddings[images.labels == label], dim=1).mean(0)
+        expected = (mean / mean.norm() * drawn[label, 0].norm()).float()
+        torch.testing.assert_close(loss.proxies[label, 0].detach(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_of_classes_of_which_no_image_is_drawn_proxies_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = read(path, *MEANS, "--model.head_init", "null")
+    model, loss = build_networks(recipe, recipe.load())
+    drawn = loss.proxies.detach().clone()
+    monkeypatch.setattr(MODULE, "MOST_IMAGES", 2)
+    start_head(model, loss, recipe.load().train, recipe)
+    moved = (loss.proxies.detach() != drawn).any(-1).any(-1)
+    assert 1 <= moved.sum() <= 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--loss.proxies_per_class", "2"], "2 proxies of a class would stay equal"),
+        (["--training.start_from", "runs/a"], "start_from brings the proxies of a run"),
+    ],
+)
+def test_proxies_that_cannot_begin_so_are_refused(path: Path, tmp_path: Path, flags: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        train(read(path, *MEANS, *flags), tmp_path / "run", report=[].append)
+    assert not (tmp_path / "run").exists()

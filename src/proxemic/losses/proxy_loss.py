@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from proxemic.distributed.class_sharding import ClassSharding, make_class_sharding
 from proxemic.distributed.gather import gather_rows, local_rows, reduce_scores_across, share_first, sum_across
@@ -28,7 +29,7 @@ from proxemic.losses.described import Described
 from proxemic.losses.initialization import kaiming_normal
 from proxemic.losses.margins import Margin, MarginRule, class_margins
 from proxemic.losses.options import ProxyOptions, list_options
-from proxemic.losses.scores import Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
+from proxemic.losses.scores import Cosine, Regularizer, SampledClasses, SamplingWeights, Scoring, streamed_scores
 from proxemic.losses.scores.scoring import dense_class_scores, pair_scores
 from proxemic.optim.sparse_rows import step_rows
 from proxemic.optim.unmoved import watch_proxies
@@ -293,6 +294,44 @@ class ProxyLoss(Described, ABC):
     def predict(self, embeddings: Float[Tensor, "batch dim"]) -> Int[Tensor, " batch"]:
         """The nearest class of each embedding."""
         return self.class_scores(embeddings).argmax(1)
+
+    @torch.no_grad()
+    def begin_at_class_means(self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]) -> None:
+        """Move each proxy, before training, to the mean of its class's embeddings; classes of none keep theirs.
+
+        The first steps of a pretrained network then do not pull its embeddings to places drawn at random. Where scores
+        are cosines, each proxy turns to the mean of the unit embeddings and keeps its length, which divides the size of
+        its steps.
+
+        Args:
+            embeddings: Of training images, in evaluation mode.
+            labels: Their classes, from 0.
+
+        Raises:
+            ValueError: If a class has several proxies, which would stay equal, or the arguments do not fit.
+
+        >>> from proxemic.losses import ProxyAnchorLoss
+        >>> loss = ProxyAnchorLoss(num_classes=2, embedding_size=2)
+        >>> loss.begin_at_class_means(torch.eye(2), torch.tensor([1, 0]))
+        >>> loss.predict(torch.eye(2))
+        tensor([1, 0])
+        """
+        if self.proxies_per_class > 1:
+            raise ValueError(
+                f"proxies_per_class is {self.proxies_per_class}, but proxies that all begin at the mean of their class "
+                "stay equal: draw them, or take 1"
+            )
+        check_embeddings(embeddings, self.embedding_size)
+        check_labels(labels, len(embeddings), self.num_classes)
+        self._need_all_classes()
+        points, is_cosine = embeddings.to(self.proxies), isinstance(self.scoring.similarity, Cosine)
+        if is_cosine:
+            points = normalize(points, dim=1)
+        counts = torch.bincount(labels, minlength=self.num_classes)[:, None]
+        means = torch.zeros_like(self.proxies[:, 0]).index_add_(0, labels, points) / counts.clamp(min=1)
+        if is_cosine:
+            means = normalize(means, dim=1) * self.proxies[:, 0].norm(dim=1, keepdim=True)
+        self.proxies[:, 0] = torch.where(counts > 0, means, self.proxies[:, 0])
 
     def count_classes(self, counts: Int[Tensor, " classes"] | Sequence[int]) -> None:
         """Tell the loss how many samples each class has, from which a `MarginRule` makes the margins.

@@ -17,6 +17,7 @@ from proxemic.training.data_module import TrainingData
 from proxemic.training.embed import check_own_metrics, evaluation_mode
 from proxemic.training.epoch_metrics import EpochMeasure, Snapshots
 from proxemic.training.failures import explanation
+from proxemic.training.head_start import check_start
 from proxemic.training.module import EmbeddingTask
 from proxemic.training.multiprocess.processes import Processes
 from proxemic.training.multiprocess.sharded_checkpoint import ProxyShards
@@ -48,6 +49,7 @@ def build_components(
     check_own_metrics(recipe.evaluation)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
+    check_start(recipe, loss)
     second = _second_phase(recipe, model, splits)
     for measure in recipe.training.callbacks or []:
         if isinstance(measure, EpochMeasure):

@@ -90,6 +90,9 @@ class TrainingConfig:
         warmup_epochs: In the first of these the backbone stands still; only head and proxies are trained.
         start_from: A run whose chosen weights this one begins with: those of the network, and of the loss; with other
             images, the proxies of the classes that have the same names.
+        start_proxies: Where proxies begin: `drawn`, by the loss's ``init``, or `class_means`, at the mean embeddings of
+            the classes by the network as it begins, for pretrained networks and one proxy a class; of more than 16,384
+            training images the seed draws as many, and classes of none keep the drawn proxies. Not with ``start_from``.
         start_phase: 2 begins with the second phase: only its epochs are trained, usually with ``start_from`` set to a
             run of the first.
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` takes the fastest and says
@@ -118,6 +121,7 @@ class TrainingConfig:
     until_plateau: UntilPlateau | None = None
     warmup_epochs: int = 0
     start_from: Path | None = None
+    start_proxies: Literal["drawn", "class_means"] = "drawn"
     start_phase: Literal[1, 2] = 1
     checkpoint_minutes: float = 10.0
     precision: TrainingPrecision = "32-true"

@@ -58,10 +58,14 @@ def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
 
 def advice(recipe: Recipe, kept: str, start: float, best: float) -> str:
     """Say that a run keeps its start, and what to try, by the validation metric of the start and of the best epoch."""
-    model = recipe.model
-    head = ", --model.train head" if model.train != "head" and model.head != "none" and not model.takes_vectors else ""
+    model, hints = recipe.model, ["fewer epochs"]
+    if not model.takes_vectors and model.train != "head":
+        # Statistics of batch norm that are learnt anew from few images are what most often makes a network worse.
+        learnt = model.pretrained or model.weights is not None
+        hints += ["--model.freeze_batch_norm true"] if learnt and not model.freeze_batch_norm else []
+        hints += ["--model.train head"] if model.head != "none" else []
     return (
         f"No epoch was better than the start (validation {recipe.evaluation.metric} {start:.4f}, the best epoch's "
-        f"{best:.4f}): the run keeps {_KEPT[kept]}; try fewer epochs{head} or a lower --optim.lr, "
+        f"{best:.4f}): the run keeps {_KEPT[kept]}; try {', '.join(hints)} or a lower --optim.lr, "
         f"which is {recipe.optim.lr:g}."
     )

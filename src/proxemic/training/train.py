@@ -189,7 +189,8 @@ def train(
             if recipe.features.cache:
                 held_out = read_features(recipe, components, held_out, run, report, processes)
             if recipe.training.start_from is None and not run.checkpoint.exists():
-                start_head(components.task.model, components.data.images, recipe)
+                task = components.task
+                start_head(task.model, task.loss, components.data.images, recipe)
         checkpointer = fit(recipe, components, held_out, run, display, processes)
         if not processes.is_first:
             return TrainingResult(run.path, {})
