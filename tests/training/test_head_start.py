@@ -12,7 +12,8 @@ from torch.nn.functional import normalize
 
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
-from proxemic.models import build_model, load_model
+from proxemic.losses import ProxyLoss
+from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import Recipe, train
 from proxemic.training.components import build_networks
@@ -92,9 +93,15 @@ def test_a_run_begins_there_once_and_its_untrained_column_does(
         torch.testing.assert_close(weight, state["head.1.weight"])
 
 
+def networks(recipe: Recipe) -> tuple[EmbeddingModel, ProxyLoss]:
+    model, loss = build_networks(recipe, recipe.load())
+    assert isinstance(loss, ProxyLoss)
+    return model, loss
+
+
 def test_proxies_begin_at_the_means_of_their_classes(path: Path) -> None:
     recipe = read(path, *MEANS)
-    images, (model, loss) = recipe.load().train, build_networks(recipe, recipe.load())
+    images, (model, loss) = recipe.load().train, networks(recipe)
     drawn = loss.proxies.detach().clone()
     start_head(model, loss, images, recipe)
     embeddings = embed_images(model, images, recipe.images).double()
@@ -106,7 +113,7 @@ def test_proxies_begin_at_the_means_of_their_classes(path: Path) -> None:
 
 def test_of_classes_of_which_no_image_is_drawn_proxies_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = read(path, *MEANS, "--model.head_init", "null")
-    model, loss = build_networks(recipe, recipe.load())
+    model, loss = networks(recipe)
     drawn = loss.proxies.detach().clone()
     monkeypatch.setattr(MODULE, "MOST_IMAGES", 2)
     start_head(model, loss, recipe.load().train, recipe)
