@@ -24,7 +24,7 @@ def no_picture(_: object, drawn: object, path: Path, **__: object) -> None:
 
 results.draw_curves = results.draw_gallery = no_picture
 wait_for_no_disk()
-proxemic.cli._LATER = processes._NOTICING = 0.5  # torchrun, which needs more, is not there
+proxemic.cli._LATER = processes._NOTICING = 2.0  # torchrun, which needs more, is not there
 read_recipe(find_recipe("glyphs"))  # the parser of recipes
 Image.init()
 figure = Figure()

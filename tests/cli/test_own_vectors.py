@@ -91,7 +91,7 @@ def test_heads_losses_and_a_final_model(table: Path, tmp_path: Path, here: Here)
     assert model(torch.from_numpy(vectors)).shape == (len(vectors), 8)
     head = ("--model.head", "none", "--model.embedding_size", str(DIM), "--model.head_init", "null")
     assert trained(here, tmp_path / "none", table, *one, *head).exists()
-    result = here(*RECIPE, *head[:2], "--data.root", table, "--out", tmp_path / "refused")
+    result = here(*RECIPE, *head[:2], *head[4:], "--data.root", table, "--out", tmp_path / "refused")
     assert_refused(result, ["embedding_size is 128 but without a head it must be 24"])
 
 

@@ -17,8 +17,8 @@ def trained(backbone: str) -> EmbeddingModel:
     model = build_model(ModelConfig(backbone, 8)).double().eval()
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.normal_()
-            layer.running_var.uniform_(0.5, 2.0)
+            layer.get_buffer("running_mean").normal_()
+            layer.get_buffer("running_var").uniform_(0.5, 2.0)
             nn.init.uniform_(layer.weight, 0.5, 2.0)
             nn.init.normal_(layer.bias)
     return model

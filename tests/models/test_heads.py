@@ -16,6 +16,7 @@ from proxemic.models import (
     principal_components,
     save_model,
 )
+from proxemic.models.heads import make_head
 
 
 def config(**settings: Any) -> ModelConfig:
@@ -103,6 +104,14 @@ def test_fewer_images_than_components(whiten: bool) -> None:
     assert (lengths.diff() > -1e-9).all()
 
 
+def test_more_dimensions_than_features_begin_at_zero() -> None:
+    head = make_head(ModelConfig(embedding_size=40, head_init="pca"), 32)
+    begin_at_principal_components(head, features(), whiten=False)
+    weight, bias = principal_components(features(), 32)
+    torch.testing.assert_close(head(features())[:, :32], (features().double() @ weight.T + bias).float())
+    assert (head(features())[:, 32:] == 0).all()
+
+
 def test_principal_components_refuse() -> None:
     with pytest.raises(ValueError, match=r"32 principal components of 32 features, but 33"):
         principal_components(features(), 33)
@@ -161,5 +170,3 @@ def test_the_configuration_refuses() -> None:
         config(head="mlp", head_init="pca")
     with pytest.raises(ValueError, match="embedding_size is 8 but for head_init 'identity' it must be 32"):
         build_model(config(head_init="identity"))
-    with pytest.raises(ValueError, match="embedding_size is 33 but convnet has no more than 32 features"):
-        build_model(config(head_init="pca", embedding_size=33))

@@ -226,12 +226,8 @@ def test_a_network_without_its_head_shares_weights_and_leaves_the_network_as_it_
     ("name", "flags", "tried"),
     [
         ("own", {}, "fewer epochs, --model.train head or a lower --optim.lr, which is"),
-        (
-            "own",
-            {"model.pretrained": True},
-            "fewer epochs, --model.freeze_batch_norm true, --model.train head or a lower",
-        ),
-        ("own-pretrained", {}, "fewer epochs, --model.train head or a lower --optim.lr, which is 0.001."),
+        ("own-resnet50", {}, "fewer epochs, --model.freeze_batch_norm true, --model.train head or a lower --optim.lr"),
+        ("own-pretrained", {}, "fewer epochs, --model.train head or a lower --optim.lr, which is 0.0003."),
         ("own", {"model.train": "head"}, "fewer epochs or a lower --optim.lr, which is"),
         ("own-vectors", {}, "fewer epochs or a lower --optim.lr, which is 0.001."),
     ],

@@ -5,7 +5,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from proxemic.models.config import PRINCIPAL, ModelConfig
+from proxemic.models.config import ModelConfig
 
 
 class UnitLength(nn.Module):
@@ -41,11 +41,6 @@ def make_head(config: ModelConfig, features: int) -> nn.Sequential:
         raise ValueError(
             f"embedding_size is {size} but for head_init 'identity' it must be {features}, the features of "
             f"{config.backbone_name}; set it so, or take head_init 'pca'"
-        )
-    if config.head_init in PRINCIPAL and size > features:
-        raise ValueError(
-            f"embedding_size is {size} but {config.backbone_name} has no more than {features} features, and principal "
-            f"components; lower it to {features} or less, or leave head_init None"
         )
     norm = nn.LayerNorm(features, elementwise_affine=False) if config.layer_norm else nn.Identity()
     if config.unit_features:
@@ -85,13 +80,18 @@ def _mlp(config: ModelConfig, features: int) -> nn.Sequential:
 def begin_at_principal_components(
     head: nn.Sequential, features: Float[Tensor, "images features"], *, whiten: bool
 ) -> None:
-    """Set the linear layer of a head that `make_head` made to the principal components of pooled features."""
+    """Set the linear layer of a head that `make_head` made to the principal components of pooled features.
+
+    Dimensions beyond the number of features begin at zero.
+    """
     norm, layer = head[0], head[1]
     linear = layer.base if isinstance(layer, ResidualHead) else layer
     assert isinstance(linear, nn.Linear)
-    weight, bias = principal_components(norm(features), linear.out_features, whiten=whiten)
-    linear.weight.copy_(weight)
-    linear.bias.copy_(bias)
+    count = min(linear.out_features, linear.in_features)
+    weight, bias = principal_components(norm(features), count, whiten=whiten)
+    for parameter, values in ((linear.weight, weight), (linear.bias, bias)):
+        parameter.zero_()
+        parameter[:count] = values
 
 
 def principal_components(
