@@ -1,5 +1,7 @@
 """Batch norm in the weights of convolutions: the same features in fewer layers, and the network itself stays."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import nn
 
 from proxemic.data import ArrayPixels, ImageSet, Preprocessing
 from proxemic.models import EmbeddingModel, ModelConfig, build_model
-from proxemic.models.folding import folded
+from proxemic.models.folding import fold_batch_norm, folded
 from proxemic.training.embed import embed_images
 
 
@@ -56,6 +58,30 @@ def test_a_network_that_asks_for_values_stays_as_it_is() -> None:
     expected = model.features(images)
     with folded(model):
         assert torch.equal(model.features(images), expected)
+
+
+class Standardised(nn.Conv2d):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        return self._conv_forward(input, self.weight / self.weight.norm(), self.bias)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.first, self.second = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.second(self.layer(self.first(self.layer(images))))
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(Standardised(3, 4, 3), nn.BatchNorm2d(4)), Twice])
+@torch.no_grad()
+def test_layers_that_cannot_be_folded_stay(make: Callable[[], nn.Module]) -> None:
+    network, images = make().eval(), torch.rand(2, 3, 8, 8)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.get_buffer("running_var").fill_(4.0)
+    torch.testing.assert_close(fold_batch_norm(network)(images), network(images))
 
 
 def test_images_are_embedded_so() -> None:

@@ -1,5 +1,6 @@
 """Batch norm folded into the convolutions before it: the same network in evaluation, but faster."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,6 +35,8 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 
     The rest is shared. A network whose layers depend on values that others compute is returned as it is.
     """
+    from timm.layers import BatchNormAct2d, Conv2dSame
+
     layers = dict(network.named_modules())
     if not any(isinstance(layer, nn.BatchNorm2d) for layer in layers.values()):
         return network
@@ -42,13 +45,20 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
     except Exception:  # of whatever kind that a symbol in place of a tensor raises
         return network
     made = fx.GraphModule(network, graph)
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
         before = node.args[0] if node.op == "call_module" else None
         if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
             continue
         names = str(before.target), str(node.target)
         convolution, norm = (layers[name] for name in names)
-        if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
+        # Not their subclasses: one that standardises its weights would undo the folding.
+        plain = type(convolution) in (nn.Conv2d, Conv2dSame) and type(norm) in (nn.BatchNorm2d, BatchNormAct2d)
+        if not plain or calls[names[0]] > 1 or calls[names[1]] > 1:
+            continue
+        assert isinstance(convolution, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        if norm.running_var is not None:
             made.set_submodule(names[0], fuse_conv_bn_eval(convolution, norm))
             made.set_submodule(names[1], nn.Sequential(*norm.children()))  # of timm's: its dropping and activation
     return made
