@@ -37,10 +37,10 @@ def check_start(recipe: Recipe, loss: nn.Module) -> None:
         return
     key = "training.start_proxies is class_means"
     if not isinstance(loss, ProxyLoss):
-        raise UserError(f"{key}, but {loss_name(loss)} has no proxies: leave it drawn.")
+        raise UserError(f"{key}, but {loss_name(loss)} has no proxies: set it to drawn.")
     if loss.proxies_per_class > 1:
         raise UserError(
-            f"{key}, where the {loss.proxies_per_class} proxies of a class would stay equal: leave it drawn, or set "
+            f"{key}, where the {loss.proxies_per_class} proxies of a class would stay equal: set it to drawn, or "
             "loss.proxies_per_class to 1."
         )
     if recipe.training.start_from is not None:
