@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         protocols,
         published,
         recipes,
+        retrieval,
         training,
     )
     from proxemic.allocator import keep_freed_memory
@@ -50,6 +51,7 @@ __all__ = [
     "published",
     "reality_check",
     "recipes",
+    "retrieval",
     "train",
     "training",
     "tune",

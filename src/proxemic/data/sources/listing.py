@@ -92,7 +92,7 @@ def examine_images(rows: Sequence[Row]) -> tuple[list[tuple[Row, str, Size]], di
 
 
 def _list_folder(root: Path) -> Listing:
-    inside = [folder for folder in _folders(root) if any(_files_below(folder))]
+    inside = [folder for folder in _folders(root) if any(files_below(folder))]
     named = [folder.name for folder in inside if folder.name.lower() in SPLITS]
     if len(named) > 1 and len(named) < len(inside):  # one alone may be a class: trains, say
         other = next(folder.name for folder in inside if folder.name not in named)
@@ -109,7 +109,7 @@ def _list_folder(root: Path) -> Listing:
     ]
     for part, split in parts.items():
         for folder in _folders(part):
-            for path in _files_below(folder):
+            for path in files_below(folder):
                 if path.suffix.lower() in ENDINGS:
                     rows.append(Row(path, readable(folder.name), split))
                 else:
@@ -121,7 +121,8 @@ def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("[!.]*") if path.is_dir())
 
 
-def _files_below(root: Path) -> Iterator[Path]:
+def files_below(root: Path) -> Iterator[Path]:
+    """All files in a folder and those below it, in the order of their names, but for hidden ones."""
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))

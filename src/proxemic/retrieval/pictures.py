@@ -1,0 +1,152 @@
+"""Pictures that need no labels: of folders, tables, patterns and lists of files."""
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from proxemic.data import FilePixels
+from proxemic.data.sources.listing import ENDINGS, files_below
+from proxemic.data.tables import SPLITS, Box, read_pictures
+from proxemic.errors import UserError
+from proxemic.files import readable
+
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures in an order, and what is known of them.
+
+    Args:
+        pixels: Where they are read from.
+        names: What each is known by: its path, with its box where it has one.
+        labels: The label of each, or None where it has none.
+        columns: Further columns, each with a text or None for each picture.
+        ignored: Files that were found, but are no pictures by their names.
+
+    Raises:
+        ValueError: If the parts differ in length.
+    """
+
+    pixels: FilePixels
+    names: tuple[str, ...]
+    labels: tuple[str | None, ...]
+    columns: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    ignored: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.pixels), len(self.names), len(self.labels), *map(len, self.columns.values())}
+        if len(lengths) > 1:
+            raise ValueError(f"pixels, names, labels and columns have lengths {sorted(lengths)}, but must have one.")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, places: Sequence[int]) -> "Pictures":
+        """Those at some places, in that order."""
+        return replace(
+            self,
+            pixels=self.pixels.select(places),
+            names=tuple(self.names[place] for place in places),
+            labels=tuple(self.labels[place] for place in places),
+            columns={name: tuple(values[place] for place in places) for name, values in self.columns.items()},
+        )
+
+
+def list_pictures(*sources: str | os.PathLike[str]) -> Pictures:
+    """List the pictures that folders, tables, patterns and files name, in that order, each once, before any is opened.
+
+    The label of a picture in a folder is the name of the folder within it that holds it, at any depth, as `train` and
+    `evaluate` have it, or in folders `train`, `validation` and `test` that of the folder below; pictures that lie in
+    the folder itself have none. A table has the column `path`, relative to its folder, and perhaps `label`, a box
+    (`x_1`, `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
+
+    Args:
+        sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
+            folders), or a .txt file with a path on each line, relative to its folder.
+
+    Raises:
+        UserError: If a source does not exist, or there are no pictures.
+        ValueError: If a table is not valid.
+    """
+    parts = [_list(str(source)) for source in sources]
+    listed = _join(parts)
+    if not len(listed):
+        named = ", ".join(readable(str(source)) for source in sources)
+        raise UserError(f"{named} has no pictures: give PNG, JPEG, WebP or BMP files, in a folder or named in a table.")
+    return listed
+
+
+def _list(source: str) -> Pictures:
+    path = Path(source)
+    if path.is_dir():
+        return _list_folder(path)
+    if path.suffix.lower() in TABLES and path.exists():
+        return _list_table(path)
+    if path.suffix.lower() == ".txt" and path.exists():
+        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+        return _of_files([path.parent / line.strip() for line in lines if line.strip()])
+    if path.exists():
+        return _of_files([path])
+    if glob.has_magic(source):
+        found = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - pathlib knows no absolute patterns
+        return _of_files([Path(each) for each in found if Path(each).is_file()])
+    raise UserError(
+        f"{readable(source)} does not exist: give a folder, a .csv or .parquet table, a picture, a pattern, or a .txt "
+        "file with a path on each line."
+    )
+
+
+def _list_folder(root: Path) -> Pictures:
+    listed = [*files_below(root)]
+    paths = [path for path in listed if path.suffix.lower() in ENDINGS]
+    parts = [path.relative_to(root).parts for path in paths]
+    # Folders for splits hold class folders, as in `OwnImages`.
+    splits = {part[0].lower() for part in parts if len(part) > 1} <= SPLITS.keys()
+    level = 1 if splits else 0
+    labels = [readable(part[level]) if len(part) > level + 1 else None for part in parts]
+    others = tuple(path for path in listed if path.suffix.lower() not in ENDINGS)
+    return replace(_of_files(paths, labels), ignored=others)
+
+
+def _list_table(table: Path) -> Pictures:
+    paths: list[Path] = []
+    boxes: list[Box | None] = []
+    labels: list[str | None] = []
+    columns: dict[str, list[str | None]] = {}
+    for path, box, record in read_pictures(table):
+        labels.append(record.pop("label", None))
+        paths.append(path)
+        boxes.append(box)
+        for name, text in record.items():
+            columns.setdefault(name, []).append(text)
+    pixels = FilePixels(paths, boxes)
+    return _once(Pictures(pixels, pixels.names, tuple(labels), {name: tuple(each) for name, each in columns.items()}))
+
+
+def _of_files(paths: Sequence[Path], labels: Sequence[str | None] | None = None) -> Pictures:
+    pixels = FilePixels(paths)
+    return _once(Pictures(pixels, pixels.names, (None,) * len(paths) if labels is None else tuple(labels)))
+
+
+def _join(parts: Sequence[Pictures]) -> Pictures:
+    if len(parts) == 1:
+        return parts[0]
+    pixels = FilePixels(
+        [path for part in parts for path in part.pixels.paths], [box for part in parts for box in part.pixels.boxes]
+    )
+    columns = {
+        name: tuple(text for part in parts for text in part.columns.get(name, (None,) * len(part)))
+        for name in dict.fromkeys(name for part in parts for name in part.columns)
+    }
+    labels = tuple(label for part in parts for label in part.labels)
+    ignored = tuple(path for part in parts for path in part.ignored)
+    return _once(Pictures(pixels, pixels.names, labels, columns, ignored))
+
+
+def _once(pictures: Pictures) -> Pictures:
+    """Each name where it comes first."""
+    first = {name: place for place, name in reversed([*enumerate(pictures.names)])}
+    return pictures if len(first) == len(pictures) else pictures.select(sorted(first.values()))

@@ -1,0 +1,28 @@
+"""Which store an address means."""
+
+from proxemic.retrieval.stores.store import GalleryInfo, Store
+
+
+def create_store(address: str, info: GalleryInfo) -> Store:
+    """Make an empty gallery at an address; see `open_store`."""
+    return _class_of(address).create(address, info)
+
+
+def open_store(address: str) -> Store:
+    """Open the gallery at an address.
+
+    Args:
+        address: A folder.
+
+    Raises:
+        UserError: If there is none, or it cannot be reached or read.
+        ImportError: If what its store needs is not installed.
+    """
+    return _class_of(address).open(address)
+
+
+def _class_of(address: str) -> type[Store]:
+    # What is not asked for is not imported: it need not be installed.
+    from proxemic.retrieval.stores.local import LocalStore
+
+    return LocalStore

@@ -1,0 +1,151 @@
+"""What every store of galleries can do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.items import Where
+
+with optional_dependency("train"):
+    import pyarrow as pa
+
+Distance = Literal["cosine", "euclidean"]
+IndexKind = Literal["exact", "hnsw", "ivfpq"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class GalleryInfo:
+    """What is fixed when a gallery is created.
+
+    Args:
+        dim: Numbers of each vector, 1 or more.
+        distance: How it is searched; with cosine, vectors are kept at unit length.
+        embedder: The checksum of the model that makes its vectors; None where it is not known.
+        model: Where that model was when the gallery was created; None likewise.
+
+    Raises:
+        ValueError: If a value is none of these.
+    """
+
+    dim: int
+    distance: Distance = "cosine"
+    embedder: str | None = None
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1:
+            raise ValueError(f"dim is {self.dim!r}, but must be a whole number of 1 or more")
+        if self.distance not in get_args(Distance):
+            raise ValueError(f"distance is {self.distance!r}, but must be cosine or euclidean")
+        for name in ("embedder", "model"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be a text")
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """Read what `to_json` gave; anything else is a `ValueError`."""
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            came = content.get("format") if isinstance(content, Mapping) else type(content).__name__
+            raise ValueError(f"its format is {came!r}, but {FORMAT} is what can be read here")
+        try:
+            return cls(**{name: value for name, value in content.items() if name != "format"})
+        except TypeError as error:
+            raise ValueError(f"it does not describe a gallery: {error}") from error
+
+
+class Neighbours(NamedTuple):
+    """The nearest rows of a gallery to each query, nearest first; of rows at one distance, the first added.
+
+    Where a gallery has too few rows, distances of infinity and ids of -1 follow.
+    """
+
+    distances: Float32[np.ndarray, "queries k"]
+    ids: Int64[np.ndarray, "queries k"]
+
+
+class Store(ABC):
+    """Where a gallery lives: vectors with a table of what is known of them.
+
+    Vectors come checked, as `proxemic.retrieval.Gallery` does: finite, and of unit length where the distance is cosine.
+    Rows are known by ids from 0, which ascend in the order of adding and are never used twice, and by their paths, of
+    which no two are the same.
+
+    Attributes:
+        address: Where it is, as a user writes it, without a password.
+        indexes: The kinds of index that `build_index` can make.
+    """
+
+    indexes: ClassVar[tuple[IndexKind, ...]] = ("exact",)
+
+    def __init__(self, address: str, info: GalleryInfo) -> None:
+        self.address = address
+        self.info = info
+
+    @classmethod
+    @abstractmethod
+    def create(cls, address: str, info: GalleryInfo) -> Self:
+        """Make an empty gallery; `UserError` where there is one, or anything else in its place."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, address: str) -> Self:
+        """Open a gallery; `UserError` where there is none, or it cannot be reached or read."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns, `id`, `path` and `label` first."""
+
+    @abstractmethod
+    def known_paths(self, paths: Sequence[str]) -> set[str]:
+        """Those of the paths that it has rows of."""
+
+    @abstractmethod
+    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        """Add rows whose paths it does not have, and give their ids; `UserError` says what was written if not all."""
+
+    @abstractmethod
+    def remove(self, where: Where) -> int:
+        """Remove the rows that meet all conditions, and give their number."""
+
+    @abstractmethod
+    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
+        """The nearest rows, of those that meet the conditions, with the index where there is one."""
+
+    @abstractmethod
+    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
+        """What is known of some rows, in the order of the ids, of which each may come several times."""
+
+    @abstractmethod
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+        """All rows in the order of their ids, with the ids in the table's column `id`."""
+
+    @abstractmethod
+    def build_index(self, kind: IndexKind, **settings: int) -> None:
+        """Make an index of all rows, in place of another one; `exact` is without one."""
+
+    @property
+    @abstractmethod
+    def index(self) -> dict[str, Any]:
+        """The kind of index, its settings, the rows that it has, and what is known of its recall."""
+
+    @abstractmethod
+    def verify(self) -> list[str]:
+        """Read all of it, and say what is damaged, one sentence each; nothing where it is sound."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back connections and files."""
