@@ -13,6 +13,7 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_atomically, write_errors
 from proxemic.retrieval.items import Where, check_where, matching
+from proxemic.retrieval.stores.distances import exact_distances, merge
 from proxemic.retrieval.stores.local.manifest import MANIFEST, Manifest, Shard
 from proxemic.retrieval.stores.local.shards import OpenShard, check_size, damaged, describe, sha256_of, write_shard
 from proxemic.retrieval.stores.local.writing import LOCK, WRITER, only_writer
@@ -260,20 +261,3 @@ def nearest(
     kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
     _, places = faiss.knn(queries, vectors, min(k, len(vectors)), metric=kind)
     return Neighbours(exact_distances(queries, vectors[places], distance), ids[places])
-
-
-def exact_distances(
-    queries: Float32[np.ndarray, "queries dim"], found: Float32[np.ndarray, "queries k dim"], distance: str
-) -> Float32[np.ndarray, "queries k"]:
-    """Distances without the rounding of a product of matrices, which matters most where they are small."""
-    squares = np.square(found.astype(np.float64) - queries[:, None].astype(np.float64)).sum(2)
-    # Of unit vectors, 1 - cos is half of the squared distance.
-    return (squares / 2 if distance == "cosine" else np.sqrt(squares)).astype(np.float32)
-
-
-def merge(found: Sequence[Neighbours], queries: int, k: int) -> Neighbours:
-    """The nearest of several searches of other rows."""
-    nothing = Neighbours(np.full((queries, k), np.inf, np.float32), np.full((queries, k), -1))
-    distances, ids = (np.concatenate(parts, axis=1) for parts in zip(nothing, *found, strict=True))
-    order = np.lexsort((ids, distances))[:, :k]
-    return Neighbours(np.take_along_axis(distances, order, 1), np.take_along_axis(ids, order, 1))
