@@ -93,6 +93,11 @@ class LocalStore(Store):
 
     @property
     def columns(self) -> tuple[str, ...]:
+        self._refresh()
+        return self._columns
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
         return ("id", *self._manifest.columns)
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
@@ -140,7 +145,7 @@ class LocalStore(Store):
         with only_writer(self.folder):
             self._refresh()
             manifest, shards, removed = self._manifest, [], [self._removed]
-            conditions, count = check_where(where, self.columns), 0
+            conditions, count = check_where(where, self._columns), 0
             for number, shard in enumerate(self._shards):
                 gone = self._is_removed(shard)
                 going = matching(shard.read(list(conditions)) if conditions else shard.read(["id"]), conditions) & ~gone
@@ -185,7 +190,7 @@ class LocalStore(Store):
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
         self._refresh()
-        conditions = check_where(where, self.columns)
+        conditions = check_where(where, self._columns)
         found = [self._search_shard(shard, queries, k, conditions) for shard in self._shards]
         return merge(found, len(queries), k)
 
@@ -211,17 +216,17 @@ class LocalStore(Store):
             if len(asked):
                 parts.append(shard.read(None, np.searchsorted(shard.ids, ids[asked])))
                 order.append(asked)
-        columns = list(self.columns)
+        columns = list(self._columns)
         if not parts:
             return pa.table({name: pa.array([], pa.int64() if name == "id" else pa.string()) for name in columns})
         joined = self._whole(pa.concat_tables(parts, promote_options="default"))
         return joined.take(np.argsort(np.concatenate(order))).select(columns)
 
     def _whole(self, table: pa.Table) -> pa.Table:
-        for name in self.columns:
+        for name in self._columns:
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table), pa.string()))
-        return table.select(list(self.columns))
+        return table.select(list(self._columns))
 
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         self._refresh()
@@ -238,7 +243,7 @@ class LocalStore(Store):
                 if self._manifest.index is not None:
                     self._commit(self._manifest, [*self._manifest.shards], self._removed, index=None)
             return
-        raise NotImplementedError
+        raise ValueError(f"an index is {kind!r}, but a folder has one of {', '.join(self.indexes)}.")
 
     @property
     def index(self) -> dict[str, Any]:
