@@ -38,6 +38,9 @@ CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
     "class_distances_to_proxy": lambda to: metrics.class_distances_to_proxy(to(POINTS), to(LABELS), to(PROXIES)),
     "proxy_accuracy": lambda to: metrics.proxy_accuracy(to(POINTS), to(LABELS), to(PROXIES)),
     "proxy_hits": lambda to: metrics.proxy_hits(to(POINTS), to(LABELS), to(PROXIES)),
+    "open_set_identification": lambda to: metrics.open_set_identification(
+        to(POINTS), to(LABELS), to(POINTS[:20]), to(LABELS[:20])
+    ).points,
     "pair_distances": lambda to: metrics.pair_distances(to(POINTS), to(POINTS.flip(0))),
     "verification_metrics": lambda to: metrics.verification_metrics(to(POINTS[:, 0]), to(SAME), folds=to(LABELS // 10)),
     "verification_accuracy": lambda to: metrics.verification_accuracy(

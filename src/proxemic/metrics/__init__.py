@@ -1,4 +1,4 @@
-"""Evaluate embeddings: nearest neighbours, ranking, clustering, proxies, verification, and confidence intervals."""
+"""Evaluate embeddings: neighbours, ranking, clustering, proxies, verification, open sets, confidence intervals."""
 
 from proxemic.metrics.clustering import (
     ClusteringMetrics,
@@ -18,6 +18,7 @@ from proxemic.metrics.confidence import (
 )
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import nearest_neighbours
+from proxemic.metrics.open_set import OpenSetIdentification, OpenSetPoint, open_set_identification
 from proxemic.metrics.proxies import average_distance_to_proxy, class_distances_to_proxy, proxy_accuracy, proxy_hits
 from proxemic.metrics.ranking import (
     Divisor,
@@ -52,6 +53,8 @@ __all__ = [
     "Distance",
     "Divisor",
     "Interval",
+    "OpenSetIdentification",
+    "OpenSetPoint",
     "OperatingPoint",
     "OperatingPoints",
     "PairedDifference",
@@ -73,6 +76,7 @@ __all__ = [
     "ndcg_at_k",
     "nearest_neighbours",
     "normalized_mutual_information",
+    "open_set_identification",
     "pair_distances",
     "paired_differences",
     "precision_at_k",

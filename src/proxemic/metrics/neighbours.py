@@ -67,24 +67,12 @@ def nearest_neighbours(
     limit = len(gallery) - (exclude is not None)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limit:
         raise ValueError(f"k is {k!r} but must be from 1 to {limit}, a whole number of the gallery rows of a query")
-    distances = torch.empty(len(queries), k, dtype=torch.float32, device=queries.device)
-    indices = torch.empty_like(distances, dtype=torch.int64)
     if len(queries) == 0:
-        return distances, indices
+        distances = torch.empty(0, k, dtype=torch.float32, device=queries.device)
+        return distances, torch.empty_like(distances, dtype=torch.int64)
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences)
-    distances, indices = distances.to(search.device), indices.to(search.device)
-    left = []
-    for rows in search.chunks(torch.arange(len(queries), device=search.device), chunk_size):
-        listed = search.shortlist(rows, k)
-        near = listed.values.isfinite()  # neither the query itself nor of its sequence
-        pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
-        pairs[near] = search.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
-        keys = _keys(pairs, listed.indices).sort(1).values[:, :k]
-        distances[rows], indices[rows] = _distances(keys), keys & _INDEX
-        left.append(rows[~listed.certain(k, len(gallery))])
-    for rows in torch.cat(left).split(EXACT_ROWS):
-        keys = search.compare_with_all(rows, k)
-        distances[rows], indices[rows] = _distances(keys), keys & _INDEX
+    keys = search.nearest_keys(k, chunk_size)
+    distances, indices = distances_of(keys), keys.bitwise_and_(_INDEX)
     if search.sequences is not None:
         indices[distances.isinf()] = -1
     return distances.to(queries.device), indices.to(queries.device)
@@ -156,6 +144,22 @@ class NeighbourSearch:
         assert self.labels is not None
         return self.labels[0][rows, None] == self.labels[1][where]
 
+    def nearest_keys(self, k: int, chunk_size: int | None) -> Int64[Tensor, "queries k"]:
+        """The k smallest keys of every query, in order."""
+        keys = torch.empty(len(self.queries), k, dtype=torch.int64, device=self.device)
+        left = []
+        for rows in self.chunks(torch.arange(len(keys), device=self.device), chunk_size):
+            listed = self.shortlist(rows, k)
+            near = listed.values.isfinite()  # neither the query itself nor of its sequence
+            pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
+            pairs[near] = self.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
+            relevant = None if self.labels is None else self.relevant(rows, listed.indices) & near
+            keys[rows] = _keys(pairs, listed.indices, relevant).sort(1).values[:, :k]
+            left.append(rows[~listed.certain(k, len(self.gallery))])
+        for rows in torch.cat(left).split(EXACT_ROWS):
+            keys[rows] = self.compare_with_all(rows, k)
+        return keys
+
     def compare_with_all(self, rows: Int64[Tensor, "queries"], k: int) -> Int64[Tensor, "queries k"]:
         """Compare up to `EXACT_ROWS` queries exactly with the whole gallery: their k smallest keys, in order."""
         best = torch.empty(len(rows), 0, dtype=torch.int64, device=self.device)
@@ -193,10 +197,11 @@ def _keys(
     return keys if relevant is None else keys.add_(relevant, alpha=_RELEVANT)
 
 
-def _distances(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:
+def distances_of(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:
+    """Distances to the rows of keys."""
     return (keys >> 32).int().view(torch.float32)
 
 
 def relevance_of(keys: Int64[Tensor, "queries places"]) -> Bool[Tensor, "queries places"]:
-    """Relevance of the rows whose keys `NeighbourSearch.compare_with_all` returned."""
+    """Relevance of the rows of keys, of a search with labels."""
     return (keys & _RELEVANT) != 0

@@ -1,4 +1,4 @@
-"""Which of the nearest rows are relevant, in their exact order, and the ranks of all relevant rows."""
+"""Which of the nearest rows are relevant, in their exact order, how many are, and the ranks of all of them."""
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -64,3 +64,32 @@ def relevant_ranks(
         counts.scatter_add_(1, places, one.expand_as(places))
     ranks = counts[:, :-1].cumsum(1) + torch.arange(1, most + 1, device=search.device)
     return ranks.double().masked_fill_(bounds.isinf(), torch.inf)
+
+
+def relevant_counts(search: NeighbourSearch) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
+    """How many relevant rows each query searches, and how many in all, without itself and its sequence."""
+    assert search.labels is not None
+    query_labels, gallery_labels = search.labels
+    counts = _count(query_labels, gallery_labels)
+    sizes = torch.full_like(counts, len(gallery_labels))
+    itself, sequences = search.exclude, search.sequences
+    if itself is not None:
+        known = itself >= 0
+        if bool((gallery_labels[itself[known]] != query_labels[known]).any()):
+            raise ValueError("exclude names gallery rows whose label is not the query's; they cannot be the query")
+        if sequences is not None:  # the query itself is excluded with its sequence
+            known &= sequences[1][itself] != sequences[0]
+        counts, sizes = counts - known.long(), sizes - known.long()
+    if sequences is not None:
+        # A number for each pair of a sequence and a label.
+        sequence = torch.cat(sequences).unique(return_inverse=True)[1]
+        known, label = torch.cat([query_labels, gallery_labels]).unique(return_inverse=True)
+        pairs = (sequence * len(known) + label).split([len(query_labels), len(gallery_labels)])
+        counts, sizes = counts - _count(*pairs), sizes - _count(*sequences)
+    return counts, sizes
+
+
+def _count(wanted: Int64[Tensor, "queries"], labels: Int64[Tensor, "gallery"]) -> Int64[Tensor, "queries"]:
+    known, counts = labels.unique(return_counts=True)
+    place = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
+    return counts[place] * (known[place] == wanted)

@@ -17,7 +17,7 @@ from proxemic.metrics.contingency import expected_nmi
 from proxemic.metrics.exact import Distance
 from proxemic.metrics.neighbours import EXACT_ROWS, NeighbourSearch, relevance_of
 from proxemic.metrics.ranking import Divisor
-from proxemic.metrics.relevance import ranked_relevance, relevant_ranks
+from proxemic.metrics.relevance import ranked_relevance, relevant_counts, relevant_ranks
 from proxemic.metrics.results import RetrievalMetrics, averages
 
 _DISTANCES = 2**24  # of some queries to the whole gallery, held at once: 64 MB
@@ -114,7 +114,7 @@ def retrieval_metrics(
         gallery_labels = as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery")
     labels = query_labels, gallery_labels
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
-    counts, sizes = _counts(search)
+    counts, sizes = relevant_counts(search)
     if not bool((counts > 0).any()):
         raise ValueError(f"none of the {len(queries)} queries has a gallery item with its label; check the labels")
 
@@ -231,32 +231,3 @@ def _values(
                 for name, value in whole.items():
                     values[name][rows.cpu()] = value(ranks.cpu(), counts[rows].cpu())
     return values
-
-
-def _counts(search: NeighbourSearch) -> tuple[Int64[Tensor, "queries"], Int64[Tensor, "queries"]]:
-    """How many relevant rows each query searches, and how many in all, without itself and its sequence."""
-    assert search.labels is not None
-    query_labels, gallery_labels = search.labels
-    counts = _count(query_labels, gallery_labels)
-    sizes = torch.full_like(counts, len(gallery_labels))
-    itself, sequences = search.exclude, search.sequences
-    if itself is not None:
-        known = itself >= 0
-        if bool((gallery_labels[itself[known]] != query_labels[known]).any()):
-            raise ValueError("exclude names gallery rows whose label is not the query's; they cannot be the query")
-        if sequences is not None:  # the query itself is excluded with its sequence
-            known &= sequences[1][itself] != sequences[0]
-        counts, sizes = counts - known.long(), sizes - known.long()
-    if sequences is not None:
-        # A number for each pair of a sequence and a label.
-        sequence = torch.cat(sequences).unique(return_inverse=True)[1]
-        known, label = torch.cat([query_labels, gallery_labels]).unique(return_inverse=True)
-        pairs = (sequence * len(known) + label).split([len(query_labels), len(gallery_labels)])
-        counts, sizes = counts - _count(*pairs), sizes - _count(*sequences)
-    return counts, sizes
-
-
-def _count(wanted: Int64[Tensor, "queries"], labels: Int64[Tensor, "gallery"]) -> Int64[Tensor, "queries"]:
-    known, counts = labels.unique(return_counts=True)
-    place = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
-    return counts[place] * (known[place] == wanted)

@@ -1,0 +1,265 @@
+"""Open-set identification: queries of classes that the gallery has are to be named, those of other classes are not.
+
+A query that searches a gallery with its class is mated, any other non-mated. A query is accepted where its nearest
+neighbour is within a threshold: that of a non-mated query is a false alarm, whatever its label.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from proxemic.metrics.arrays import as_integers, check_shape, take_arrays
+from proxemic.metrics.confidence import FEWEST_CLASSES, Interval, bootstrap_statistic
+from proxemic.metrics.exact import Distance
+from proxemic.metrics.neighbours import NeighbourSearch, distances_of, relevance_of
+from proxemic.metrics.relevance import relevant_counts
+
+FALSE_ALARM_RATES = (1e-1, 1e-2, 1e-3)
+"""The default false alarm rates."""
+
+_NUMBERS = 2**21  # weights of queries held at once: 16 MB
+
+
+class Nearest(NamedTuple):
+    """Of some queries the distance to the nearest neighbour, whether it is of the query's class, and that class.
+
+    Thresholds lie between distances: in float32 they would round to one of them.
+    """
+
+    distances: Float64[Tensor, " queries"]
+    correct: Bool[Tensor, " queries"]
+    labels: Int64[Tensor, " queries"]
+
+
+@dataclass(frozen=True)
+class OpenSetPoint:
+    """A threshold on the distance, and what it lets pass; all NaN where the false alarm rate cannot be measured.
+
+    Args:
+        threshold: Accepts queries whose nearest neighbour is at this distance or nearer.
+        rate: Detection and identification rate: part of the mated queries that are accepted with the right class.
+        false_alarm_rate: Part of the non-mated queries that are accepted: at most the one asked for.
+    """
+
+    threshold: float
+    rate: float
+    false_alarm_rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSetIdentification:
+    """Results of `open_set_identification`.
+
+    Args:
+        points: Thresholds with their rates, by the false alarm rate asked for.
+        rank_1: Part of the mated queries whose nearest neighbour is of their class: closed-set identification, which is
+            the detection and identification rate without a threshold.
+        mated: The nearest neighbours of the mated queries.
+        non_mated: Those of the others.
+    """
+
+    points: Mapping[float, OpenSetPoint]
+    rank_1: float
+    mated: Nearest
+    non_mated: Nearest
+
+    @property
+    def values(self) -> dict[str, float]:
+        """`rank_1`, and `dir@far=…` for each point."""
+        return {"rank_1": self.rank_1} | {dir_name(rate): point.rate for rate, point in self.points.items()}
+
+    @property
+    def per_query(self) -> dict[str, Bool[Tensor, " mated"]]:
+        """Whether each mated query counts for `values`."""
+        distances, correct, _ = self.mated
+        accepted = {dir_name(rate): distances <= point.threshold for rate, point in self.points.items()}
+        return {"rank_1": correct} | {name: correct & each for name, each in accepted.items()}
+
+    def intervals(self, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
+        """Confidence intervals of `values` and, as `threshold@far=…`, of the thresholds, by `bootstrap_statistic`.
+
+        Whole classes of queries are drawn, which search the same gallery, and each time the thresholds are found anew.
+        Bounds are NaN with fewer than `FEWEST_CLASSES` classes of mated queries, or of non-mated ones.
+        """
+        sample = _Sample(self.mated, self.non_mated)
+        statistics: dict[str, tuple[float, _Statistic]] = {"rank_1": (self.rank_1, sample.rank_1)}
+        for rate, point in self.points.items():
+            statistics[dir_name(rate)] = point.rate, partial(sample.rates, rate=rate)
+            statistics[threshold_name(rate)] = point.threshold, partial(sample.thresholds, rate=rate)
+        intervals = {}
+        for name, (value, statistic) in statistics.items():
+            low = high = math.nan
+            if not math.isnan(value) and sample.fewest_classes >= FEWEST_CLASSES:
+                found = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
+                low, high = found.low, found.high
+            intervals[name] = Interval(value, low, high)
+        return intervals
+
+
+@take_arrays("queries", "query_labels", "gallery", "gallery_labels", "exclude", "query_sequences", "gallery_sequences")
+@torch.no_grad()
+def open_set_identification(
+    queries: Float[Tensor, "queries dim"],
+    query_labels: Shaped[Tensor, "..."],
+    gallery: Float[Tensor, "gallery ..."],
+    gallery_labels: Shaped[Tensor, "..."],
+    *,
+    distance: Distance = "cosine",
+    false_alarm_rates: Sequence[float] = FALSE_ALARM_RATES,
+    exclude: Shaped[Tensor, "..."] | None = None,
+    query_sequences: Shaped[Tensor, "..."] | None = None,
+    gallery_sequences: Shaped[Tensor, "..."] | None = None,
+    chunk_size: int | None = None,
+) -> OpenSetIdentification:
+    r"""Compute the detection and identification rate (DIR) at false alarm rates (FAR), at rank 1: the watch-list task.
+
+    With the nearest row $n(q)$ of the gallery to a query $q$ at the distance $d(q)$, mated queries $M$, whose class the
+    gallery has, and non-mated queries $N$:
+
+    $$\mathrm{FAR}(\tau) = \frac{|\{q \in N : d(q) \le \tau\}|}{|N|}, \qquad
+    \mathrm{DIR}(\tau) = \frac{|\{q \in M : d(q) \le \tau,\ n(q) \text{ is of the class of } q\}|}{|M|}$$
+
+    DIR is given for the largest threshold with a FAR of at most the one asked for; of non-mated queries at one
+    distance, all pass or none, so fewer may pass than are allowed. All thresholds between two successive distances, of
+    any queries, are equivalent: the one returned is midway. A rate below 1 / |N| cannot be measured, and its point is
+    NaN. Of rows of the gallery at the same distance those of other classes come first.
+
+    Args:
+        queries: Finite embeddings, read as float32. They and what follows may also be NumPy arrays or lists.
+        query_labels: One integer per query.
+        gallery: Finite embeddings to search.
+        gallery_labels: One integer per row of the gallery.
+        distance: Distance by which the nearest row is found.
+        false_alarm_rates: Each FAR, in (0, 1).
+        exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
+        query_sequences: As in `nearest_neighbours`. A query of whose class all rows are excluded is non-mated.
+        gallery_sequences: Number of the sequence of each row of the gallery.
+        chunk_size: As in `nearest_neighbours`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or there are no mated or no non-mated queries.
+
+    Source: Phillips, Grother and Micheals, Evaluation Methods in Face Recognition, in: Handbook of Face Recognition,
+    2nd edition, 2011, section 21.2.1.
+
+    >>> gallery, queries = [[0.0], [10.0]], [[1.0], [4.0], [9.5], [6.0], [13.0]]
+    >>> labels = [0, 0, 1, 2, 2]  # 2 is not in the gallery
+    >>> found = open_set_identification(queries, labels, gallery, [0, 1], distance="euclidean",
+    ...                                 false_alarm_rates=(0.5, 0.1))
+    >>> found.rank_1, found.points[0.5]
+    (1.0, OpenSetPoint(threshold=3.5, rate=0.666..., false_alarm_rate=0.5))
+    >>> found.points[0.1]  # of two non-mated queries
+    OpenSetPoint(threshold=nan, rate=nan, false_alarm_rate=nan)
+    """
+    for name, rows in (("queries", queries), ("gallery", gallery)):
+        check_shape(name, rows)
+    labels = (
+        as_integers("query_labels", query_labels, len(queries), "row of queries"),
+        as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery"),
+    )
+    search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
+    keys = search.nearest_keys(1, chunk_size)
+    is_mated = (relevant_counts(search)[0] > 0).cpu()
+    distances, correct = distances_of(keys).squeeze(1).double(), relevance_of(keys).squeeze(1)
+    nearest = Nearest(distances.cpu(), correct.cpu(), labels[0].cpu())
+    mated, non_mated = (Nearest(*(part[kind] for part in nearest)) for kind in (is_mated, ~is_mated))
+    return identification_of(mated, non_mated, false_alarm_rates)
+
+
+def identification_of(mated: Nearest, non_mated: Nearest, false_alarm_rates: Sequence[float]) -> OpenSetIdentification:
+    """The same of queries whose nearest neighbours are known."""
+    for rate in false_alarm_rates:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
+            raise ValueError(f"false_alarm_rates holds {rate!r} but each must be above 0 and below 1")
+    if not len(mated.labels) or not len(non_mated.labels):
+        raise ValueError(
+            f"of {len(mated.labels) + len(non_mated.labels)} queries, {len(mated.labels)} have a class of the gallery "
+            "but some must, and others not; choose other queries, or classes for the gallery"
+        )
+    sample = _Sample(mated, non_mated)
+    every_class = torch.ones(1, sample.classes, dtype=torch.float64)
+    points = {}
+    for rate in false_alarm_rates:
+        threshold = math.nan
+        if 1 / len(non_mated.labels) <= rate:
+            threshold = float(sample.thresholds(every_class, rate=rate))
+        known = 1.0 if threshold == threshold else math.nan
+        hits, alarms = mated.correct & (mated.distances <= threshold), non_mated.distances <= threshold
+        points[rate] = OpenSetPoint(threshold, known * _part(hits), known * _part(alarms))
+    return OpenSetIdentification(points, _part(mated.correct), mated, non_mated)
+
+
+def dir_name(rate: float) -> str:
+    """The name of the detection and identification rate at a false alarm rate."""
+    return f"dir@far={rate:g}"
+
+
+def threshold_name(rate: float) -> str:
+    """The name of the threshold at a false alarm rate."""
+    return f"threshold@far={rate:g}"
+
+
+_Statistic = Callable[[Float64[Tensor, "resamples classes"]], Float64[Tensor, "resamples"]]
+
+
+class _Sample:
+    """Queries whose classes have weights: the number of times that each was drawn."""
+
+    def __init__(self, mated: Nearest, non_mated: Nearest) -> None:
+        classes, numbers = torch.cat([mated.labels, non_mated.labels]).unique(return_inverse=True)
+        ours, theirs = numbers.split([len(mated.labels), len(non_mated.labels)])
+        self.classes = len(classes)
+        self.fewest_classes = min(len(each.unique()) for each in (ours, theirs))
+        self._mated = ours.bincount(minlength=self.classes).double()
+        correct = mated.correct
+        self._hits, order = mated.distances[correct].sort()
+        self._hit_classes = ours[correct][order]
+        self._alarms, order = non_mated.distances.sort()
+        self._alarm_classes = theirs[order]
+        self._values = torch.cat([mated.distances, non_mated.distances]).unique()
+
+    def thresholds(self, weights: Float64[Tensor, "resamples classes"], *, rate: float) -> Float64[Tensor, "resamples"]:
+        """The threshold at a false alarm rate."""
+        refused = torch.empty(len(weights), dtype=torch.float64)
+        for part in self._parts(len(weights)):
+            alarms = weights[part][:, self._alarm_classes].cumsum(1)
+            place = (alarms / alarms[:, -1:] <= rate).sum(1)  # of several at one distance, the last is beyond the rate
+            refused[part] = self._alarms[place.clamp(max=len(self._alarms) - 1)]
+        place = torch.searchsorted(self._values, refused)
+        below = self._values[(place - 1).clamp(min=0)]
+        middle = torch.where(refused.isfinite(), (below + refused) / 2, below)
+        return torch.where(place > 0, middle, torch.nextafter(refused, refused.new_tensor(-math.inf)))
+
+    def rates(self, weights: Float64[Tensor, "resamples classes"], *, rate: float) -> Float64[Tensor, "resamples"]:
+        """The detection and identification rate at a false alarm rate."""
+        return self._rates(weights, self.thresholds(weights, rate=rate))
+
+    def rank_1(self, weights: Float64[Tensor, "resamples classes"]) -> Float64[Tensor, "resamples"]:
+        """The part of the mated queries whose nearest neighbour is of their class."""
+        return self._rates(weights, weights.new_full((len(weights),), math.inf))
+
+    def _rates(
+        self, weights: Float64[Tensor, "resamples classes"], thresholds: Float64[Tensor, "resamples"]
+    ) -> Float64[Tensor, "resamples"]:
+        detected = torch.zeros_like(thresholds)
+        place = torch.searchsorted(self._hits, thresholds, right=True)
+        for part in self._parts(len(weights)):
+            hits = weights[part][:, self._hit_classes].cumsum(1)
+            hits = torch.cat([hits.new_zeros(len(hits), 1), hits], 1)
+            detected[part] = hits.gather(1, place[part, None]).squeeze(1)
+        return detected / (weights @ self._mated)
+
+    def _parts(self, resamples: int) -> Iterator[slice]:
+        """Resamples whose weights of all queries are held at once."""
+        step = max(1, _NUMBERS // max(len(self._hits), len(self._alarms)))
+        yield from (slice(start, start + step) for start in range(0, resamples, step))
+
+
+def _part(kind: Bool[Tensor, " queries"]) -> float:
+    return int(kind.sum()) / len(kind)
