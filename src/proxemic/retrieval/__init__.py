@@ -7,7 +7,6 @@ folder, PostgreSQL or Milvus.
 from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
-    from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
@@ -17,7 +16,6 @@ with optional_dependency("train"):
 __all__ = [
     "Added",
     "Embedded",
-    "EmbeddedFile",
     "Embedder",
     "Gallery",
     "GalleryInfo",
@@ -25,6 +23,5 @@ __all__ = [
     "Neighbours",
     "Pictures",
     "embed_pictures",
-    "embed_to_file",
     "list_pictures",
 ]

@@ -58,7 +58,7 @@ def check_where(where: Where | None, columns: Sequence[str]) -> dict[str, tuple[
         if name not in columns or name == "id":
             known = ", ".join(column for column in columns if column != "id")
             raise ValueError(f"the gallery has no column {name!r}: its columns are {known}.")
-        conditions[name] = (value,) if isinstance(value, str | None) else tuple(value)
+        conditions[name] = tuple(_texts((value,) if isinstance(value, str | None) else value))
         if not conditions[name]:
             raise ValueError(f"the condition on {name} allows no value: give one, or leave it out.")
     return conditions

@@ -1,14 +1,25 @@
 """The stores that every test of `test_store.py` runs on, and a gallery in each."""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store
+from servers import Postgres
 
-STORES = ("local",)
+STORES = ("local", "postgres")
 DIM = 8
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A server for all tests that leave it as it is."""
+    server = Postgres(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.stop()
 
 
 @pytest.fixture(params=STORES)
@@ -17,6 +28,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "local":
             return str(tmp_path / "gallery")
+        case "postgres":
+            return request.getfixturevalue("postgres").address(f"gallery {next(_NUMBERS)}")
     raise AssertionError(request.param)
 
 

@@ -12,7 +12,8 @@ def open_store(address: str) -> Store:
     """Open the gallery at an address.
 
     Args:
-        address: A folder.
+        address: A folder; or ``postgresql://user:password@host:port/database/gallery``, whose parameters, such as
+            ``?host=/socket/folder&sslmode=require``, are those of libpq.
 
     Raises:
         UserError: If there is none, or it cannot be reached or read.
@@ -23,6 +24,10 @@ def open_store(address: str) -> Store:
 
 def _class_of(address: str) -> type[Store]:
     # What is not asked for is not imported: it need not be installed.
+    if address.startswith(("postgresql://", "postgres://")):
+        from proxemic.retrieval.stores.postgres import PostgresStore
+
+        return PostgresStore
     from proxemic.retrieval.stores.local import LocalStore
 
     return LocalStore

