@@ -248,7 +248,7 @@ def test_an_index_finds_the_neighbours(address: str, kind: IndexKind) -> None:
         with pytest.raises(ValueError, match=kind):
             store.build_index(kind)
         return
-    vectors = clustered_vectors(1200, dim)
+    vectors, queries = np.split(clustered_vectors(1220, dim), [1200])
     store.add(vectors[:900], some_items(900))
     store.add(vectors[900:1100], some_items(200, 900))
     store.build_index(kind)
@@ -257,7 +257,6 @@ def test_an_index_finds_the_neighbours(address: str, kind: IndexKind) -> None:
     store.add(vectors[1100:], some_items(100, 1100))
     store.remove({"path": [f"/{number}.jpg" for number in range(0, 1200, 7)]})
     rows = {number: vector for number, vector in enumerate(vectors) if number % 7}
-    queries = clustered_vectors(20, dim, seed=1)
     for each in (store, open_store(address)):
         assert each.index["kind"] == kind
         distances, ids = naive_search(queries, rows, 10, "cosine")

@@ -12,11 +12,23 @@ from pathlib import Path
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import remove_stale_temporaries, write_errors
+from proxemic.retrieval.stores.local.manifest import MANIFEST
 
 with optional_dependency("train"):
     from filelock import FileLock, Timeout
 
 LOCK, WRITER = ".lock", ".writer.json"
+
+
+def check_is_empty(folder: Path) -> None:
+    """Raise `UserError` where there is anything but what a killed process left that made a gallery."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if MANIFEST in names:
+        raise UserError(f"{folder} holds a gallery: add to it, choose another name, or delete it.")
+    if any(name not in (LOCK, WRITER) and not name.startswith(f".{MANIFEST}.") for name in names):
+        raise UserError(f"{folder} is not empty: choose a new or an empty folder for a gallery.")
 
 
 @contextmanager
@@ -26,17 +38,23 @@ def only_writer(folder: Path) -> Iterator[None]:
     Raises:
         UserError: If another process writes there; it says which, and since when.
     """
+    lock = FileLock(folder / LOCK, timeout=0, is_singleton=False)
     try:
-        with write_errors(folder / LOCK), FileLock(folder / LOCK, timeout=0, is_singleton=False):
-            writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
-            (folder / WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
-            remove_stale_temporaries(folder)
-            yield
+        with write_errors(folder / LOCK):
+            lock.acquire()
     except Timeout:
         raise UserError(
             f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile. If no such "
             f"process runs, delete {folder / LOCK}."
         ) from None
+    try:
+        writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
+        with write_errors(folder / WRITER):
+            (folder / WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
+        remove_stale_temporaries(folder)
+        yield
+    finally:
+        lock.release()
 
 
 def _writer(folder: Path) -> str:

@@ -1,0 +1,82 @@
+"""Search that compares a query with every row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int64
+
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.stores.distances import exact_distances, merge
+from proxemic.retrieval.stores.local.shards import OpenShard
+from proxemic.retrieval.stores.store import Neighbours
+
+with optional_dependency("retrieval"):
+    import faiss
+
+BLOCK = 65_536  # rows that are copied at once, where others lie between them
+_FEW = 32  # rows more to find than asked for cost less than copying those that may be found
+_NUMBERS = 2**22  # that are compared again at once
+
+
+def search_shards(
+    shards: Sequence[OpenShard],
+    masks: Sequence[Bool[np.ndarray, " rows"] | None],
+    queries: Float32[np.ndarray, "queries dim"],
+    k: int,
+    distance: str,
+) -> Neighbours:
+    """The nearest of the rows that a mask allows, or all."""
+    found = [
+        part
+        for shard, mask in zip(shards, masks, strict=True)
+        for part in _search_shard(shard, mask, queries, k, distance)
+    ]
+    return merge(found, len(queries), k)
+
+
+def _search_shard(
+    shard: OpenShard, mask: Bool[np.ndarray, " rows"] | None, queries: np.ndarray, k: int, distance: str
+) -> list[Neighbours]:
+    hidden = 0 if mask is None else len(mask) - int(np.count_nonzero(mask))
+    if mask is None or hidden <= _FEW < len(mask):
+        distances, places = nearest(queries, shard.vectors, k + hidden, distance)
+        if (places < 0).any():
+            # Faiss never finds what is not a number, or is too large to be squared.
+            raise shard.not_finite()
+        ids = shard.ids[places]
+        if mask is not None:
+            distances, ids = np.where(mask[places], distances, np.inf), np.where(mask[places], ids, -1)
+        return [Neighbours(distances, ids)]
+    allowed = np.flatnonzero(mask)
+    found = []
+    for first in range(0, len(allowed), BLOCK):
+        rows = allowed[first : first + BLOCK]
+        distances, places = nearest(queries, shard.vectors[rows], k, distance)
+        if (places < 0).any():
+            raise shard.not_finite()
+        found.append(Neighbours(distances, shard.ids[rows[places]]))
+    return found
+
+
+def nearest(
+    queries: Float32[np.ndarray, "queries dim"], vectors: Float32[np.ndarray, "rows dim"], k: int, distance: str
+) -> tuple[Float32[np.ndarray, "queries found"], Int64[np.ndarray, "queries found"]]:
+    """Distances and places of the nearest of all vectors, by Faiss."""
+    kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
+    _, places = faiss.knn(queries, vectors, min(k, len(vectors)), metric=kind)
+    return distances_at(queries, vectors, places, distance), places
+
+
+def distances_at(
+    queries: Float32[np.ndarray, "queries dim"],
+    vectors: Float32[np.ndarray, "rows dim"],
+    places: Int64[np.ndarray, "queries found"],
+    distance: str,
+) -> Float32[np.ndarray, "queries found"]:
+    """Exact distances to the rows at some places, of some queries after the other, as all may not fit into memory."""
+    step = max(1, _NUMBERS // max(places.shape[1] * queries.shape[1], 1))
+    parts = [
+        exact_distances(queries[first : first + step], vectors[places[first : first + step]], distance)
+        for first in range(0, len(queries), step)
+    ]
+    return np.concatenate([np.empty((0, places.shape[1]), np.float32), *parts])

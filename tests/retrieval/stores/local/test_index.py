@@ -1,0 +1,273 @@
+"""Indexes of a folder: that they are used, and that no file of one leads to wrong results."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from galleries import clustered_vectors, naive_search, random_vectors, recall, some_items
+from proxemic.errors import UserError
+from proxemic.retrieval.stores import GalleryInfo, IndexKind
+from proxemic.retrieval.stores.local import LocalStore, exact
+from proxemic.retrieval.stores.local.arrays import describe
+from proxemic.retrieval.stores.local.hnsw import HnswIndex
+from proxemic.retrieval.stores.local.ivfpq import IvfPqIndex
+from proxemic.retrieval.stores.local.manifest import Manifest
+
+ROWS, DIM = 1500, 16
+VECTORS, QUERIES = np.split(clustered_vectors(ROWS + 200 + 40, DIM), [ROWS + 200])
+KINDS: tuple[IndexKind, ...] = ("hnsw", "ivfpq")
+
+
+@pytest.fixture(autouse=True)
+def _always_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows, all would be compared."""
+    for kind in (HnswIndex, IvfPqIndex):
+        monkeypatch.setattr(kind, "compared", lambda *_: 0)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A gallery with each kind of index, which no test changes."""
+    folders = {}
+    for kind in KINDS:
+        store = LocalStore.create(str(tmp_path_factory.mktemp(kind) / "gallery"), GalleryInfo(DIM))
+        store.add(VECTORS[:ROWS], some_items(ROWS))
+        store.build_index(kind)
+        folders[kind] = store.folder
+    return folders
+
+
+def copied(folder: Path, to: Path) -> LocalStore:
+    to.mkdir(parents=True)
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return LocalStore.open(str(to))
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows were compared one by one, of each call."""
+    rows: list[int] = []
+    nearest = exact.nearest
+
+    def counted(queries: np.ndarray, vectors: np.ndarray, *more: Any) -> Any:
+        rows.append(len(vectors))
+        return nearest(queries, vectors, *more)
+
+    monkeypatch.setattr(exact, "nearest", counted)
+    return rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_newer_rows_are_compared_one_by_one(
+    built: dict[str, Path], kind: IndexKind, tmp_path: Path, compared: list[int]
+) -> None:
+    store = copied(built[kind], tmp_path / "gallery")
+    rows = dict(enumerate(VECTORS[:ROWS]))
+    assert recall(store.search(QUERIES, 10).ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.95
+    assert compared == []
+    store.add(VECTORS[ROWS:], some_items(200, ROWS))
+    rows = dict(enumerate(VECTORS))
+    found = store.search(QUERIES, 10)
+    assert recall(found.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.95
+    assert (found.ids >= ROWS).any()
+    assert compared == [200]
+    # Removed, first of both and then so many that shards are written again, without the rows of the index.
+    for gone, places in ((5, [200]), (2, [])):
+        compared.clear()
+        store.remove({"path": [f"/{number}.jpg" for number in range(0, len(VECTORS), gone)]})
+        rows = {number: vector for number, vector in rows.items() if number % gone}
+        found = store.search(QUERIES, 10)
+        assert recall(found.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.9
+        assert {*found.ids.ravel().tolist()} <= {*rows}
+        assert max(compared) <= 200, places
+        again = LocalStore.open(str(store.folder)).search(QUERIES, 10)  # the graph leads over rows that are gone
+        assert recall(again.ids, naive_search(QUERIES, rows, 10, "cosine")[1]) >= 0.9
+        np.testing.assert_allclose(found.distances[:, 0], again.distances[:, 0], atol=0.05)
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.9, 0.3, 0.02])
+def test_conditions_cost_no_recall(built: dict[str, Path], kind: str, share: float, tmp_path: Path) -> None:
+    store = copied(built[kind], tmp_path / "gallery")
+    allowed = np.flatnonzero(np.random.default_rng(0).random(ROWS) < share).tolist()
+    rows = {number: VECTORS[number] for number in allowed}
+    for k in (1, 10):
+        found = store.search(QUERIES, k, {"path": [f"/{number}.jpg" for number in allowed]})
+        assert recall(found.ids, naive_search(QUERIES, rows, k, "cosine")[1]) >= 0.9
+    few = store.search(QUERIES, 10, {"path": ["/3.jpg", "/4.jpg"]})
+    assert [sorted(ids) for ids in few.ids[:, :2].tolist()] == [[3, 4]] * len(QUERIES)
+    assert (few.ids[:, 2:] == -1).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distances_are_exact(built: dict[str, Path], kind: IndexKind, tmp_path: Path) -> None:
+    found = LocalStore.open(str(built[kind])).search(QUERIES, 5)
+    for query, distances, ids in zip(QUERIES.astype(np.float64), found.distances, found.ids, strict=True):
+        np.testing.assert_allclose(distances, 1 - VECTORS[ids].astype(np.float64) @ query, atol=1e-6)
+        assert (np.diff(distances) >= 0).all()
+    euclidean = LocalStore.create(str(tmp_path / "euclidean"), GalleryInfo(DIM, "euclidean"))
+    vectors = 100 * random_vectors(ROWS, DIM, distance="euclidean")
+    euclidean.add(vectors, some_items(ROWS))
+    euclidean.build_index(kind)
+    found = euclidean.search(vectors[:3] + 1, 5)
+    for query, distances, ids in zip(vectors[:3].astype(np.float64) + 1, found.distances, found.ids, strict=True):
+        np.testing.assert_allclose(distances, np.linalg.norm(vectors[ids] - query, axis=1), rtol=1e-5)
+
+
+def test_the_effort_is_the_least_that_finds_enough(built: dict[str, Path], tmp_path: Path) -> None:
+    for kind, effort in zip(KINDS, ("ef_search", "probes"), strict=True):
+        index = LocalStore.open(str(built[kind])).index
+        assert 0.98 <= index["recall@10"] <= 1
+        assert index["rows"] == ROWS
+        store = copied(built[kind], tmp_path / kind)
+        store.build_index(kind, **{effort: 1})
+        assert store.index[effort] == 1
+        assert store.index["recall@10"] <= index["recall@10"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("hnsw", {"m": 1}, "m is 1, but must be from 2 to 256"),
+        ("hnsw", {"lists": 4}, "hnsw has no setting lists=4: it has whole numbers m, ef_construction, ef_search"),
+        ("hnsw", {"ef_search": True}, "has no setting ef_search=True"),
+        ("hnsw", {"ef_construction": 10**9}, "must be from 1 to 10,000"),
+        ("ivfpq", {"code_bytes": 5}, "code_bytes is 5, but must divide 16: give one of 1, 2, 4, 8, 16"),
+        ("ivfpq", {"lists": ROWS + 1}, "lists is 1501, but must be from 1 to 1,500"),
+        ("ivfpq", {"lists": 4, "probes": 5}, "probes is 5, but must be from 1 to 4"),
+        ("exact", {"m": 4}, "exact search has no settings, but m came"),
+        ("lsh", {}, "the kind of index is 'lsh', but must be one of exact, hnsw, ivfpq"),
+    ],
+)
+def test_settings_that_cannot_be(built: dict[str, Path], kind: Any, settings: dict[str, int], said: str) -> None:
+    store = LocalStore.open(str(built["hnsw"]))
+    with pytest.raises(ValueError, match=said):
+        store.build_index(kind, **settings)
+    assert store.index["kind"] == "hnsw"
+
+
+def test_of_no_rows_there_is_no_index(tmp_path: Path) -> None:
+    store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM))
+    with pytest.raises(UserError, match="has no rows to make an index of"):
+        store.build_index("hnsw")
+    store.add(VECTORS[:3], some_items(3))
+    store.build_index("hnsw")
+    assert store.index == {
+        "kind": "hnsw",
+        "rows": 3,
+        "recall@10": None,
+        "m": 16,
+        "ef_construction": 100,
+        "ef_search": 512,
+    }
+    assert store.search(QUERIES[:1], 5).ids[0, 3:].tolist() == [-1, -1]
+    with pytest.raises(ValueError, match="ivfpq needs 1,000 rows or more, but there are 3: take exact or hnsw"):
+        store.build_index("ivfpq")
+    store.remove({"label": ["class 0", "class 1", "class 2"]})
+    assert store.search(QUERIES[:1], 1).ids.tolist() == [[-1]]
+    store.add(VECTORS[:2], some_items(2, 3))
+    assert store.search(VECTORS[:1], 1).ids.tolist() == [[3]]
+    assert LocalStore.open(str(store.folder)).search(VECTORS[:1], 1).ids.tolist() == [[3]]
+
+
+def _bits(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _shorter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _shorter, _bits, lambda path: path.write_text("")])
+def test_a_damaged_index_is_not_used(built: dict[str, Path], damage: Callable[[Path], object], tmp_path: Path) -> None:
+    store = copied(built["hnsw"], tmp_path / "gallery")
+    (path,) = store.folder.glob("index-*")
+    damage(path)
+    right = naive_search(QUERIES, dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged .*: every row is compared until the index is built"):
+        np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)
+    np.testing.assert_array_equal(store.search(QUERIES, 10).ids, right)  # said once
+    assert len(store.verify()) == 1
+    assert path.name in store.verify()[0]
+    store.build_index("hnsw")
+    assert store.verify() == []
+    assert recall(LocalStore.open(str(store.folder)).search(QUERIES, 10).ids, right) >= 0.95
+
+
+def forged(folder: Path, change: Callable[[dict[str, np.ndarray]], object], **entry: Any) -> None:
+    """Another index, whose checksum the manifest has: of somebody who means harm."""
+    manifest = Manifest.read(folder)
+    assert manifest.index is not None
+    path = folder / manifest.index.file.name
+    arrays = {name: array.copy() for name, array in safetensors.numpy.load_file(path).items()}
+    change(arrays)
+    safetensors.numpy.save_file(arrays, path)
+    index = replace(manifest.index, **{"file": describe(path), **entry})
+    replace(manifest, index=index).write(folder)
+
+
+HOSTILE: dict[str, tuple[str, Callable[[dict[str, Any]], object], dict[str, Any]]] = {
+    "neighbour beyond": ("hnsw", lambda a: a["neighbors"].__setitem__(7, ROWS), {}),
+    "neighbour far beyond": ("hnsw", lambda a: a["neighbors"].__setitem__(7, 2**31 - 1), {}),
+    "neighbour below": ("hnsw", lambda a: a["neighbors"].__setitem__(7, -2), {}),
+    "neighbour not in its layer": (
+        "hnsw",
+        lambda a: a["neighbors"].__setitem__(slice(None), int(np.argmin(a["levels"]))),
+        {},
+    ),
+    "no neighbours": ("hnsw", lambda a: a.__setitem__("neighbors", a["neighbors"][:0]), {}),
+    "fewer neighbours": ("hnsw", lambda a: a.__setitem__("neighbors", a["neighbors"][:-1]), {}),
+    "more layers": ("hnsw", lambda a: a["levels"].__setitem__(3, 10_000), {}),
+    "no layer": ("hnsw", lambda a: a["levels"].__setitem__(3, 0), {}),
+    "negative layer": ("hnsw", lambda a: a["levels"].__setitem__(3, -5), {}),
+    "entry beyond": ("hnsw", lambda a: a.__setitem__("entry_point", np.array([ROWS], np.int32)), {}),
+    "entry below": ("hnsw", lambda a: a.__setitem__("entry_point", np.array([-1], np.int32)), {}),
+    "no entry": ("hnsw", lambda a: a.pop("entry_point"), {}),
+    "long neighbours": ("hnsw", lambda a: a.__setitem__("neighbors", a["neighbors"].astype(np.int64)), {}),
+    "other links": ("hnsw", lambda _: None, {"settings": {"m": 17, "ef_construction": 1, "ef_search": 1}}),
+    "many links": ("hnsw", lambda _: None, {"settings": {"m": 2**40, "ef_construction": 1, "ef_search": 1}}),
+    "much effort": ("hnsw", lambda _: None, {"settings": {"m": 16, "ef_construction": 1, "ef_search": 2**40}}),
+    "no settings": ("hnsw", lambda _: None, {"settings": {}}),
+    "ids twice": ("hnsw", lambda a: a["ids"].__setitem__(3, a["ids"][4]), {}),
+    "ids beyond": ("hnsw", lambda a: a["ids"].__setitem__(3, 2**40), {}),
+    "fewer rows": ("hnsw", lambda _: None, {"rows": 3}),
+    "many rows": ("hnsw", lambda _: None, {"rows": 2**40}),
+    "other kind": ("hnsw", lambda _: None, {"kind": "ivfpq"}),
+    "place beyond": ("ivfpq", lambda a: a["places"].__setitem__(3, ROWS), {}),
+    "place below": ("ivfpq", lambda a: a["places"].__setitem__(3, -1), {}),
+    "sizes that overflow": ("ivfpq", lambda a: a["sizes"].__setitem__(slice(2), 2**62), {}),
+    "negative size": ("ivfpq", lambda a: a["sizes"].__setitem__(0, -1), {}),
+    "fewer codes": ("ivfpq", lambda a: a.__setitem__("codes", a["codes"][:-1]), {}),
+    "other lists": ("ivfpq", lambda _: None, {"settings": {"lists": 10**6, "code_bytes": 4, "probes": 1}}),
+    "other codes": ("ivfpq", lambda _: None, {"settings": {"lists": 23, "code_bytes": 16, "probes": 1}}),
+    "no number": ("ivfpq", lambda a: a["centres"].__setitem__(0, np.nan), {}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_index_is_not_used(built: dict[str, Path], name: str, tmp_path: Path) -> None:
+    kind, change, entry = HOSTILE[name]
+    store = copied(built[kind], tmp_path / "gallery")
+    forged(store.folder, change, **entry)
+    right = naive_search(QUERIES[:2], dict(enumerate(VECTORS[:ROWS])), 10, "cosine")[1]
+    with pytest.warns(UserWarning, match=r"index-\d+-0.safetensors is damaged"):
+        np.testing.assert_array_equal(store.search(QUERIES[:2], 10).ids, right)
+    assert len(store.verify()) == 1
+
+
+def test_the_index_of_another_gallery_is_not_used(built: dict[str, Path], tmp_path: Path) -> None:
+    store = copied(built["hnsw"], tmp_path / "gallery")
+    (path,) = store.folder.glob("index-*")
+    (other,) = built["ivfpq"].glob("index-*")
+    path.write_bytes(other.read_bytes())
+    with pytest.warns(UserWarning, match="is damaged"):
+        store.search(QUERIES[:2], 10)
