@@ -11,14 +11,29 @@ from typing import NoReturn
 
 from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
-from proxemic.cli import analyze, compare, datasets, demo, evaluate, plan, reality_check, recipes, train, tune, verify
+from proxemic.cli import (
+    analyze,
+    compare,
+    datasets,
+    demo,
+    embed,
+    evaluate,
+    plan,
+    reality_check,
+    recipes,
+    train,
+    tune,
+    verify,
+)
 from proxemic.errors import UserError
 from proxemic.files import readable
 
 __all__ = ["main"]
 
 _LATER = 3.0  # seconds in which the first process says the same, before torchrun ends it because this one has ended
-COMMANDS = (train, evaluate, compare, reality_check, tune, demo, analyze, verify, plan, datasets, recipes)
+TOGETHER = ("train", "embed")
+"""What several processes, started by torchrun or srun, do together."""
+COMMANDS = (train, evaluate, embed, compare, reality_check, tune, demo, analyze, verify, plan, datasets, recipes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     rest += flags
     if rest and not arguments.takes_flags:
         parser.error(f"{rest[0]} is not known here: see proxemic {arguments.command} --help.")
-    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and arguments.command != "train":
-        parser.error(f"{arguments.command} is for one process: start it without torchrun, which is for train.")
+    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and arguments.command not in TOGETHER:
+        parser.error(
+            f"{arguments.command} is for one process: start it without torchrun, which is for {' and '.join(TOGETHER)}."
+        )
     keep_freed_memory()
     try:
         arguments.run(arguments, rest)

@@ -83,7 +83,7 @@ class RowLabels:
     """What is known about the rows of embeddings; None for what is not.
 
     Args:
-        labels: Class of each row, from 0.
+        labels: Class of each row, from 0; -1 for a row without one.
         class_names: Name of each class.
         paths: Name of each row, usually the path of its image.
         is_query: As of `ImageSet`, likewise the following.
@@ -115,9 +115,10 @@ class RowLabels:
             )
         if self.labels is not None and self.class_names is not None and len(self.labels):
             low, high = (int(value) for value in self.labels.aminmax())
-            if low < 0 or high >= len(self.class_names):
+            if low < -1 or high >= len(self.class_names):
                 raise ValueError(
-                    f"labels are {low} to {high}, but class_names has {len(self.class_names)} names, from 0."
+                    f"labels are {low} to {high}, but class_names has {len(self.class_names)} names, from 0, and -1 is "
+                    "for none."
                 )
 
     @property
@@ -127,6 +128,12 @@ class RowLabels:
 
     def _counts(self) -> set[int]:
         return {len(part) for name, part in vars(self).items() if name != "class_names" and part is not None}
+
+    def label_texts(self) -> list[str | None] | None:
+        """The name of the class of each row, or None where it has none; None where no row has one."""
+        if self.labels is None or self.class_names is None:
+            return None
+        return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
 
     def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
         """Keep the rows at these places, in their order; the numbers of the classes stay."""
@@ -140,6 +147,11 @@ class RowLabels:
         return replace(other, **{name: part for name, part in vars(self).items() if part is not None})
 
 
-def number_labels(names: Sequence[str]) -> RowLabels:
-    """Number the class names given for each row in the sorted order of their text."""
-    return RowLabels(*number_names(names))
+def number_labels(names: Sequence[str | None]) -> RowLabels:
+    """Number the class names given for each row in the sorted order of their text; nothing is known where all are None.
+
+    >>> number_labels(["owl", None, "jay"]).labels
+    tensor([ 1, -1,  0])
+    """
+    numbers, known = number_names(names)
+    return RowLabels(numbers, known) if known or not names else RowLabels()

@@ -50,7 +50,7 @@ def read_table(table: Path) -> Iterator[Row]:
             raise ValueError(f"{place}: label is empty, but every image needs one.")
         # An absolute path stays what it is.
         path = table.parent / record["path"]
-        is_query, is_gallery = (_flag(record, column, place) for column in ("is_query", "is_gallery"))
+        is_query, is_gallery = (read_flag(record, column, place) for column in ("is_query", "is_gallery"))
         sequence, category = (_text(record, column) for column in ("sequence", "category"))
         split = SPLITS.get(record.get("split", "").lower())
         if split is None and "split" in record:
@@ -79,10 +79,13 @@ def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for place, record in _read(table, NOTE_COLUMNS, needed):
         for column, text in record.items():
-            if column in ("path", "label") and text in ("", "nan"):
+            is_empty, is_label = text in ("", "nan"), column == "label"
+            if is_empty and (column == "path" or (is_label and "label" in needed)):
                 raise ValueError(f"{place}: {column} is empty, but others are not: give every row one, or none.")
             is_flag, is_name = column in ("is_query", "is_gallery"), column in ("sequence", "category")
-            value = _flag(record, column, place) if is_flag else _text(record, column) if is_name else text
+            value = read_flag(record, column, place) if is_flag else text
+            if is_name or (is_label and is_empty):
+                value = _text(record, column)
             columns.setdefault(column, []).append(value)
     return columns
 
@@ -130,7 +133,8 @@ def _box(record: dict[str, str], place: str) -> Box | None:
     return x_1, y_1, x_2, y_2
 
 
-def _flag(record: dict[str, str], column: str, place: str) -> bool | None:
+def read_flag(record: dict[str, str], column: str, place: str) -> bool | None:
+    """The truth value of a column, None where it is empty; `place` says in the `ValueError` where it stands."""
     text = record.get(column, "")
     if text.lower() not in _FLAGS:
         raise ValueError(f"{place}: {column} is {text!r}, but it must be true or false.")

@@ -7,6 +7,7 @@ folder, PostgreSQL or Milvus.
 from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
+    from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
@@ -16,6 +17,7 @@ with optional_dependency("train"):
 __all__ = [
     "Added",
     "Embedded",
+    "EmbeddedFile",
     "Embedder",
     "Gallery",
     "GalleryInfo",
@@ -23,5 +25,6 @@ __all__ = [
     "Neighbours",
     "Pictures",
     "embed_pictures",
+    "embed_to_file",
     "list_pictures",
 ]

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,34 +14,32 @@ import torch
 from jaxtyping import Float32
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
-from proxemic.data import Preprocessing, read_image
-from proxemic.data.pixels import ImageInput, Pixels, UnreadableImageError
+from proxemic.data import Preprocessing
+from proxemic.data.pixels import Pixels
+from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.onnx_backbone import read_onnx
 from proxemic.models.timm_models import TimmBackbone
+from proxemic.retrieval.preparing import Picture, Preparation, Transform
 from proxemic.retrieval.stores.store import Distance
 from proxemic.training.embed import embed_batches, load_embedder, pick_device
 from proxemic.training.recipe import EvaluationPrecision
-from proxemic.training.workers import worker_settings
-
-Transform = Callable[[Image.Image], Tensor]
-Picture = ImageInput | Tensor
-"""What `Embedder.embed` takes: what `read_image` does, or a prepared tensor `[C, H, W]`."""
 
 
 class Embedder:
     """A network that embeds pictures, with what is done to them before.
 
     Args:
-        model: From prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``: any module, of timm or transformers, say,
-            which is used in evaluation mode, on the device where it is.
-        transform: What prepares a picture: `Preprocessing`, or any function of an upright PIL image of mode L or RGB
-            that gives a tensor ``[C, H, W]``, such as timm's ``create_transform``.
+        model: From prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``: any module, which is used in evaluation
+            mode, on the device where it is. Of the output of a model of transformers, ``pooler_output`` is taken; what
+            else should be is said by a module of yours around it.
+        transform: What prepares a picture: `Preprocessing`, or any function of an upright RGB image of Pillow that
+            gives a tensor ``[C, H, W]``, such as timm's ``create_transform``, or a mapping with ``pixel_values``, as an
+            image processor of transformers does.
         distance: By which its embeddings are compared.
         checksum: What tells its embeddings from those of other models; None computes it from the weights.
         path: Where it was loaded from, if it was.
@@ -50,11 +49,9 @@ class Embedder:
         ValueError: If an argument is none of these.
 
     >>> from torchvision.transforms.v2.functional import pil_to_tensor
-    >>> embedder = Embedder(nn.Flatten(), lambda image: pil_to_tensor(image.resize((4, 4))) / 255, checksum="pixels")
+    >>> embedder = Embedder(nn.Flatten(), lambda image: pil_to_tensor(image.resize((4, 4))) / 255)
     >>> embedder.embed([Image.new("RGB", (9, 5), "red"), np.zeros((7, 7), np.uint8)]).shape
-    Traceback (most recent call last):
-        ...
-    ValueError: images of one batch are prepared to [3, 4, 4] and [1, 4, 4]: have transform give one shape.
+    torch.Size([2, 48])
     """
 
     def __init__(
@@ -75,8 +72,7 @@ class Embedder:
         self.path = path
         self.precision: EvaluationPrecision = precision
         self._checksum = checksum
-        self._prepare = transform.evaluation() if isinstance(transform, Preprocessing) else transform
-        self.reduced_side = transform.reduced_side if isinstance(transform, Preprocessing) else None
+        self.prepare = Preparation(transform)
 
     @classmethod
     def load(
@@ -113,7 +109,7 @@ class Embedder:
         for part in [*model.modules()]:
             if isinstance(part, TimmBackbone):
                 part.network = fold_batch_norm(part.network.eval())
-        model.to(pick_device(str(device)) if isinstance(device, str) else device)
+        model.to(_device(device))
         made = read_checksum(path)
         return cls(
             model,
@@ -128,6 +124,12 @@ class Embedder:
     def _load_onnx(cls, path: Path, precision: EvaluationPrecision) -> "Embedder":
         content = read_onnx(path)
         description = read_json(path.with_suffix(".json"))
+        made = hashlib.sha256(content).hexdigest()
+        if description.get("sha256", made) != made:
+            raise ValueError(
+                f"{path} is not the file that {path.with_suffix('.json')} describes, whose sha256 is another: put the "
+                "two that belong together side by side."
+            )
         try:
             preprocessing = Preprocessing(**description["preprocessing"])
             config = ModelConfig(str(path), in_channels=preprocessing.channels, image_size=preprocessing.size)
@@ -138,7 +140,7 @@ class Embedder:
             network,
             preprocessing,
             distance=_checked_distance(description.get("distance", "cosine"), path.with_suffix(".json")),
-            checksum=hashlib.sha256(content).hexdigest(),
+            checksum=made,
             path=path.absolute(),
             precision=precision,
         )
@@ -159,22 +161,17 @@ class Embedder:
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; ONNX Runtime decides for itself."""
+        return next((part.device for part in self.model.parameters()), torch.device("cpu"))
+
     @cached_property
     def dim(self) -> int:
         """Numbers of an embedding."""
         if isinstance(self.model, EmbeddingModel):
             return self.model.config.embedding_size
         return self.embed([Image.new("RGB", (256, 256))]).shape[1]
-
-    def prepare(self, picture: Picture) -> Tensor:
-        """What the network is given for a picture, ``[C, H, W]``."""
-        if isinstance(picture, Tensor):
-            return picture
-        prepared = self._prepare(read_image(picture, self.reduced_side))
-        if not isinstance(prepared, Tensor) or prepared.ndim != 3 or not prepared.is_floating_point():
-            shape = list(prepared.shape) if isinstance(prepared, Tensor) else type(prepared).__name__
-            raise ValueError(f"transform gives {shape}, but must give a floating tensor [channels, height, width].")
-        return prepared
 
     def embed(
         self,
@@ -201,75 +198,66 @@ class Embedder:
         else:
             one = isinstance(pictures, str | os.PathLike | bytes | Image.Image | np.ndarray | Tensor)
             listed = cast("Sequence[Picture]", [pictures] if one else pictures)
-            batches = (prepared for prepared, _, _ in self._batches(listed, batch_size, workers, strict=True))
+            batches = (batch for batch, _, _ in self.prepare.batches(listed, batch_size, workers, strict=True))
         return torch.cat([torch.empty(0, 0), *self.embed_prepared(batches)][1:] or [torch.empty(0, self.dim)])
 
     def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
         """Embed one batch of prepared images after the other."""
-        for embeddings in embed_batches(self.model, batches, self.precision):
-            if embeddings.ndim != 2:
-                raise ValueError(
-                    f"the model gives {list(embeddings.shape)}, but embeddings are [images, dim]: give the part of it "
-                    "that does, such as a timm model made with num_classes=0."
-                )
-            yield embeddings
+        return embed_batches(_Tensors(self.model), batches, self.precision)
 
     def embed_readable(
-        self, pictures: Sequence[Picture] | Pixels, *, batch_size: int = 64, workers: int = 0
+        self, pictures: Sequence[Picture] | Pixels | Vectors, *, batch_size: int = 64, workers: int = 0
     ) -> Iterator[tuple[Float32[Tensor, "batch dim"], list[int], dict[int, str]]]:
         """Embed batch by batch what can be read: embeddings, their places, and why others cannot, by their places."""
-        kept: list[int] = []
-        failed: dict[int, str] = {}
+        if self.takes_vectors != isinstance(pictures, Vectors):
+            takes, came = ("vectors", "pictures") if self.takes_vectors else ("pictures", "vectors")
+            raise UserError(f"{self.path or 'The model'} takes {takes}, but {came} are given.")
+        begun: deque[tuple[list[int], dict[int, str]]] = deque()
 
         def batches() -> Iterator[Tensor]:
-            for prepared, places, failures in self._batches(pictures, batch_size, workers, strict=False):
-                failed.update(failures)
-                kept[:] = places
+            on_gpu = self.device.type == "cuda"
+            prepared = self.prepare.batches(pictures, batch_size, workers, strict=False, pin=on_gpu)
+            for batch, places, failures in prepared:
+                begun.append((places, failures))
                 if places:
-                    yield prepared
+                    yield batch
 
         for embeddings in self.embed_prepared(batches()):
-            yield embeddings, [*kept], {**failed}
-            failed.clear()
-        if failed:
-            yield torch.empty(0, self.dim), [], failed
-
-    def _batches(
-        self, pictures: Sequence[Picture] | Pixels, batch_size: int, workers: int, *, strict: bool
-    ) -> Iterator[tuple[Tensor, list[int], dict[int, str]]]:
-        data = _Prepared(self, pictures, strict)
-        generator = torch.Generator()  # a loader draws a seed, which is not to change that of the caller
-        yield from DataLoader(data, batch_size, collate_fn=_collate, generator=generator, **worker_settings(workers))
+            while not begun[0][0]:  # the network has not seen batches of which nothing could be read
+                yield torch.empty(0, self.dim), *begun.popleft()
+            yield embeddings, *begun.popleft()
+        for places, failures in begun:
+            yield torch.empty(0, self.dim), places, failures
 
 
-class _Prepared(Dataset[tuple[int, Tensor | str]]):
-    def __init__(self, embedder: Embedder, pictures: Sequence[Picture] | Pixels, strict: bool) -> None:
-        self.embedder, self.pictures, self.strict = embedder, pictures, strict
+class _Tensors(nn.Module):
+    """Takes the embeddings out of what networks of transformers give."""
 
-    def __len__(self) -> int:
-        return len(self.pictures)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
 
-    def __getitem__(self, place: int) -> tuple[int, Tensor | str]:
-        try:
-            if isinstance(self.pictures, Pixels):
-                return place, self.embedder.prepare(self.pictures.load(place, self.embedder.reduced_side))
-            return place, self.embedder.prepare(self.pictures[place])
-        except UnreadableImageError as error:
-            if self.strict:
-                raise
-            return place, error.reason or str(error)
+    def forward(self, images: Tensor) -> Tensor:
+        given = self.model(images)
+        embeddings = given if isinstance(given, Tensor) else getattr(given, "pooler_output", None)
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
+            came = list(embeddings.shape) if isinstance(embeddings, Tensor) else f"a {type(given).__name__}"
+            raise ValueError(
+                f"the model gives {came}, but embeddings are a tensor [images, dim]: give the part of it that does, "
+                "such as a timm model made with num_classes=0, or a module of yours around it."
+            )
+        return embeddings
 
 
-def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor, list[int], dict[int, str]]:
-    prepared = {place: item for place, item in items if isinstance(item, Tensor)}
-    failures = {place: item for place, item in items if isinstance(item, str)}
-    shapes = [*dict.fromkeys(tuple(item.shape) for item in prepared.values())]
-    if len(shapes) > 1:
-        raise ValueError(
-            f"images of one batch are prepared to {list(shapes[0])} and {list(shapes[1])}: have transform give "
-            "one shape."
-        )
-    return torch.stack([*prepared.values()]) if prepared else torch.empty(0), [*prepared], failures
+def _device(named: str | torch.device) -> torch.device:
+    try:
+        device = pick_device(named) if isinstance(named, str) else named
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"The device {named} is not there, or none that torch {torch.__version__} computes on: take cpu, or auto."
+        ) from error
+    return device
 
 
 def _own_backbone(folder: Path) -> type[nn.Module] | None:

@@ -15,10 +15,11 @@ from torch import Tensor
 from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings
 from proxemic.errors import UserError
 from proxemic.metrics.arrays import as_tensor
-from proxemic.retrieval.embedder import Embedder, Picture
+from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.items import Where, make_items
 from proxemic.retrieval.pictures import Pictures, list_pictures
+from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Neighbours, Store, create_store, open_store
 
 Source = str | os.PathLike[str] | Pictures | Sequence[str | os.PathLike[str]]
@@ -194,10 +195,7 @@ class Gallery:
         rows = content.rows
         first = 0 if rows.paths is not None else len(self)
         paths = rows.paths or [f"row {first + place}" for place in range(len(content.embeddings))]
-        labels = None
-        if rows.labels is not None and rows.class_names is not None:
-            labels = [rows.class_names[label] for label in rows.labels.tolist()]
-        return self.add_vectors(content.embeddings, paths, labels)
+        return self.add_vectors(content.embeddings, paths, rows.label_texts())
 
     def add_vectors(
         self,

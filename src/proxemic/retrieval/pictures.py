@@ -7,8 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from proxemic.data import FilePixels
+from proxemic.data.embeddings import RowLabels
+from proxemic.data.embeddings.formats import read_row_table, read_safetensors_rows
 from proxemic.data.sources.listing import ENDINGS, files_below
+from proxemic.data.sources.own_vectors import open_named_vectors
 from proxemic.data.tables import SPLITS, Box, read_pictures
+from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import readable
 
@@ -20,7 +24,7 @@ class Pictures:
     """Pictures in an order, and what is known of them.
 
     Args:
-        pixels: Where they are read from.
+        pixels: Where they are read from; or vectors in their place.
         names: What each is known by: its path, with its box where it has one.
         labels: The label of each, or None where it has none.
         columns: Further columns, each with a text or None for each picture.
@@ -30,7 +34,7 @@ class Pictures:
         ValueError: If the parts differ in length.
     """
 
-    pixels: FilePixels
+    pixels: FilePixels | Vectors
     names: tuple[str, ...]
     labels: tuple[str | None, ...]
     columns: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
@@ -44,6 +48,14 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.names)
 
+    def stamps(self) -> list[tuple[str, int, int]]:
+        """Of each its name, and size and time of its file, by which it is seen whether that is another now."""
+        known: dict[Path, tuple[int, int]] = {}
+        if isinstance(self.pixels, Vectors):
+            stamp = _stamp(Path(self.pixels.reader.name), known)
+            return [(f"{name} {row}", *stamp) for name, row in zip(self.names, self.pixels.rows, strict=True)]
+        return [(name, *_stamp(path, known)) for name, path in zip(self.names, self.pixels.paths, strict=True)]
+
     def select(self, places: Sequence[int]) -> "Pictures":
         """Those at some places, in that order."""
         return replace(
@@ -53,6 +65,37 @@ class Pictures:
             labels=tuple(self.labels[place] for place in places),
             columns={name: tuple(values[place] for place in places) for name, values in self.columns.items()},
         )
+
+
+def _stamp(path: Path, known: dict[Path, tuple[int, int]]) -> tuple[int, int]:
+    if path not in known:  # several boxes may be of one file
+        try:
+            status = path.stat()
+            known[path] = status.st_size, status.st_mtime_ns
+        except OSError:
+            known[path] = -1, -1
+    return known[path]
+
+
+def list_vectors(source: str | os.PathLike[str]) -> Pictures:
+    """List the rows of a file of vectors, for a head alone: with labels, and names where it has them.
+
+    Args:
+        source: A .parquet, .safetensors or .npy file, as the recipe own-vectors takes.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    path = Path(source)
+    vectors = open_named_vectors(path)
+    rows = read_row_table(path) if path.suffix.lower() == ".parquet" else RowLabels()
+    if path.suffix.lower() == ".safetensors":
+        rows = read_safetensors_rows(path)
+    names = vectors.names or tuple(f"row {number}" for number in range(1, len(vectors) + 1))
+    labels = rows.label_texts() or [None] * len(vectors)
+    if len(labels) != len(vectors):
+        raise ValueError(f"{path} has {len(labels):,} labels, but {len(vectors):,} vectors: write it anew.")
+    return Pictures(vectors, names, tuple(labels))
 
 
 def list_pictures(*sources: str | os.PathLike[str]) -> Pictures:
@@ -134,9 +177,8 @@ def _of_files(paths: Sequence[Path], labels: Sequence[str | None] | None = None)
 def _join(parts: Sequence[Pictures]) -> Pictures:
     if len(parts) == 1:
         return parts[0]
-    pixels = FilePixels(
-        [path for part in parts for path in part.pixels.paths], [box for part in parts for box in part.pixels.boxes]
-    )
+    files = [part.pixels for part in parts if isinstance(part.pixels, FilePixels)]
+    pixels = FilePixels([path for each in files for path in each.paths], [box for each in files for box in each.boxes])
     columns = {
         name: tuple(text for part in parts for text in part.columns.get(name, (None,) * len(part)))
         for name in dict.fromkeys(name for part in parts for name in part.columns)

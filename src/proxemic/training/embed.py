@@ -127,7 +127,6 @@ def _embed(
     return torch.cat(embeddings) if embeddings else torch.empty(0, 0)
 
 
-@torch.no_grad()
 def embed_batches(
     model: nn.Module, batches: Iterable[Tensor], precision: EvaluationPrecision = "32-true"
 ) -> Iterator[Float[Tensor, "batch dim"]]:
@@ -139,7 +138,7 @@ def embed_batches(
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
     with evaluation_mode(model), folded(model):
         for batch in batches:
-            with half:
+            with half, torch.no_grad():
                 embeddings = model(batch.to(device, dtype)).float().cpu()
             yield embeddings
 
@@ -215,6 +214,9 @@ def evaluate_embeddings(
     """
     if rows.labels is None:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
+    if len(rows.labels) and rows.labels.min() < 0:
+        row = int(rows.labels.argmin()) + 1
+        raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
     sequences = None if rows.sequences is None else rows.sequences.numbers
     settings = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     metrics = retrieval_metrics(

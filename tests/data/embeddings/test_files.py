@@ -5,6 +5,7 @@ import pickle
 import resource
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,19 @@ import safetensors.torch
 import torch
 
 from proxemic.data import FilePixels, ImageSet, RowGroups
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings, read_labels, write_embeddings
+from proxemic.data.embeddings import (
+    LabelledEmbeddings,
+    RowLabels,
+    number_labels,
+    read_embeddings,
+    read_labels,
+    write_embeddings,
+)
+from proxemic.data.embeddings.files import write_embedding_chunks
+from proxemic.data.sources.query_gallery import join_query_gallery
 from proxemic.errors import UserError
+from proxemic.training import EvaluationConfig
+from proxemic.training.embed import evaluate_embeddings
 
 NUMBERS = torch.tensor([[1.5, -2.0, 0.1], [3.0, 1e-30, 7.0]])
 ROWS = RowLabels(
@@ -66,6 +78,37 @@ def test_npy_holds_the_embeddings_alone(tmp_path: Path) -> None:
     assert torch.equal(read_embeddings(path).embeddings, NUMBERS.half().float())
     with pytest.raises(ValueError, match=r"numbers alone: keep labels in a \.safetensors"):
         write_embeddings(path, LabelledEmbeddings(NUMBERS, ROWS))
+
+
+@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet"])
+def test_some_rows_may_have_no_label(tmp_path: Path, name: str) -> None:
+    write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, "jay"])))
+    rows = read_embeddings(tmp_path / name).rows
+    assert rows.label_texts() == [None, "jay"]
+    with pytest.raises(ValueError, match="row 1 has no label to evaluate it by"):
+        evaluate_embeddings(NUMBERS, rows, EvaluationConfig())
+    with pytest.raises(ValueError, match="queries have no label in row 1"):
+        join_query_gallery(LabelledEmbeddings(NUMBERS, rows), LabelledEmbeddings(NUMBERS, ROWS))
+    write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, None])))
+    assert read_embeddings(tmp_path / name).rows.labels is None
+
+
+def test_safetensors_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "e.safetensors"
+    write_embeddings(path, LabelledEmbeddings(NUMBERS, replace(ROWS, paths=("ü", "y"))), "me")
+    assert path.read_bytes() == safetensors.torch.save(safetensors.torch.load_file(path), {"made_by": "me"})
+
+
+@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet", "e.npy"])
+def test_chunks_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("proxemic.data.embeddings.files.GROUP", 3)
+    numbers = torch.rand(7, 2)
+    rows = RowLabels() if name == "e.npy" else number_labels(["a", None, "b", "a", "b", "c", None])
+    write_embeddings(tmp_path / name, LabelledEmbeddings(numbers, rows), "me")
+    chunks = (numbers[first : first + 3].numpy() for first in (0, 3, 6))
+    write_embedding_chunks(tmp_path / f"chunks-{name}", chunks, (7, 2), rows, "me")
+    assert (tmp_path / f"chunks-{name}").read_bytes() == (tmp_path / name).read_bytes()
+    assert torch.equal(read_embeddings(tmp_path / name).embeddings, numbers)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -311,7 +354,6 @@ ONE = ("embedding", [[1.0]])
         ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is 1 numbers, but those before it have 2"),
         ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is no list"),
         ("e.parquet", parquet([[1.0, 2.0], [None, 1.0]]), "row 2: embedding lacks a number"),
-        ("e.parquet", parquet([[1.0], [2.0]], label=["x", ""]), "row 2: label is empty"),
         ("e.parquet", parquet(pa.array([], pa.list_(pa.float32()))), r"shape \[0, 0\]"),
         ("e.parquet", parquet([[1.0]]).replace(b"embedding", b"embeddigs"), "no column embedding: its columns are"),
         ("e.parquet", parquet_of(ONE, ONE), "has the column embedding more than once: keep one of them"),

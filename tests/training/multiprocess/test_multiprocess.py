@@ -271,7 +271,7 @@ def test_an_image_that_one_process_cannot_read_is_named(tmp_path: Path) -> None:
 def test_other_commands_are_for_one_process(recipe: Path) -> None:
     for words in (["compare", recipe], ["evaluate", recipe.parent / "none"]):
         one, other = proxemic_together(2, *words)
-        assert_refused(one, ["is for one process: start it without torchrun"])
+        assert_refused(one, ["is for one process: start it without torchrun, which is for train and embed"])
         assert (other.returncode, other.stdout, other.stderr) == (2, "", "")
 
 

@@ -1,11 +1,12 @@
 """Embeddings on disk, ours and those made elsewhere, with what is known of their rows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 from proxemic.data.embeddings.formats import (
@@ -13,6 +14,7 @@ from proxemic.data.embeddings.formats import (
     read_parquet,
     read_row_table,
     read_safetensors,
+    write_npy,
     write_parquet,
     write_safetensors,
 )
@@ -21,6 +23,9 @@ from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowLabels, number_labels
 from proxemic.data.vectors import Vectors
 from proxemic.files import write_atomically
+
+GROUP = 65_536
+"""Rows of a row group of a Parquet file."""
 
 MADE_BY = "made_by"
 """The key of the metadata of a file that names the model which made its embeddings."""
@@ -90,20 +95,33 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings, made_by: str
     >>> read_embeddings(path).rows.class_names
     ('jay', 'owl')
     """
-    path = Path(path)
+    embeddings = content.embeddings.detach().float().cpu().numpy()
+    chunks = (embeddings[first : first + GROUP] for first in range(0, len(embeddings), GROUP))
+    write_embedding_chunks(Path(path), chunks, (embeddings.shape[0], embeddings.shape[1]), content.rows, made_by)
+
+
+def write_embedding_chunks(
+    path: Path,
+    chunks: Iterable[Float32[np.ndarray, "chunk dim"]],
+    shape: tuple[int, int],
+    rows: RowLabels,
+    made_by: str | None = None,
+) -> None:
+    """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
+
+    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`.
+    """
     suffix = check_embedding_name(path)
-    if suffix == ".npy" and content.rows.count is not None:
+    if suffix == ".npy" and rows.count is not None:
         raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
-    embeddings = content.embeddings.detach().float().cpu()
     metadata = {} if made_by is None else {MADE_BY: made_by}
     with write_atomically(path) as temporary:
         if suffix == ".safetensors":
-            write_safetensors(temporary, embeddings, content.rows, metadata)
+            write_safetensors(temporary, chunks, shape, rows, metadata)
         elif suffix == ".parquet":
-            write_parquet(temporary, embeddings.numpy(), content.rows, metadata)
+            write_parquet(temporary, chunks, shape, rows, metadata)
         else:
-            with temporary.open("wb") as file:  # given a name, numpy would add .npy to it
-                np.save(file, embeddings.numpy(), allow_pickle=False)
+            write_npy(temporary, chunks, shape)
 
 
 def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:

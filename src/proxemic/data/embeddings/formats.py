@@ -1,14 +1,14 @@
 """How embeddings lie in .safetensors, .npy and Parquet files."""
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
@@ -21,28 +21,42 @@ from proxemic.files import readable
 _GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
 _TEXTS = ("class_names", "paths", *_GROUPS.values())
 _TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
+_DTYPES = {"<f4": "F32", "<i8": "I64", "|b1": "BOOL", "|u1": "U8"}
 
 
 def write_safetensors(
-    path: Path, embeddings: Float32[Tensor, "rows dim"], rows: RowLabels, metadata: dict[str, str]
+    path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
 ) -> None:
-    """Write tensors; texts are bytes of JSON among them, as the header may not grow beyond 100 MB."""
+    """Write tensors, the embeddings from one chunk after the other, as `safetensors` does, which wants them whole.
+
+    Texts are bytes of JSON among them, as the header may not grow beyond 100 MB.
+    """
     parts: dict[str, Any] = dict(vars(rows))
     for numbers, names in _GROUPS.items():
         if parts[numbers] is not None:
             parts[names], parts[numbers] = parts[numbers].names, parts[numbers].numbers
-    tensors = {
-        # Copies: safetensors refuses tensors that share memory, as flags from one table do.
-        name: part.cpu().clone().contiguous()
-        if isinstance(part, Tensor)
-        else torch.frombuffer(bytearray(json.dumps(part), "ascii"), dtype=torch.uint8)
+    arrays = {
+        name: part.cpu().numpy() if isinstance(part, Tensor) else np.frombuffer(json.dumps(part).encode("ascii"), "u1")
         for name, part in parts.items()
         if part is not None
     }
-    try:
-        safetensors.torch.save_file({"embeddings": embeddings.contiguous(), **tensors}, path, metadata or None)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
+    described = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    described["embeddings"] = np.dtype("<f4"), shape
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    # The widest numbers first, so that each begins at a multiple of its width; truth values last.
+    order = sorted(described, key=lambda name: (-described[name][0].itemsize, described[name][0].kind == "b", name))
+    for name in order:
+        kind, lengths = described[name]
+        start, end = end, end + kind.itemsize * math.prod(lengths)
+        header[name] = {"dtype": _DTYPES[kind.str], "shape": [*lengths], "data_offsets": [start, end]}
+    described_as = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    described_as += b" " * (-len(described_as) % 8)
+    with path.open("wb") as file:
+        file.write(len(described_as).to_bytes(8, "little") + described_as)
+        for name in order:
+            for chunk in embeddings if name == "embeddings" else [arrays[name]]:
+                file.write(np.ascontiguousarray(chunk).data)
 
 
 def read_safetensors(path: Path) -> tuple[Tensor, RowLabels]:
@@ -133,25 +147,38 @@ def read_npy(path: Path) -> np.ndarray:
 
 
 def write_parquet(
-    path: Path, embeddings: Float32[np.ndarray, "rows dim"], rows: RowLabels, metadata: dict[str, str]
+    path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
 ) -> None:
-    """Write the columns of `NOTE_COLUMNS` as far as they are known, and lists of one length."""
+    """Write the columns of `NOTE_COLUMNS` as far as they are known, and lists of one length, a row group a chunk."""
     import pyarrow
     import pyarrow.parquet
 
     columns: dict[str, Any] = {}
     if rows.paths is not None:
         columns["path"] = [readable(path) for path in rows.paths]
-    if rows.labels is not None and rows.class_names is not None:
-        columns["label"] = [readable(rows.class_names[label]) for label in rows.labels.tolist()]
+    if (labels := rows.label_texts()) is not None:
+        columns["label"] = [None if label is None else readable(label) for label in labels]
     if rows.is_query is not None and rows.is_gallery is not None:
         columns |= {"is_query": rows.is_query.cpu().numpy(), "is_gallery": rows.is_gallery.cpu().numpy()}
     for column, groups in (("sequence", rows.sequences), ("category", rows.categories)):
         if groups is not None:
             columns[column] = [None if text is None else readable(text) for text in groups.texts()]
-    numbers = pyarrow.array(embeddings.reshape(-1))
-    columns["embedding"] = pyarrow.FixedSizeListArray.from_arrays(numbers, embeddings.shape[1])
-    pyarrow.parquet.write_table(pyarrow.table(columns, metadata=metadata or None), path)
+    notes, first, kind = pyarrow.table(columns), 0, pyarrow.list_(pyarrow.float32(), shape[1])
+    schema = notes.schema.append(pyarrow.field("embedding", kind)).with_metadata(metadata or None)
+    with pyarrow.parquet.ParquetWriter(path, schema) as file:
+        for chunk in embeddings:
+            numbers = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(chunk.reshape(-1)), type=kind)
+            part = [notes.column(name).slice(first, len(chunk)) for name in notes.column_names]
+            file.write_table(pyarrow.table([*part, numbers], schema))
+            first += len(chunk)
+
+
+def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int]) -> None:
+    """Write the numbers alone."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for chunk in embeddings:
+            file.write(np.ascontiguousarray(chunk).data)
 
 
 def read_parquet(path: Path) -> tuple[Float32[np.ndarray, "rows dim"], RowLabels]:

@@ -186,6 +186,8 @@ def _check_shared(
 
 
 def _names(of: str, rows: RowLabels) -> list[str]:
-    if rows.labels is None or rows.class_names is None:
-        raise ValueError(f"{of} have no labels: give them with --labels FILE and --gallery-labels FILE.")
-    return [rows.class_names[label] for label in rows.labels.tolist()]
+    texts = rows.label_texts()
+    if texts is None or None in texts:
+        have = "have no labels" if texts is None else f"have no label in row {texts.index(None) + 1:,}"
+        raise ValueError(f"{of} {have}: give them with --labels FILE and --gallery-labels FILE.")
+    return [text for text in texts if text is not None]

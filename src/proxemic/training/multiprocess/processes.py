@@ -69,6 +69,11 @@ class Processes:
         dist.all_gather_object(texts, text)
         return texts
 
+    def wait(self) -> None:
+        """Wait for all processes, however long they take."""
+        if self.reading is not None:
+            dist.barrier(self.reading)
+
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
         """Run the block on the first process before the others, which then find, for one, a cache filled."""
@@ -80,8 +85,12 @@ class Processes:
 
 
 @contextmanager
-def join_processes() -> Iterator[Processes]:
+def join_processes(
+    again: str = "Start the run again by the same launcher with proxemic train --resume and its directory.",
+) -> Iterator[Processes]:
     """Join the processes that torchrun or srun has started; without them, be the only one.
+
+    Where another process is lost, ``again`` says what to do.
 
     An error leaves this context unchanged in the process that meets it first; the others end silently. Where a process
     is killed, or hangs for longer than a collective waits, the others end with an error; the launcher names its rank.
@@ -110,8 +119,7 @@ def join_processes() -> Iterator[Processes]:
             reason = re.sub(r"\[\S*gloo/\S*\] ", "", str(error)).split(". ")[0]
             raise UserError(
                 f"Another process of the run ended, or does not answer ({reason}): the output of torchrun or srun "
-                "names its rank. Start the run again by the same launcher with proxemic train --resume and its "
-                "directory."
+                f"names its rank. {again}"
             ) from error
         raise
     # Not after an error: it would wait for what a lost process leaves unfinished.

@@ -99,7 +99,7 @@ def _check_same_rows(paths: Sequence[Path], first: LabelledEmbeddings, second: L
     for name, one, other in (
         ("number of rows", len(first.embeddings), len(second.embeddings)),
         ("paths", first.rows.paths, second.rows.paths),
-        ("labels", _class_names(first.rows), _class_names(second.rows)),
+        ("labels", first.rows.label_texts(), second.rows.label_texts()),
         ("is_query or is_gallery", _roles(first), _roles(second)),
         ("sequence", _texts(first.rows.sequences), _texts(second.rows.sequences)),
         ("category", _texts(first.rows.categories), _texts(second.rows.categories)),
@@ -109,12 +109,6 @@ def _check_same_rows(paths: Sequence[Path], first: LabelledEmbeddings, second: L
                 f"{paths[0]} and {paths[1]} differ in {name}, but two models are compared on the same queries, row by "
                 "row."
             )
-
-
-def _class_names(rows: RowLabels) -> list[str] | None:
-    if rows.labels is None or rows.class_names is None:
-        return None
-    return [rows.class_names[label] for label in rows.labels.tolist()]
 
 
 def _texts(groups: RowGroups | None) -> tuple[str | None, ...] | None:

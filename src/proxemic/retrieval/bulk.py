@@ -1,0 +1,295 @@
+"""Embedding of many pictures into a file: by one process or several, going on where it was killed."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from typing import get_args
+
+import torch
+from tqdm import tqdm
+
+from proxemic.data import Preprocessing, RowGroups
+from proxemic.data.embeddings import RowLabels, check_embedding_name, number_labels
+from proxemic.data.embeddings.files import GROUP, write_embedding_chunks
+from proxemic.data.rows import query_flags
+from proxemic.data.tables import read_flag
+from proxemic.errors import UserError
+from proxemic.files import readable, write_csv, write_text
+from proxemic.locks import exclusive_lock
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.parts import Parts
+from proxemic.retrieval.pictures import Pictures, list_pictures, list_vectors
+from proxemic.retrieval.preparing import enough_workers
+from proxemic.training.auto_precision import choose_precision, settle_evaluation
+from proxemic.training.multiprocess import Processes, join_processes
+from proxemic.training.recipe import EvaluationPrecision
+from proxemic.training.run_directory import RunDirectory
+
+Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_PRECISION = "precision"  # in the working folder: what auto took
+
+
+@dataclass(frozen=True)
+class EmbeddedFile:
+    """What was written.
+
+    Args:
+        path: The file of the embeddings.
+        rows: Embeddings in it.
+        dim: Numbers of each.
+        precision: In which they were computed.
+        unreadable: Why pictures could not be read, by their names.
+        others: Files beside it: of paths, where the format has none, and of the pictures that could not be read.
+        embedded: Pictures that were embedded now, and not before by a command that was stopped.
+        seconds: That this took.
+    """
+
+    path: Path
+    rows: int
+    dim: int
+    precision: EvaluationPrecision
+    unreadable: dict[str, str]
+    others: tuple[Path, ...]
+    embedded: int
+    seconds: float
+
+
+def embed_to_file(
+    model: str | os.PathLike[str],
+    sources: Sources,
+    out: str | os.PathLike[str],
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+    precision: EvaluationPrecision = "32-true",
+    device: str = "auto",
+    strict: bool = False,
+    report: Callable[[str], object] | None = None,
+) -> EmbeddedFile | None:
+    """Embed pictures, which need no labels, and write the embeddings to a file.
+
+    What is embedded is kept part by part in the folder ``OUT.parts`` beside the file, so that the same call goes on
+    where another one was killed, and removed at the end; a picture that has changed meanwhile is embedded anew. The
+    bytes of the file are the same whether the work was interrupted or not, and done by one process or by several.
+
+    Args:
+        model: A run, a ``model.safetensors``, or an ONNX file; see `Embedder.load`.
+        sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a head alone one
+            file of vectors.
+        out: The file: .parquet or .safetensors, with paths and, where there are any, labels; or .npy, with these
+            in ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending.
+        batch_size: Pictures that the network sees at once, in each process.
+        workers: Processes that read the pictures, of each process; None takes as many as there are cores.
+        precision: ``32-true``, ``bf16-mixed``, or ``auto``, which takes the faster one.
+        device: Where to compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        strict: A picture that cannot be read is an error when all others are embedded; by default it is left out. Such
+            pictures are listed in ``OUT.unreadable.csv`` beside the file.
+        report: Called with notes for the user. None logs them.
+
+    Returns:
+        What was written; None in processes other than the first.
+
+    Raises:
+        UserError: If the model or the sources cannot be read, no picture can be, or the file cannot be written.
+        ValueError: If a file is malformed, or an argument out of its range.
+        ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
+
+    Example::
+
+        written = embed_to_file("runs/photos", "archive", "vectors.parquet")
+        print(written.rows, written.unreadable)
+    """
+    out = Path(out)
+    check_embedding_name(out)
+    _check(batch_size, workers, precision)
+    again = f"Start the same command again, and it goes on from {_folder(out)}."
+    with join_processes(again) as processes:
+        say = report or getLogger("proxemic").info
+        say = say if processes.is_first else _nothing
+        if device == "auto" and torch.cuda.is_available():
+            device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
+        embedder = Embedder.load(model, device=device)
+        pictures = _list(embedder, sources)
+        if pictures.ignored:
+            say(f"{len(pictures.ignored):,} files are no pictures by their names, such as {pictures.ignored[0]}.")
+        with _held(_folder(out), processes):
+            embedder.precision = _settle(precision, embedder, batch_size, _folder(out), processes, say)
+            if workers is None:
+                workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
+            parts = Parts(_folder(out), embedder, pictures, batch_size)
+            began = time.monotonic()
+            embedded = _embed(parts, processes, workers, say)
+            seconds = time.monotonic() - began
+            if not processes.is_first:
+                return None
+            places, unreadable = parts.known()
+            named = {pictures.names[place]: why for place, why in unreadable.items()}
+            others = _write(parts, places, named, out, strict, say)
+            written = EmbeddedFile(out, len(places), embedder.dim, embedder.precision, named, others, embedded, seconds)
+        parts.remove()
+        return written
+
+
+def _check(batch_size: int, workers: int | None, precision: str) -> None:
+    if batch_size < 1:
+        raise UserError(f"--batch-size is {batch_size}, but must be 1 or more.")
+    if workers is not None and workers < 0:
+        raise UserError(f"--workers is {workers}, but must be 0 or more.")
+    if precision not in get_args(EvaluationPrecision):
+        raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
+
+
+def _folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.parts")
+
+
+def _nothing(_: str) -> None: ...
+
+
+def _list(embedder: Embedder, sources: Sources) -> Pictures:
+    listed = [sources] if isinstance(sources, str | os.PathLike) else [*sources]
+    if not embedder.takes_vectors:
+        return list_pictures(*listed)
+    if len(listed) != 1:
+        raise UserError(f"{embedder.path} takes vectors, of one file, but {len(listed)} sources are given: join them.")
+    try:
+        return list_vectors(listed[0])
+    except ValueError as error:
+        raise UserError(f"{embedder.path} takes vectors, but {error}") from error
+
+
+@contextmanager
+def _held(folder: Path, processes: Processes) -> Iterator[None]:
+    """The working folder, which the first process holds for all of them."""
+    if not processes.is_first:
+        processes.wait()
+        yield
+        return
+    with exclusive_lock(folder):
+        processes.wait()
+        yield
+
+
+def _settle(
+    wanted: EvaluationPrecision,
+    embedder: Embedder,
+    batch_size: int,
+    folder: Path,
+    processes: Processes,
+    say: Callable[[str], object],
+) -> EvaluationPrecision:
+    """The precision to compute in; what ``auto`` took is kept in the working folder, for the command that goes on."""
+    if wanted != "auto":
+        return wanted
+    taken, kept = "", folder / _PRECISION
+    if processes.is_first:
+        with suppress(OSError):
+            taken = kept.read_text()
+        if taken not in get_args(EvaluationPrecision):
+            taken = _fastest(embedder, batch_size, say)
+            write_text(kept, taken)
+    return "bf16-mixed" if processes.broadcast(taken) == "bf16-mixed" else "32-true"
+
+
+def _fastest(embedder: Embedder, batch_size: int, say: Callable[[str], object]) -> str:
+    path, transform = embedder.path, embedder.transform
+    if embedder.takes_vectors or path is None or not isinstance(transform, Preprocessing):
+        return "32-true"
+    if embedder.device.type != "cpu" or path.suffix.lower() == ".onnx":
+        shape = (batch_size, transform.channels, transform.size, transform.size)
+        taken, why = choose_precision(embedder.model, shape, embedder.device, training=False)
+        say(f"--precision is auto, which takes {taken}: {why}.")
+        return taken
+    run = RunDirectory(path if path.is_dir() else path.parent)
+    return settle_evaluation("auto", embedder.model, transform, run, batch_size, say)
+
+
+def _embed(parts: Parts, processes: Processes, workers: int, say: Callable[[str], object]) -> int:
+    """Embed what is not there yet, each process its share; give the number of pictures of all."""
+    missing = parts.missing()
+    digests = processes.all_gather(f"{parts.digest} {missing}")
+    if len(set(digests)) > 1:
+        raise UserError(
+            "The processes do not see the same pictures and the same working folder: give --out and sources that all "
+            "machines share."
+        )
+    count = sum(map(parts.count, missing))
+    if len(missing) < len(parts):
+        done = len(parts.pictures) - count
+        say(f"{done:,} of {len(parts.pictures):,} were embedded before: going on from {parts.folder}.")
+    share = missing[processes.rank :: processes.world]
+    of = f", process 1 of {processes.world}" if processes.world > 1 else ""
+    with tqdm(
+        total=sum(map(parts.count, share)),
+        desc=f"embedding{of}",
+        unit="image",
+        leave=False,
+        disable=None if processes.is_first else True,
+        smoothing=0.05,
+    ) as bar:
+        parts.embed(share, workers, bar.update)
+    processes.wait()
+    return count
+
+
+def _write(
+    parts: Parts, places: list[int], unreadable: dict[str, str], out: Path, strict: bool, say: Callable[[str], object]
+) -> tuple[Path, ...]:
+    """Write all files, that of the embeddings last; give the others."""
+    listed, named, others = out.with_name(f"{out.stem}.unreadable.csv"), out.with_name(f"{out.stem}.paths.csv"), []
+    if unreadable:
+        write_csv(listed, ("path", "why"), unreadable.items())
+        others.append(listed)
+        few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
+        few += "; ..." if len(unreadable) > 3 else ""
+        said = f"{len(unreadable):,} of {len(parts.pictures):,} pictures cannot be read, listed in {listed} ({few})"
+        if not places:
+            parts.remove()
+            raise UserError(f"None of {len(unreadable):,} pictures can be read, listed in {listed} ({few}).")
+        if strict:
+            raise UserError(
+                f"{said}: mend them, or leave them out, and start the same command again; the others are kept in "
+                f"{parts.folder}."
+            )
+        say(f"{said}.")
+    else:
+        listed.unlink(missing_ok=True)
+    shown = parts.pictures.select(places) if unreadable else parts.pictures
+    rows = rows_of_pictures(shown)
+    if out.suffix.lower() == ".npy":
+        texts = rows.label_texts()
+        table = zip(shown.names, texts, strict=True) if texts else ((name,) for name in shown.names)
+        write_csv(named, ("path", "label") if texts else ("path",), table)
+        others.append(named)
+        rows = RowLabels()
+    shape = (len(places), parts.embedder.dim)
+    write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, parts.embedder.checksum)
+    return tuple(others)
+
+
+def rows_of_pictures(pictures: Pictures) -> RowLabels:
+    """What is known of pictures as files of embeddings keep it: names, labels, roles, sequences and categories."""
+    known = number_labels(pictures.labels)
+    columns = pictures.columns
+    none = (None,) * len(pictures)
+    flags = [
+        [
+            read_flag({name: text or ""}, name, path)
+            for text, path in zip(columns.get(name, none), pictures.names, strict=True)
+        ]
+        for name in ("is_query", "is_gallery")
+    ]
+    is_query, is_gallery = query_flags([*zip(*flags, strict=True)], pictures.names)
+    return RowLabels(
+        known.labels,
+        known.class_names,
+        pictures.names,
+        is_query,
+        is_gallery,
+        RowGroups.from_names(columns.get("sequence", none)),
+        RowGroups.from_names(columns.get("category", none)),
+    )

@@ -1,0 +1,164 @@
+"""Embedding that goes on where it was killed: in parts, each of which is a file in a working folder when it is done."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from jaxtyping import Float32
+from safetensors import SafetensorError, safe_open
+
+from proxemic.data import Preprocessing
+from proxemic.files import write_atomically
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.pictures import Pictures
+
+_IMAGES = 1024  # of a part, or one batch where that is larger
+_FORMAT = 1
+_UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Embeddings of the pictures at `places`, and why others could not be read, by their places."""
+
+    embeddings: Float32[np.ndarray, "readable dim"]
+    places: list[int]
+    unreadable: dict[int, str]
+
+
+class Parts:
+    """The pictures in parts of whole batches, so that they are embedded in the batches in which all at once would be.
+
+    The name of a part's file is a checksum of all that its content depends on, above all names, sizes and times of its
+    pictures: what was embedded is found again by whoever wants the same, and by nobody else.
+
+    Args:
+        folder: Where the files are; made if need be.
+        embedder: What embeds.
+        pictures: What is embedded.
+        batch_size: Pictures that the network sees at once.
+    """
+
+    def __init__(self, folder: Path, embedder: Embedder, pictures: Pictures, batch_size: int) -> None:
+        self.folder, self.embedder, self.pictures, self.batch_size = folder, embedder, pictures, batch_size
+        size = batch_size * max(1, _IMAGES // batch_size)
+        self._ends = [0, *range(size, len(pictures), size), len(pictures)]
+        common = repr((_FORMAT, embedder.checksum, _described(embedder), embedder.precision, batch_size))
+        common += embedder.device.type
+        stamps = pictures.stamps()
+        self._paths = [
+            folder / f"{hashlib.sha256(repr((common, stamps[first:last])).encode()).hexdigest()[:32]}.safetensors"
+            for first, last in pairwise(self._ends)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all that is embedded, and how."""
+        return hashlib.sha256(repr([path.name for path in self._paths]).encode()).hexdigest()
+
+    def count(self, number: int) -> int:
+        """Pictures of a part."""
+        return self._ends[number + 1] - self._ends[number]
+
+    def missing(self) -> list[int]:
+        """The parts that are not there, or damaged."""
+        return [number for number in range(len(self)) if not self._is_there(number)]
+
+    def _is_there(self, number: int) -> bool:
+        try:
+            with safe_open(self._paths[number], framework="numpy") as file:
+                shapes = [file.get_slice(name).get_shape() for name in ("embeddings", "places")]
+                unreadable = json.loads(file.metadata()[_UNREADABLE])
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+            return False
+        (rows, dim), (places,) = shapes
+        return dim == self.embedder.dim and rows == places == self.count(number) - len(unreadable)
+
+    def embed(self, numbers: Sequence[int], workers: int, advance: Callable[[int], object]) -> None:
+        """Embed some parts, in ascending order; `advance` is told of each batch how many pictures it had.
+
+        Raises:
+            ValueError: If the model gives numbers that are not finite.
+            UserError: If a part cannot be written.
+        """
+        if not numbers:
+            return
+        chosen = [place for number in numbers for place in range(self._ends[number], self._ends[number + 1])]
+        everything = len(chosen) == len(self.pictures)
+        pixels = self.pictures.pixels if everything else self.pictures.pixels.select(chosen)
+        waiting, first = iter(numbers), 0
+        number = next(waiting)
+        embeddings, places, unreadable = [], [], {}
+        for batch, kept, failures in self.embedder.embed_readable(pixels, batch_size=self.batch_size, workers=workers):
+            if not batch.isfinite().all():
+                place = chosen[kept[int((~batch.isfinite().all(1)).nonzero()[0])]]
+                raise ValueError(
+                    f"{self.pictures.names[place]}: the model's embedding has numbers that are not finite: leave it "
+                    "out, or compute with --precision 32-true."
+                )
+            embeddings.append(batch.numpy())
+            places += [place - first for place in kept]
+            unreadable |= {place - first: why for place, why in failures.items()}
+            advance(len(kept) + len(failures))
+            if len(places) + len(unreadable) == self.count(number):
+                self._write(number, Part(np.concatenate(embeddings), places, unreadable))
+                first += self.count(number)
+                number = next(waiting, -1)
+                embeddings, places, unreadable = [], [], {}
+
+    def _write(self, number: int, part: Part) -> None:
+        arrays = {"embeddings": part.embeddings, "places": np.array(part.places, np.int64)}
+        with write_atomically(self._paths[number]) as temporary:
+            safetensors.numpy.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})
+
+    def read(self, number: int) -> Part:
+        """A part that is there; places count from the first picture of all."""
+        first = self._ends[number]
+        with safe_open(self._paths[number], framework="numpy") as file:
+            unreadable = json.loads(file.metadata()[_UNREADABLE])
+            places = (first + file.get_tensor("places")).tolist()
+            return Part(
+                file.get_tensor("embeddings"), places, {first + int(key): why for key, why in unreadable.items()}
+            )
+
+    def known(self) -> tuple[list[int], dict[int, str]]:
+        """The places of all pictures that have embeddings, and why others cannot be read, without the embeddings."""
+        places: list[int] = []
+        unreadable: dict[int, str] = {}
+        for number in range(len(self)):
+            part = self.read(number)
+            places += part.places
+            unreadable |= part.unreadable
+        return places, unreadable
+
+    def chunks(self, rows: int) -> Iterator[Float32[np.ndarray, "rows dim"]]:
+        """All embeddings in order, so many rows at once, of which the last chunk may have fewer."""
+        held: list[np.ndarray] = []
+        for number in range(len(self)):
+            held.append(self.read(number).embeddings)
+            while sum(map(len, held)) >= rows:
+                joined = np.concatenate(held)
+                yield joined[:rows]
+                held = [joined[rows:]]
+        if sum(map(len, held)):
+            yield np.concatenate(held)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _described(embedder: Embedder) -> str:
+    """How pictures are prepared, as far as it can be told; what cannot is never the same again."""
+    text = repr(embedder.transform)
+    return text if isinstance(embedder.transform, Preprocessing) or " at 0x" not in text else os.urandom(16).hex()

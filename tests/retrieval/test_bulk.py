@@ -1,0 +1,320 @@
+import csv
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+import warm
+from command_line import TERMINAL, Here, assert_refused
+from images import write_folder
+from proxemic.data import Preprocessing
+from proxemic.data.embeddings import read_embeddings
+from proxemic.errors import UserError
+from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
+from proxemic.retrieval import Embedder, embed_to_file, list_pictures, parts
+from proxemic.retrieval.parts import Parts
+from proxemic.training.recipe import EvaluationPrecision
+from together import finish, spoken, start_together
+from vectors import some_vectors, write_table
+
+SIZE = 16
+# Parts of few pictures, each of which takes a while.
+SMALL_PARTS = """
+import sys, time
+from proxemic.cli import main
+from proxemic.retrieval import parts
+
+parts._IMAGES = 8
+write = parts.Parts._write
+
+def slowly(*words):
+    write(*words)
+    time.sleep(0.1)
+
+parts.Parts._write = slowly
+sys.exit(main())
+"""
+PROGRAM = ("-c", SMALL_PARTS)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bulk")
+    write_folder(folder / "photos", classes=7, images=9, size=SIZE)
+    Image.new("L", (20, 30), 99).save(folder / "photos" / "alone.png")
+    torch.manual_seed(0)
+    model = build_model(ModelConfig("convnet", 4, width=8, image_size=SIZE)).eval()
+    save_model(folder / "model", model, vars(Preprocessing(size=SIZE, resize=None)))
+    return folder
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_IMAGES", 8)
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path) -> Path:
+    """What an uninterrupted command of one process writes."""
+    embed_to_file(photos / "model", photos / "photos", photos / "whole.parquet", batch_size=4, workers=0)
+    return photos / "whole.parquet"
+
+
+def words(photos: Path, out: Path) -> list[str | Path]:
+    return ["embed", photos / "model", photos / "photos", "--out", out, "--batch-size", "4", "--workers", "0"]
+
+
+def wait_for_parts(process: warm.Process, out: Path, count: int) -> None:
+    while len([*out.with_name(f"{out.name}.parts").glob("*.safetensors")]) < count:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("name", ["v.parquet", "v.safetensors", "v.npy"])
+def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp_path: Path, name: str) -> None:
+    written = embed_to_file(photos / "model", photos / "photos", tmp_path / name, batch_size=4, workers=2)
+    assert written is not None
+    assert (written.rows, written.dim, written.embedded, written.unreadable) == (64, 4, 64, {})
+    paths = sorted(map(str, (photos / "photos").rglob("*.png")))
+    paths = [*(path for path in paths if "alone" in path), *(path for path in paths if "class" in path)]
+    content = read_embeddings(tmp_path / name)
+    if name == "v.npy":
+        assert written.others == (tmp_path / "v.paths.csv",)
+        with (tmp_path / "v.paths.csv").open() as file:
+            rows = [(row["path"], row["label"] or None) for row in csv.DictReader(file)]
+    else:
+        assert written.others == ()
+        texts = content.rows.label_texts()
+        assert content.rows.paths is not None
+        assert texts is not None
+        rows = [*zip(content.rows.paths, texts, strict=True)]
+    assert rows == [(path, None if "alone" in path else Path(path).parent.name) for path in paths]
+    expected = _by_hand(photos / "model", paths)
+    torch.testing.assert_close(content.embeddings, expected, atol=1e-5, rtol=1e-4)
+    if name == "v.parquet":
+        schema = pyarrow.parquet.read_schema(tmp_path / name)
+        assert schema.field("embedding").type.list_size == 4
+        assert schema.metadata[b"made_by"].decode() == read_checksum(photos / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, *(path.name for path in written.others)])
+
+
+def _by_hand(model: Path, paths: list[str]) -> torch.Tensor:
+    """One picture after the other; what is not as large as the network wants is of one colour all over."""
+    network, rows = load_model(model)[0], []
+    for path in paths:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB"))[:SIZE, :SIZE]
+        numbers = (pixels / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+        rows.append(network(torch.from_numpy(numbers).float().permute(2, 0, 1)[None]))
+    return torch.cat(rows).detach()
+
+
+def test_a_killed_command_goes_on_and_writes_the_same_bytes(photos: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.parquet"
+    for count in (2, 4):
+        process = warm.Process(*PROGRAM, *words(photos, out), environment=TERMINAL)
+        wait_for_parts(process, out, count)
+        process.kill()
+        process.communicate()
+        assert not out.exists()
+    done = warm.run(*PROGRAM, *words(photos, out), environment=TERMINAL)
+    assert done.returncode == 0, done.stderr
+    before = int(done.stderr.split(" of 64 were embedded before: going on from")[0].split()[-1])
+    assert 32 <= before < 64
+    assert out.read_bytes() == whole.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
+
+
+def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.parquet"
+    process = warm.Process(*PROGRAM, *words(photos, out), environment=TERMINAL)
+    wait_for_parts(process, out, 1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(60)
+    assert process.returncode == 2
+    assert err.splitlines()[-1] == (
+        f"proxemic: Stopped: what was embedded is kept in {out}.parts, and the same command goes on there."
+    )
+
+
+def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(photos: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.parquet"
+    processes = start_together(2, *words(photos, out), program=PROGRAM)
+    wait_for_parts(processes[0], out, 2)
+    processes[1].kill()
+    results = finish(processes)
+    assert results[0].returncode == 2
+    assert f"Start the same command again, and it goes on from {out}.parts" in results[0].stderr
+    assert not out.exists()
+    results = finish(start_together(2, *words(photos, out), program=PROGRAM))
+    assert [result.returncode for result in results] == [0, 0], results
+    assert [result.stdout.startswith("64 x 4 in") for result in results] == [True, False]
+    assert out.read_bytes() == whole.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
+    results = finish(start_together(2, "embed", photos / "model", photos / "none", "--out", out))
+    assert [result.returncode for result in results] == [2, 2]
+    assert "none does not exist" in spoken(results)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_picture_that_changes_is_embedded_anew_and_others_are_not(photos: Path, tmp_path: Path) -> None:
+    folder, out = write_folder(tmp_path / "p", classes=4, images=8, size=SIZE), tmp_path / "v.npy"
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxemic.retrieval.bulk._write", stop)
+        with pytest.raises(Stopped):
+            embed_to_file(photos / "model", folder, out, batch_size=4, workers=0)
+    assert len([*tmp_path.glob("v.npy.parts/*.safetensors")]) == 4
+    Image.new("RGB", (SIZE, SIZE), "red").save(folder / "class 01" / "3.png")
+    next(tmp_path.glob("v.npy.parts/*.safetensors")).write_bytes(b"damaged")
+    written = embed_to_file(photos / "model", folder, out, batch_size=4, workers=0)
+    assert written is not None
+    assert written.embedded in (8, 16)  # the damaged one may be that of the changed picture
+    expected = embed_to_file(photos / "model", folder, tmp_path / "w.npy", batch_size=4, workers=0)
+    assert expected is not None
+    assert out.read_bytes() == expected.path.read_bytes()
+
+
+def test_the_work_of_another_model_or_precision_is_not_taken(photos: Path, tmp_path: Path) -> None:
+    pictures = list_pictures(photos / "photos")
+
+    def embedder(precision: EvaluationPrecision = "32-true", seed: int = 0, side: int = SIZE) -> Embedder:
+        torch.manual_seed(seed)
+        model = build_model(ModelConfig("convnet", 4, width=8, image_size=SIZE))
+        return Embedder(model, Preprocessing(size=side, resize=None), precision=precision)
+
+    different = [(embedder(), 4), (embedder("bf16-mixed"), 4), (embedder(), 5), (embedder(seed=1), 4)]
+    different.append((embedder(side=SIZE + 2), 4))
+    digests = {Parts(tmp_path, each, pictures, batch_size).digest for each, batch_size in different}
+    assert len(digests) == len(different)
+    assert Parts(tmp_path, embedder(), pictures, 4).digest in digests
+    # What a function of one's own does cannot be told: nothing is taken for the same.
+    own = Embedder(torch.nn.Flatten(), lambda _: torch.zeros(3, 8, 8))
+    assert Parts(tmp_path, own, pictures, 4).digest != Parts(tmp_path, own, pictures, 4).digest
+
+
+def test_pictures_that_cannot_be_read_are_listed(photos: Path, tmp_path: Path, here: Here) -> None:
+    folder, out = write_folder(tmp_path / "p", classes=2, images=4, size=SIZE), tmp_path / "v.parquet"
+    (folder / "class 00" / "0.png").write_bytes(b"no image")
+    for number in range(4):  # a whole batch
+        (folder / "class 01" / f"{number}.png").write_bytes(b"")
+    (folder / "notes.txt").write_text("")
+    said: list[str] = []
+    written = embed_to_file(photos / "model", folder, out, batch_size=4, workers=0, report=said.append)
+    assert written is not None
+    assert written.rows == len(read_embeddings(out).embeddings) == 3
+    names = [str(folder / "class 00" / "0.png"), *(str(folder / "class 01" / f"{number}.png") for number in range(4))]
+    assert [*written.unreadable] == names
+    assert "5 of 8 pictures cannot be read, listed in" in said[1]
+    assert "notes.txt" in said[0]
+    with (tmp_path / "v.unreadable.csv").open() as file:
+        assert [row["path"] for row in csv.DictReader(file)] == names
+    flags = ["--batch-size", "4", "--workers", "0", "--strict"]
+    assert_refused(here("embed", photos / "model", folder / "class 01", "--out", out, *flags), ["None of 4 pictures"])
+    folder.joinpath("notes.txt").unlink()
+    result = here("embed", photos / "model", folder, "--out", tmp_path / "strict.npy", *flags)
+    assert_refused(result, ["5 of 8 pictures cannot be read", "strict.unreadable.csv", "strict.npy.parts"])
+    assert not (tmp_path / "strict.npy").exists()
+    for name in names:
+        Image.new("RGB", (SIZE, SIZE)).save(name)
+    assert here("embed", photos / "model", folder, "--out", out, *flags).returncode == 0
+    assert not (tmp_path / "v.unreadable.csv").exists()
+
+
+def test_a_head_alone_embeds_a_file_of_vectors(photos: Path, tmp_path: Path, here: Here) -> None:
+    vectors, labels = some_vectors(classes=3, each=4)
+    head = build_model(ModelConfig("none", 4, input_size=vectors.shape[1])).eval()
+    save_model(tmp_path / "head", head, {})
+    paths = [f"{number}.jpg" for number in range(len(labels))]
+    source = write_table(tmp_path / "in.parquet", vectors, label=[None, *labels[1:]], path=paths)
+    written = embed_to_file(tmp_path / "head", source, tmp_path / "out.parquet")
+    assert written is not None
+    content = read_embeddings(written.path)
+    assert content.rows.paths == tuple(paths)
+    assert content.rows.label_texts() == [None, *labels[1:]]
+    with torch.no_grad():
+        torch.testing.assert_close(content.embeddings, head(torch.from_numpy(vectors)))
+    np.save(tmp_path / "in.npy", vectors)
+    assert embed_to_file(tmp_path / "head", tmp_path / "in.npy", tmp_path / "out.npy") is not None
+    assert torch.equal(read_embeddings(tmp_path / "out.npy").embeddings, content.embeddings)
+    assert_refused(
+        here("embed", tmp_path / "head", photos / "photos", "--out", tmp_path / "v.npy"), ["takes vectors", "photos"]
+    )
+    assert_refused(here("embed", tmp_path / "head", source, source, "--out", tmp_path / "v.npy"), ["2 sources"])
+
+
+def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    folder = photos / "photos" / "class 00"
+    table.write_text(
+        "path,is_query,is_gallery,sequence,category,x_1,y_1,x_2,y_2\n"
+        f"{folder}/0.png,1,0,a,,0,0,8,8\n{folder}/1.png,0,1,,b,,,,\n"
+    )
+    embed_to_file(photos / "model", table, tmp_path / "v.safetensors")
+    rows = read_embeddings(tmp_path / "v.safetensors").rows
+    assert rows.paths == (f"{folder}/0.png (0, 0, 8, 8)", f"{folder}/1.png")
+    assert rows.labels is None
+    assert rows.is_query is not None
+    assert rows.is_query.tolist() == [True, False]
+    assert rows.sequences is not None
+    assert rows.sequences.texts() == ("a", None)
+    assert rows.categories is not None
+    assert rows.categories.texts() == (None, "b")
+
+
+def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:
+    model, images = photos / "model", photos / "photos"
+    for name, command in {
+        "is no model": [tmp_path, images, "--out", "v.npy"],
+        "does not exist": [model, tmp_path / "none", "--out", "v.npy"],
+        "ends in .txt": [model, images, "--out", "v.txt"],
+        "--batch-size is 0": [model, images, "--out", "v.npy", "--batch-size", "0"],
+        "--workers is -1": [model, images, "--out", "v.npy", "--workers", "-1"],
+        "The device nonsense": [model, images, "--out", "v.npy", "--device", "nonsense"],
+    }.items():
+        assert_refused(here("embed", *command, cwd=tmp_path), [name])
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="--precision is half"):
+        embed_to_file(model, images, tmp_path / "v.npy", precision="half")  # type: ignore[arg-type]
+
+
+def test_numbers_that_are_not_finite_are_refused(photos: Path, tmp_path: Path) -> None:
+    model = build_model(ModelConfig("convnet", 4, width=8, image_size=SIZE)).eval()
+    with torch.no_grad():
+        next(model.head.parameters()).fill_(torch.nan)
+    save_model(tmp_path / "model", model, vars(Preprocessing(size=SIZE, resize=None)))
+    with pytest.raises(ValueError, match=r"alone.png: the model's embedding has numbers that are not finite"):
+        embed_to_file(tmp_path / "model", photos / "photos", tmp_path / "v.npy", workers=0)
+
+
+def test_auto_says_what_it_takes_and_goes_on_with_it(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    said: list[str] = []
+    folder = tmp_path / "v.npy.parts"
+    folder.mkdir()
+    written = embed_to_file(
+        photos / "model", photos / "photos", tmp_path / "w.npy", precision="auto", workers=0, report=said.append
+    )
+    assert written is not None
+    assert f"auto, which takes {written.precision}" in said[0]
+    (folder / "precision").write_text("bf16-mixed")
+    written = embed_to_file(
+        photos / "model", photos / "photos", tmp_path / "v.npy", precision="auto", workers=0, report=said.append
+    )
+    assert written is not None
+    assert written.precision == "bf16-mixed"
+    assert len(said) == 1
