@@ -129,3 +129,14 @@ def test_the_figures_of_vectors() -> None:
     assert re.match(r"\d+ steps [\d.]+ s: [\d.]+ ms a step, [\d,]+ vectors/s", lines[2])
     assert [line.partition(":")[0] for line in lines[4:6]] == ["validation", "test"]
     assert re.match(r"in all [\d.]+ s, at most [\d,]+ MB", lines[6])
+
+
+def test_the_table_of_searches() -> None:
+    lines = run("retrieval.py", "--smoke").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| exact", "| hnsw", "| ivfpq"))]
+    assert [row[:2] for row in rows] == [[kind, count] for kind in ("exact", "hnsw", "ivfpq") for count in ("1", "256")]
+    for row in rows:
+        assert min(map(float, row[2:5])) > 0
+        assert float(row[5]) > 0.9
+    assert lines[2].startswith("opening: ")
+    assert lines[-1].startswith("adding 10,000 more: ")

@@ -164,11 +164,11 @@ class IndexSearch:
         if index.compared(k, effort) >= count:
             return snapshot.search(queries, k, masks)
         found = _found(snapshot, index, loaded.ids, queries, k, effort, allowed)
-        few = np.flatnonzero((found.ids >= 0).sum(1) < min(k, count))
+        lacking = np.count_nonzero(found.ids < 0, axis=1) > max(k - count, 0)
         if others is not None:
             found = merge([found, snapshot.search(queries, k, others)], len(queries), k)
-        if len(few):
-            found.distances[few], found.ids[few] = snapshot.search(queries[few], k, masks)
+        if lacking.any():
+            found.distances[lacking], found.ids[lacking] = snapshot.search(queries[lacking], k, masks)
         return found
 
 
@@ -193,6 +193,10 @@ def _found(
             part = slice(first, first + step)
             vectors = snapshot.vectors_of(ids[places[part]].ravel()).reshape(*places[part].shape, -1)
             distances[part] = exact_distances(queries[part], vectors, snapshot.manifest.info.distance)
-    there = places >= 0
-    found = Neighbours(np.where(there, distances, np.float32(np.inf)), np.where(there, ids[places], -1))
-    return merge([found], len(queries), k)
+    rows = ids[places]
+    if (places < 0).any():
+        distances, rows = np.where(places < 0, np.float32(np.inf), distances), np.where(places < 0, -1, rows)
+    found = Neighbours(distances, rows)
+    # Most are in their order, and sorting takes as long as finding.
+    in_order = rows.shape[1] == k and (distances[:, 1:] > distances[:, :-1]).all()
+    return found if in_order else merge([found], len(queries), k)
