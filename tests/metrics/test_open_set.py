@@ -5,11 +5,17 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from proxemic.metrics import FEWEST_CLASSES, bootstrap_intervals, open_set_identification
-from proxemic.metrics.open_set import Nearest, OpenSetIdentification, _Sample, identification_of
+from proxemic.metrics.open_set import (
+    Nearest,
+    OpenSetIdentification,
+    _Sample,
+    identification_of,
+    leave_classes_out,
+)
 
 RATES = (0.1, 0.25, 1 / 3, 0.5, 0.9)
 Rows = list[tuple[list[float], int]]
@@ -92,6 +98,34 @@ def test_rank_1_is_without_a_threshold_and_above_all_points(sample: tuple[Rows, 
     assert known == sorted(known)
     assert all(rate <= found.rank_1 for rate in known)
     assert len(found.mated.labels) + len(found.non_mated.labels) == len(queries)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3), st.integers(-1, 2)), min_size=2, max_size=14))
+def test_classes_are_left_out_one_by_one(rows: list[tuple[int, int, int]]) -> None:
+    """Mated queries search all other rows but those of their sequence, non-mated ones all other classes."""
+    places, labels, sequences = zip(*rows, strict=True)
+    mated, alarms = [], []
+    for i, (place, label, sequence) in enumerate(rows):
+        near = [
+            abs(place - o) for j, (o, c, s) in enumerate(rows) if j != i and c == label and (s != sequence or s < 0)
+        ]
+        far = [abs(place - o) for o, c, s in rows if c != label and (s != sequence or s < 0)]
+        if near:
+            mated.append((min(near + far), min(near) < min(far, default=math.inf)))
+        alarms.append(min((abs(place - o) for o, c, _ in rows if c != label), default=math.inf))
+    assume(mated)
+    found = leave_classes_out(
+        torch.tensor(places)[:, None].float(), torch.tensor(labels), distance="euclidean",
+        false_alarm_rates=(0.34,), sequences=torch.tensor(sequences),
+    )  # fmt: skip
+    assert found.mated.distances.tolist() == [each for each, _ in mated]
+    assert found.mated.correct.tolist() == [right for _, right in mated]
+    assert found.non_mated.distances.tolist() == alarms
+    if len(alarms) >= 3:
+        point = found.points[0.34]
+        passed = max(n for n in {sum(a <= d for a in alarms) for d in [-1, *alarms]} if n / len(alarms) <= 0.34)
+        assert point.false_alarm_rate == passed / len(alarms)
+        assert point.rate == sum(right and each <= point.threshold for each, right in mated) / len(mated)
 
 
 def test_ties_at_the_threshold_all_pass_or_none() -> None:

@@ -13,6 +13,7 @@ from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
 from proxemic.cli import (
     analyze,
+    calibrate,
     compare,
     datasets,
     demo,
@@ -33,7 +34,21 @@ __all__ = ["main"]
 _LATER = 3.0  # seconds in which the first process says the same, before torchrun ends it because this one has ended
 TOGETHER = ("train", "embed")
 """What several processes, started by torchrun or srun, do together."""
-COMMANDS = (train, evaluate, embed, compare, reality_check, tune, demo, analyze, verify, plan, datasets, recipes)
+COMMANDS = (
+    train,
+    evaluate,
+    embed,
+    calibrate,
+    compare,
+    reality_check,
+    tune,
+    demo,
+    analyze,
+    verify,
+    plan,
+    datasets,
+    recipes,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

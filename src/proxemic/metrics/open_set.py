@@ -36,6 +36,10 @@ class Nearest(NamedTuple):
     correct: Bool[Tensor, " queries"]
     labels: Int64[Tensor, " queries"]
 
+    def take(self, kept: Bool[Tensor, " queries"]) -> "Nearest":
+        """Some of the queries."""
+        return Nearest(*(part[kept] for part in self))
+
 
 @dataclass(frozen=True)
 class OpenSetPoint:
@@ -164,12 +168,39 @@ def open_set_identification(
         as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery"),
     )
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
+    is_mated, nearest = _is_mated(search), _nearest(search, chunk_size)
+    return identification_of(nearest.take(is_mated), nearest.take(~is_mated), false_alarm_rates)
+
+
+@torch.no_grad()
+def leave_classes_out(
+    embeddings: Float[Tensor, "rows dim"],
+    labels: Int64[Tensor, " rows"],
+    *,
+    distance: Distance,
+    false_alarm_rates: Sequence[float],
+    sequences: Int64[Tensor, " rows"] | None = None,
+) -> OpenSetIdentification:
+    """The same where each row is a query twice: non-mated it searches all other classes, mated all other rows.
+
+    Rows that are alone in their class are non-mated only; with sequences, mated queries ignore the rows of their own.
+    """
+    itself = torch.arange(len(embeddings), device=embeddings.device)
+    search = NeighbourSearch(embeddings, embeddings, distance, itself, sequences, sequences, (labels, labels))
+    mated = _nearest(search).take(_is_mated(search))
+    others = NeighbourSearch(embeddings, embeddings, distance, None, labels, labels, (labels, labels))
+    return identification_of(mated, _nearest(others), false_alarm_rates)
+
+
+def _nearest(search: NeighbourSearch, chunk_size: int | None = None) -> Nearest:
+    assert search.labels is not None
     keys = search.nearest_keys(1, chunk_size)
-    is_mated = (relevant_counts(search)[0] > 0).cpu()
     distances, correct = distances_of(keys).squeeze(1).double(), relevance_of(keys).squeeze(1)
-    nearest = Nearest(distances.cpu(), correct.cpu(), labels[0].cpu())
-    mated, non_mated = (Nearest(*(part[kind] for part in nearest)) for kind in (is_mated, ~is_mated))
-    return identification_of(mated, non_mated, false_alarm_rates)
+    return Nearest(distances.cpu(), correct.cpu(), search.labels[0].cpu())
+
+
+def _is_mated(search: NeighbourSearch) -> Bool[Tensor, " queries"]:
+    return (relevant_counts(search)[0] > 0).cpu()
 
 
 def identification_of(mated: Nearest, non_mated: Nearest, false_alarm_rates: Sequence[float]) -> OpenSetIdentification:

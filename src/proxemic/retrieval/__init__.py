@@ -8,6 +8,7 @@ from proxemic.extras import optional_dependency
 
 with optional_dependency("train"):
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
+    from proxemic.retrieval.calibration import CalibratedThreshold, Calibration, calibrate
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
@@ -16,6 +17,8 @@ with optional_dependency("train"):
 
 __all__ = [
     "Added",
+    "CalibratedThreshold",
+    "Calibration",
     "Embedded",
     "EmbeddedFile",
     "Embedder",
@@ -24,6 +27,7 @@ __all__ = [
     "Hit",
     "Neighbours",
     "Pictures",
+    "calibrate",
     "embed_pictures",
     "embed_to_file",
     "list_pictures",

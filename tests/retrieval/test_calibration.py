@@ -1,0 +1,189 @@
+"""Thresholds that are learnt from held-out classes of runs, folders and files, and kept."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from command_line import Here, assert_refused
+from images import write_folder
+from proxemic.data.embeddings import LabelledEmbeddings, number_labels, write_embeddings
+from proxemic.errors import UserError
+from proxemic.models import read_checksum
+from proxemic.retrieval import Calibration, Embedder, calibrate
+from vectors import some_vectors
+
+
+def embedder(dim: int = 24, checksum: str = "m" * 64) -> Embedder:
+    return Embedder(nn.Flatten(), lambda _: torch.zeros(dim, 1, 1), checksum=checksum)
+
+
+@pytest.fixture(scope="module")
+def rows() -> LabelledEmbeddings:
+    vectors, labels = some_vectors(classes=25, each=8)
+    return LabelledEmbeddings(torch.from_numpy(vectors), number_labels(labels))
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """A run that may be written to."""
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def test_thresholds_are_those_of_plain_python(rows: LabelledEmbeddings) -> None:
+    found = calibrate(embedder(), rows, rates=(0.1, 0.01, 0.001))
+    assert rows.rows.labels is not None
+    vectors, labels = rows.embeddings.double().numpy(), rows.rows.labels.tolist()
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    distances = 1 - unit @ unit.T
+    strange = [
+        min(d for d, c in zip(line, labels, strict=True) if c != own)
+        for line, own in zip(distances, labels, strict=True)
+    ]
+    own = [
+        min((d, c == labels[i]) for j, (d, c) in enumerate(zip(distances[i], labels, strict=True)) if j != i)
+        for i in range(len(labels))
+    ]
+    for each in found.thresholds[:2]:
+        allowed = math.floor(each.rate * len(labels))
+        passed = sum(d <= each.threshold for d in strange)
+        assert passed == allowed
+        assert each.false_accepts == passed / len(labels)
+        assert each.true_accepts == sum(right and d <= each.threshold for d, right in own) / len(labels)
+        assert each.low < each.threshold < each.high
+        assert each.true_low < each.true_accepts < each.true_high
+    assert math.isnan(found.thresholds[2].threshold)  # of 200 pictures
+    assert (found.classes, found.images, found.distance, found.model) == (25, 200, "cosine", "m" * 64)
+
+
+def test_a_seed_decides_the_intervals_alone(rows: LabelledEmbeddings) -> None:
+    one, same, other = (calibrate(embedder(), rows, rates=[0.1], seed=seed).thresholds[0] for seed in (0, 0, 1))
+    assert one == same
+    assert (one.threshold, one.true_accepts) == (other.threshold, other.true_accepts)
+    assert one.low != other.low
+    assert math.isnan(calibrate(embedder(), rows, rates=[0.1], resamples=0).thresholds[0].low)
+
+
+def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) -> None:
+    found = calibrate(embedder(), rows)
+    path = found.write(tmp_path / "model.safetensors")
+    assert path == tmp_path / "calibration.json"
+    again = Calibration.read(tmp_path / "model.safetensors", "m" * 64)
+    assert str(again) == str(found)  # NaN is not equal to itself
+    assert again.threshold(0.01) == found.thresholds[1].threshold
+    with pytest.raises(
+        UserError, match=r"0.001 takes 1,000 pictures to be measured, but the thresholds were learnt from 2"
+    ):
+        again.threshold(0.001)
+    with pytest.raises(UserError, match=r"no threshold for a false accept rate of 0.5, but for 0.1, 0.01, 0.001"):
+        again.threshold(0.5)
+    with pytest.raises(UserError, match=r"is of another model .mmmmmmmmmmmm. than .* is now .oooooooooooo."):
+        Calibration.read(tmp_path, "o" * 64)
+    with pytest.raises(UserError, match=r"has no thresholds .* learn them with proxemic calibrate"):
+        Calibration.read(tmp_path / "other" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content | {"format": 2},
+        lambda content: content | {"distance": "hamming"},
+        lambda content: content | {"classes": "many"},
+        lambda content: content | {"more": 1},
+        lambda content: content | {"thresholds": []},
+        lambda content: content | {"thresholds": [{"rate": 0.1}]},
+        lambda content: content | {"thresholds": [dict.fromkeys(content["thresholds"][0], "a")]},
+        lambda content: content | {"thresholds": 5},
+        lambda content: {name: value for name, value in content.items() if name != "model"},
+    ],
+)
+def test_a_damaged_file_is_one_sentence(damage, rows: LabelledEmbeddings, tmp_path: Path) -> None:
+    path = calibrate(embedder(), rows, resamples=0).write(tmp_path)
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    with pytest.raises(UserError, match=r"is no calibration that can be read here"):
+        Calibration.read(tmp_path)
+    path.write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        Calibration.read(tmp_path)
+
+
+def test_a_run_is_calibrated_by_its_validation_classes(copy: Path, here: Here) -> None:
+    result = here("calibrate", copy)
+    assert result.returncode == 0, result.stderr
+    for words in (
+        f"validation classes of {copy}: 18 pictures of 3 classes",
+        "measure a rate of 0.01 and 0.001",
+        "fewer than 20",
+    ):
+        assert words in " ".join(result.stdout.split()), result.stdout
+    kept = json.loads((copy / "calibration.json").read_text())
+    assert kept["model"] == read_checksum(copy)
+    assert (kept["classes"], kept["images"]) == (3, 18)  # as classes.json has them
+    found = json.loads(here("calibrate", copy, "--format", "json", "--rates", "0.2,0.5", "--split", "test").stdout)
+    assert [each["rate"] for each in found["thresholds"]] == [0.2, 0.5]
+    assert (found["data"], found["images"]) == (f"test classes of {copy}", 24)
+    assert found["thresholds"][0]["low"] is None
+    assert here("calibrate", copy, "--format", "csv").stdout.startswith("rate,threshold,low,high,false_accepts,")
+
+
+def test_other_images_may_not_be_of_the_training_or_the_test(
+    copy: Path, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    result = here("calibrate", copy, "--data.root", folder, "--format", "json")
+    assert json.loads(result.stdout)["images"] == 18, "of 12 classes the 3 of the validation"
+    assert "54 of 72 rows are of classes of another split of the run: left out." in result.stderr
+    found = json.loads(here("calibrate", copy, "--data.root", folder, "--split", "test", "--format", "json").stdout)
+    assert found["images"] == 24
+    trained = json.loads((copy / "classes.json").read_text())["train"]
+    for name in trained[:2]:
+        shutil.copytree(folder / name, tmp_path / "trained" / name)
+    assert_refused(
+        here("calibrate", copy, "--data.root", tmp_path / "trained"), ["trained", "has no classes but those"]
+    )
+    other = write_folder(tmp_path / "others", classes=3, images=4)
+    for path in other.iterdir():
+        path.rename(path.with_name(f"new {path.name}"))
+    (other / "new class 00" / "bad.png").write_text("nothing")
+    result = here("calibrate", copy / "model.safetensors", "--data.root", other, "--format", "json")
+    assert json.loads(result.stdout)["images"] == 12
+    assert "bad.png is left out" in result.stderr
+
+
+def test_vectors_that_the_model_made_are_taken(
+    rows: LabelledEmbeddings, copy: Path, tmp_path: Path, here: Here
+) -> None:
+    file = tmp_path / "vectors.safetensors"
+    content = LabelledEmbeddings(rows.embeddings[:, :16], rows.rows)
+    write_embeddings(file, content, read_checksum(copy))
+    result = here("calibrate", copy, "--data.root", file, "--format", "json", "--resamples", "50")
+    found = json.loads(result.stdout)
+    assert (found["images"], found["data"]) == (200 - 9 * 8, str(file)), "9 are of other splits"
+    write_embeddings(file, content, "another")
+    assert_refused(here("calibrate", copy, "--data.root", file), ["was made by another model (another)"])
+    write_embeddings(file, rows)
+    assert_refused(here("calibrate", copy, "--data.root", file), ["has 24 numbers", "have 16"])
+    np.save(tmp_path / "bare.npy", rows.embeddings[:, :16].numpy())
+    assert_refused(here("calibrate", copy, "--data.root", tmp_path / "bare.npy"), ["gives no labels"])
+
+
+def test_what_cannot_be_done_is_one_sentence(copy: Path, folder: Path, tmp_path: Path, here: Here) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("model.safetensors", "model.json"):
+        shutil.copy(copy / name, bare)
+    assert_refused(here("calibrate", bare), ["is no run", "--data.root"])
+    assert_refused(here("calibrate", tmp_path), ["is no model"])
+    assert_refused(here("calibrate", copy, "--rates", "0.1,2"), ["--rates is 0.1,2"])
+    assert_refused(here("calibrate", copy, "--resamples", "-1"), ["--resamples is -1"])
+    assert_refused(here("calibrate", copy, "--data.seed", "1"), ["--data.seed is not known here"])
+    assert_refused(here("calibrate", copy, "--data.root", tmp_path / "none"), ["none", "does not exist"])
+    one = tmp_path / "one"
+    shutil.copytree(folder / "class 01", one / "only")
+    result = here("calibrate", bare, "--data.root", one)
+    assert_refused(result, ["only one class"])
+    assert not (bare / "calibration.json").exists()
