@@ -186,7 +186,7 @@ def embed_loop(setting: Setting, kind: str, half: bool, pace: Pace) -> NoReturn:
         config.freezing = True
         network = torch.compile(network)
     if kind == "onnx":
-        network = _in_onnx_runtime(network, setting)
+        network = in_onnx_runtime(network, setting)
     with torch.inference_mode(kind in ("eager", "onnx")), torch.no_grad():
         for images, _ in forever(setting.loader(training=False)):
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -195,7 +195,8 @@ def embed_loop(setting: Setting, kind: str, half: bool, pace: Pace) -> NoReturn:
     raise AssertionError
 
 
-def _in_onnx_runtime(network: nn.Module, setting: Setting) -> Callable[[Tensor], object]:
+def in_onnx_runtime(network: nn.Module, setting: Setting) -> Callable[[Tensor], object]:
+    """The network as a function of a batch, run by ONNX Runtime."""
     import onnxruntime
 
     file = setting.folder / f"{setting.network}.onnx"

@@ -77,6 +77,14 @@ def test_the_tables_of_training(option: str) -> None:
         assert min(map(float, row[1:])) > 0
 
 
+def test_the_table_of_embedding() -> None:
+    lines = run("embedding.py", "--smoke", "--networks", "convnet").splitlines()
+    assert lines[1] == "| images/s | embed | eager | embed / best |"
+    (row,) = [line.strip("| ").split(" | ") for line in lines[3:]]
+    assert row[0] == "convnet"
+    assert min(map(float, row[1:])) > 0
+
+
 def test_the_table_of_sampled_steps() -> None:
     lines = run("sampling.py", "--smoke").splitlines()
     rows = [line.split() for line in lines[2:]]

@@ -45,7 +45,7 @@ class EmbeddedFile:
         unreadable: Why pictures could not be read, by their names.
         others: Files beside it: of paths, where the format has none, and of the pictures that could not be read.
         embedded: Pictures that were embedded now, and not before by a command that was stopped.
-        seconds: That this took.
+        seconds: That this took, with the writing of the file.
     """
 
     path: Path
@@ -120,16 +120,24 @@ def embed_to_file(
             embedder.precision = _settle(precision, embedder, batch_size, _folder(out), processes, say)
             if workers is None:
                 workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
-            parts = Parts(_folder(out), embedder, pictures, batch_size)
             began = time.monotonic()
+            parts = Parts(_folder(out), embedder, pictures, batch_size)
             embedded = _embed(parts, processes, workers, say)
-            seconds = time.monotonic() - began
             if not processes.is_first:
                 return None
             places, unreadable = parts.known()
             named = {pictures.names[place]: why for place, why in unreadable.items()}
             others = _write(parts, places, named, out, strict, say)
-            written = EmbeddedFile(out, len(places), embedder.dim, embedder.precision, named, others, embedded, seconds)
+            written = EmbeddedFile(
+                out,
+                rows=len(places),
+                dim=embedder.dim,
+                precision=embedder.precision,
+                unreadable=named,
+                others=others,
+                embedded=embedded,
+                seconds=time.monotonic() - began,
+            )
         parts.remove()
         return written
 

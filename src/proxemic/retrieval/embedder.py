@@ -132,10 +132,11 @@ class Embedder:
             )
         try:
             preprocessing = Preprocessing(**description["preprocessing"])
-            config = ModelConfig(str(path), in_channels=preprocessing.channels, image_size=preprocessing.size)
-            network = nn.Sequential(OnnxBackbone(content, config), nn.Flatten())
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path.with_suffix('.json')} does not say how images are prepared: {error}") from error
+        size, channels = preprocessing.size, preprocessing.channels
+        config = ModelConfig(str(path), train="head", in_channels=channels, image_size=size)
+        network = nn.Sequential(OnnxBackbone(content, config), nn.Flatten())
         return cls(
             network,
             preprocessing,

@@ -16,7 +16,9 @@ from proxemic.data.pixels import ImageInput, Pixels, UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.training.workers import worker_settings
 
-Transform = Callable[[Image.Image], Tensor | Mapping[str, Any]]
+Transform = Callable[[Image.Image], Any]
+"""To a floating tensor `[C, H, W]`, or a mapping that has it as `pixel_values`."""
+
 Picture = ImageInput | Tensor
 """What `Embedder.embed` takes: what `read_image` does, or a prepared tensor `[C, H, W]`."""
 
