@@ -44,6 +44,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="also the metrics of each category: the queries of one (a table's column category) search all images",
     )
     parser.add_argument(
+        "--open-set",
+        action="store_true",
+        help="also leave half of the classes out of the gallery, and give the detection and identification rate of the "
+        "others at false alarm rates of 0.1, 0.01 and 0.001",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="which classes --open-set leaves out, and which images are in the gallery"
+    )
+    parser.add_argument(
         "--query",
         type=Path,
         metavar="DIR|TABLE|FILE",
@@ -103,7 +112,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     print(f"Evaluating {' and '.join(targets)}", file=sys.stderr, flush=True)  # before what takes seconds to import
     overrides = read_flags(flags) if flags else None
     names = ("split", "by", "query", "gallery", "labels", "gallery_labels", "strict", "level", "resamples", "out")
-    names += ("per_class", "per_query", "save_embeddings")
+    names += ("per_class", "per_query", "save_embeddings", "open_set", "seed")
     options = {name: getattr(arguments, name) for name in names}
     evaluation = evaluate(targets, **options, overrides=overrides, report=partial(print, file=sys.stderr))
     print(evaluation.text(arguments.format))

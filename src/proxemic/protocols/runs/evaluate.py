@@ -22,6 +22,8 @@ def evaluate(
     gallery: str | Path | None = None,
     labels: str | Path | None = None,
     gallery_labels: str | Path | None = None,
+    open_set: bool = False,
+    seed: int = 0,
     strict: bool = False,
     level: float = 0.95,
     resamples: int = 2000,
@@ -45,6 +47,9 @@ def evaluate(
             target search.
         labels: Labels of the embeddings, or of the vectors of ``query``: ``.csv``, ``.parquet`` or ``.npy``.
         gallery_labels: Labels of the embeddings, or the vectors, of ``gallery``.
+        open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
+            and 0.001: see `proxemic.metrics.open_set_identification`.
+        seed: Which classes ``open_set`` leaves out, and which images form the gallery.
         strict: An unreadable image is an error; by default it is skipped.
         level: Confidence level of the intervals, in (0, 1).
         resamples: Resamples of the bootstrap, up to 100,000; 0 leaves intervals and tests out.
@@ -82,6 +87,8 @@ def evaluate(
         check_target(path, ("a run directory", "a model.safetensors", "embeddings"))
     if not 0 < level < 1:
         raise UserError(f"--level is {level}, but must be between 0 and 1, as 0.95 is.")
+    if not 0 <= seed < 2**63:
+        raise UserError(f"--seed is {seed}, but must be from 0 to {2**63 - 1}.")
     if resamples < 0:
         raise UserError(f"--resamples is {resamples}, but must be 0 or more.")
     for name, value in {"per-class": per_class, "per-query": per_query, "save-embeddings": save_embeddings}.items():
@@ -128,6 +135,7 @@ def evaluate(
             chosen,
             request,
             by_category=by is not None,
+            open_set_seed=seed if open_set else None,
             save_embeddings=save_embeddings,
             report=report,
         )
@@ -142,7 +150,14 @@ def evaluate(
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
         evaluated = evaluate_files(
-            paths, labels, gallery, gallery_labels, by_category=by is not None, overrides=overrides, report=report
+            paths,
+            labels,
+            gallery,
+            gallery_labels,
+            by_category=by is not None,
+            open_set_seed=seed if open_set else None,
+            overrides=overrides,
+            report=report,
         )
     evaluation = Evaluation.of(evaluated, level, resamples)
     if out is not None:

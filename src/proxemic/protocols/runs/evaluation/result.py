@@ -9,6 +9,7 @@ from typing import Any
 
 from proxemic.files import readable, write_text
 from proxemic.metrics import FEWEST_CLASSES, Interval, PairedDifference, RetrievalMetrics, paired_differences
+from proxemic.protocols.runs.evaluation.open_set import OpenSetComparison
 from proxemic.protocols.runs.evaluation.rows import TargetMetrics
 from proxemic.protocols.statistics import few_classes
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
@@ -29,6 +30,7 @@ class Evaluation:
         differences: By how much the first of two models exceeds the second; empty without resamples.
         parts: The evaluations of the unseen classes alone, and of those trained on, where there are both.
         categories: The evaluations of the queries of each category.
+        open_set: Open-set identification, if that was asked for.
     """
 
     targets: tuple[TargetMetrics, ...]
@@ -37,6 +39,7 @@ class Evaluation:
     differences: Mapping[str, PairedDifference] = field(default_factory=dict)
     parts: tuple["Evaluation", ...] = ()
     categories: tuple["Evaluation", ...] = ()
+    open_set: OpenSetComparison | None = None
 
     @classmethod
     def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
@@ -60,7 +63,9 @@ class Evaluation:
             tuple(cls.of(part, level, resamples) for part in zip(*groups, strict=True))
             for groups in ([each.parts for each in targets], [each.categories for each in targets])
         )
-        return cls(tuple(targets), level, intervals, differences, parts, categories)
+        sets = [each.open_set for each in targets if each.open_set is not None]
+        open_set = OpenSetComparison.of(sets, level, resamples) if sets else None
+        return cls(tuple(targets), level, intervals, differences, parts, categories, open_set)
 
     @property
     def metrics(self) -> RetrievalMetrics:
@@ -81,20 +86,23 @@ class Evaluation:
             Table(*each._cells(bool(each.intervals or each.differences)), each._title(), each._notes()).text(form)
             for each in (self, *self.parts)
         ]
-        return "\n\n".join([whole, *([self._category_table(form)] if self.categories else []), *parts])
+        categories = [self._category_table(form)] if self.categories else []
+        return "\n\n".join([whole, *categories, *parts, *([self.open_set.text(form)] if self.open_set else [])])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per metric: of the whole, then of the categories and of the parts; missing values are NaN.
+        """A row per metric: of the whole, of the categories, of the parts, of the open set; missing values are NaN.
 
         The columns are metric, split, value, chance, low and high; for two models metric, split, first, second,
         difference, low, high and p_value. With categories, the first column is category, empty for the whole.
         """
         with_category = bool(self.categories) or self.targets[0].category is not None
-        return [
-            {"category": readable(each.targets[0].category or ""), **row} if with_category else row
+        rows = [
+            ({"category": readable(each.targets[0].category or "")} if with_category else {}) | row
             for each in (self, *self.categories, *self.parts)
             for row in each._rows()
         ]
+        of_open_set = self.open_set.rows() if self.open_set else []
+        return rows + [({"category": ""} if with_category else {}) | row for row in of_open_set]
 
     def class_rows(self) -> list[dict[str, Any]]:
         """The metrics of each class with an evaluated query, worst first, of the first model."""
@@ -155,10 +163,16 @@ class Evaluation:
             more["categories"] = {part.targets[0].category: part._content() for part in self.categories}
         if self.parts:
             more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
+        if self.open_set:
+            alone = self.open_set.sets[0].content() if len(summaries) == 1 else {}
+            more["open_set"] = alone | self.open_set.content()
         if len(summaries) == 1:
             intervals = {name: [interval.low, interval.high] for name, interval in self.intervals.items()}
             return without_nan(summaries[0] | ({"intervals": intervals} if intervals else {}) | more)
-        models = [{"model": target.name} | each for target, each in zip(self.targets, summaries, strict=True)]
+        models = [
+            {"model": target.name} | each | ({"open_set": target.open_set.content()} if target.open_set else {})
+            for target, each in zip(self.targets, summaries, strict=True)
+        ]
         differences = {name: vars(difference) for name, difference in self.differences.items()}
         return without_nan({"models": models} | ({"differences": differences} if differences else {}) | more)
 

@@ -10,6 +10,7 @@ from proxemic.data.sources import join_query_gallery
 from proxemic.data.tables import NOTE_COLUMNS, unused_columns
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
+from proxemic.protocols.runs.evaluation.open_set import OpenSet, identify_open_set
 from proxemic.recipes.reader import read_evaluation_config
 from proxemic.training import EvaluationConfig
 from proxemic.training.embed import evaluate_embeddings
@@ -21,7 +22,7 @@ class TargetMetrics:
 
     ``metric`` ranks classes and queries from worst to best. ``trained_on`` is the number of classes that the models
     were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
-    queries of each category, which have its name in ``category``.
+    queries of each category, which have its name in ``category``. ``open_set`` is its open-set identification.
     """
 
     name: str
@@ -33,6 +34,7 @@ class TargetMetrics:
     parts: tuple["TargetMetrics", ...] = ()
     categories: tuple["TargetMetrics", ...] = ()
     category: str | None = None
+    open_set: OpenSet | None = None
 
     @property
     def classes(self) -> int:
@@ -59,12 +61,21 @@ class TargetMetrics:
         return replace(self, categories=tuple(named))
 
 
-def evaluate_rows(name: Path | str, split: str, content: LabelledEmbeddings, config: EvaluationConfig) -> TargetMetrics:
-    """Evaluate embeddings by their labels."""
+def evaluate_rows(
+    name: Path | str,
+    split: str,
+    content: LabelledEmbeddings,
+    config: EvaluationConfig,
+    open_set_seed: int | None = None,
+) -> TargetMetrics:
+    """Evaluate embeddings by their labels; with a seed, also where half of the classes are not in the gallery."""
     metrics = evaluate_embeddings(content.embeddings, content.rows, config)
     # A metric of one's own has no value per class.
     metric = config.metric if config.metric in metrics.per_query else "map@r"
-    return TargetMetrics(str(name), split, content.rows, metrics, metric)
+    target = TargetMetrics(str(name), split, content.rows, metrics, metric)
+    if open_set_seed is None:
+        return target
+    return replace(target, open_set=identify_open_set(str(name), content, config.distance, open_set_seed))
 
 
 def evaluate_files(
@@ -74,6 +85,7 @@ def evaluate_files(
     gallery_labels: Path | None,
     *,
     by_category: bool,
+    open_set_seed: int | None,
     overrides: Mapping[str, object],
     report: Callable[[str], object],
 ) -> list[TargetMetrics]:
@@ -91,7 +103,10 @@ def evaluate_files(
     for file in (labels, gallery_labels):
         if file is not None and file.suffix.lower() != ".npy" and (unused := unused_columns(file, NOTE_COLUMNS)):
             report(f"{file} has columns that are not used: {', '.join(unused)}.")
-    targets = [evaluate_rows(path, "all", content, config) for path, content in zip(paths, contents, strict=True)]
+    targets = [
+        evaluate_rows(path, "all", content, config, open_set_seed)
+        for path, content in zip(paths, contents, strict=True)
+    ]
     return [target.with_categories() for target in targets] if by_category else targets
 
 
