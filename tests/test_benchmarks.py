@@ -148,3 +148,13 @@ def test_the_table_of_searches() -> None:
         assert float(row[5]) > 0.9
     assert lines[2].startswith("opening: ")
     assert lines[-1].startswith("adding 10,000 more: ")
+
+
+def test_the_table_of_cleaning() -> None:
+    header, row = run("cleaning.py", "--smoke").splitlines()
+    assert header.split()[:4] == ["data", "seed", "images", "flipped"]
+    name, seed, images, flipped, precision, *counts, recall, of_duplicates, trained, cleaned = row.split()
+    assert (name, seed, images, flipped) == ("Glyphs", "0", "288", "14")
+    assert len(counts) == 3
+    assert all(0 <= float(each) <= 1 for each in (precision, recall, of_duplicates))
+    assert min(float(trained), float(cleaned)) > 0

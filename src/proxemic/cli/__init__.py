@@ -14,6 +14,7 @@ from proxemic.allocator import keep_freed_memory
 from proxemic.cli import (
     analyze,
     calibrate,
+    clean,
     compare,
     datasets,
     demo,
@@ -39,6 +40,7 @@ COMMANDS = (
     evaluate,
     embed,
     calibrate,
+    clean,
     compare,
     reality_check,
     tune,

@@ -9,6 +9,7 @@ from proxemic.extras import optional_dependency
 with optional_dependency("train"):
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.calibration import CalibratedThreshold, Calibration, calibrate
+    from proxemic.retrieval.cleaning import Cleaning, clean
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
@@ -19,6 +20,7 @@ __all__ = [
     "Added",
     "CalibratedThreshold",
     "Calibration",
+    "Cleaning",
     "Embedded",
     "EmbeddedFile",
     "Embedder",
@@ -28,6 +30,7 @@ __all__ = [
     "Neighbours",
     "Pictures",
     "calibrate",
+    "clean",
     "embed_pictures",
     "embed_to_file",
     "list_pictures",

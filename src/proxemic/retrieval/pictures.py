@@ -102,9 +102,9 @@ def list_pictures(*sources: str | os.PathLike[str]) -> Pictures:
     """List the pictures that folders, tables, patterns and files name, in that order, each once, before any is opened.
 
     The label of a picture in a folder is the name of the folder within it that holds it, at any depth, as `train` and
-    `evaluate` have it, or in folders `train`, `validation` and `test` that of the folder below; pictures that lie in
-    the folder itself have none. A table has the column `path`, relative to its folder, and perhaps `label`, a box
-    (`x_1`, `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
+    `evaluate` have it, or in folders `train`, `validation` and `test` that of the folder below, with a column `split`;
+    pictures that lie in the folder itself have none. A table has the column `path`, relative to its folder, and perhaps
+    `label`, a box (`x_1`, `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
 
     Args:
         sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
@@ -151,7 +151,10 @@ def _list_folder(root: Path) -> Pictures:
     level = 1 if splits else 0
     labels = [readable(part[level]) if len(part) > level + 1 else None for part in parts]
     others = tuple(path for path in listed if path.suffix.lower() not in ENDINGS)
-    return replace(_of_files(paths, labels), ignored=others)
+    columns: dict[str, tuple[str | None, ...]] = {}
+    if splits and any(len(part) > 1 for part in parts):
+        columns = {"split": tuple(SPLITS[part[0].lower()] if len(part) > 1 else None for part in parts)}
+    return replace(_of_files(paths, labels), columns=columns, ignored=others)
 
 
 def _list_table(table: Path) -> Pictures:

@@ -1,0 +1,80 @@
+"""``proxemic clean``."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxemic.retrieval.cleaning import Duplicate
+
+_SHOWN = 10
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "clean",
+        help="find wrong labels, duplicates and outliers among pictures",
+        description="Find labels that are probably wrong, exact and near duplicates, also across splits, and outliers, "
+        "and write them as tables and as a page with the pictures, worst first. Nothing is removed or changed. The "
+        "model may have been trained on the same labels.",
+        epilog="Splits are those of a table's column split, or of folders train, validation and test. Pictures without "
+        "a label are looked at for duplicates and outliers.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "source",
+        nargs="+",
+        metavar="SOURCE",
+        help="folders of pictures, .csv or .parquet tables with the column path and perhaps label and split, pictures, "
+        "patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy, .parquet)",
+    )
+    parser.add_argument(
+        "--model", metavar="MODEL", help="a run, a model.safetensors, or an .onnx file; not needed for embeddings"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it",
+    )
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Clean, and print the worst."""
+    print(f"Looking at {' '.join(arguments.source)}", file=sys.stderr, flush=True)  # before seconds of imports
+    from proxemic.retrieval.cleaning import clean
+    from proxemic.tables import Table
+
+    found = clean(
+        arguments.source,
+        arguments.model,
+        out=arguments.out,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        report=partial(print, file=sys.stderr),
+    )
+    print(found.summary())
+    suspects = [[each.path, each.label, each.suggested, f"{each.score:.3f}"] for each in found.labels]
+    duplicates = [[each.path, each.of, each.kind, _warning(each)] for each in found.duplicates]
+    outliers = [[each.path, each.label, f"{each.score:.1f}"] for each in found.outliers]
+    for title, columns, rows, align in (
+        ("Suspected labels", ["path", "label", "suggested", "score"], suspects, "lllr"),
+        ("Duplicates", ["path", "of", "kind", ""], duplicates, "llll"),
+        ("Outliers", ["path", "label", "score"], outliers, "llr"),
+    ):
+        if rows:
+            notes = [f"{len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
+            print()
+            print(Table(columns, rows[:_SHOWN], title, notes, align).text())
+
+
+def _warning(duplicate: "Duplicate") -> str:
+    across = f"{duplicate.split} repeats {duplicate.split_of}" if duplicate.across_splits else ""
+    differ = f"{duplicate.label} and {duplicate.label_of}" if duplicate.labels_differ else ""
+    return "; ".join(filter(None, [across, differ]))

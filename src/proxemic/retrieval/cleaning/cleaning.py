@@ -1,0 +1,321 @@
+"""What is wrong with a data set: labels, duplicates, outliers."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from proxemic.data import FilePixels
+from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.rows import number_names
+from proxemic.data.tables import SPLITS
+from proxemic.files import check_folder, write_csv
+from proxemic.retrieval.cleaning.duplicates import (
+    Match,
+    copies_of,
+    exact_matches,
+    groups_of,
+    near_matches,
+    near_vectors,
+)
+from proxemic.retrieval.cleaning.outliers import LIMIT, outlier_scores
+from proxemic.retrieval.cleaning.signatures import LENGTH, content_hash, difference, reduced, signature
+from proxemic.retrieval.cleaning.suspects import wrong_label_scores
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.material import Material, Sources, gather
+
+_KEPT = 65_536  # small pictures in memory, of 4 kB at most
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A picture whose label is probably wrong.
+
+    Args:
+        path: Its name.
+        label: Its label.
+        suggested: The label of the pictures that it is nearer to.
+        score: As of `wrong_label_scores`, from 0.5, exclusive, to 1.
+    """
+
+    path: str
+    label: str
+    suggested: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A picture that repeats another.
+
+    Args:
+        group: Number of the group of pictures that repeat each other, from 1.
+        path: Its name.
+        of: The name of the picture that it repeats, of the training split where one is.
+        kind: ``exact``, the same pixels, or ``near``: recompressed, resized, brightened.
+        look: 1 minus the correlation of their grey levels at 48 pixels or fewer; None where there are vectors alone.
+        distance: Of their embeddings.
+        label: Its label, or None.
+        label_of: That of the other.
+        split: Its split, or None.
+        split_of: That of the other.
+    """
+
+    group: int
+    path: str
+    of: str
+    kind: Literal["exact", "near"]
+    look: float | None
+    distance: float
+    label: str | None
+    label_of: str | None
+    split: str | None
+    split_of: str | None
+
+    @property
+    def across_splits(self) -> bool:
+        """Whether the two are in different splits."""
+        return self.split != self.split_of
+
+    @property
+    def labels_differ(self) -> bool:
+        """Whether the two have different labels."""
+        return None not in (self.label, self.label_of) and self.label != self.label_of
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A picture that is like no other; the score is that of `outlier_scores`, above 3.5."""
+
+    path: str
+    label: str | None
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Cleaning:
+    """What was found, each table with the worst first.
+
+    Args:
+        pictures: How many were looked at.
+        labels: Suspected labels, by their score.
+        duplicates: First those across splits, then those of different labels, then the others; the most alike first.
+        outliers: By their score.
+        unreadable: Why further pictures could not be read, by their names.
+        pixels: The pictures by their names; empty where there are vectors alone.
+    """
+
+    pictures: int
+    labels: tuple[Suspect, ...]
+    duplicates: tuple[Duplicate, ...]
+    outliers: tuple[Outlier, ...]
+    unreadable: Mapping[str, str]
+    pixels: Mapping[str, tuple[FilePixels, int]]
+
+    def summary(self) -> str:
+        """One sentence."""
+        kinds = [each.kind for each in self.duplicates]
+        across = sum(each.across_splits for each in self.duplicates)
+        differ = sum(each.labels_differ for each in self.duplicates)
+        return (
+            f"{self.pictures:,} pictures: {len(self.labels):,} suspected labels, {kinds.count('exact'):,} exact and "
+            f"{kinds.count('near'):,} near duplicates ({across:,} across splits, {differ:,} of different labels), "
+            f"{len(self.outliers):,} outliers, {len(self.unreadable):,} unreadable."
+        )
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``labels.csv``, ``duplicates.csv``, ``outliers.csv``, ``unreadable.csv`` and the page ``index.html``.
+
+        Each file is whole or not there. The page holds small copies of the pictures, and needs no network.
+
+        Returns:
+            The page.
+
+        Raises:
+            UserError: If a file cannot be written.
+        """
+        from proxemic.retrieval.cleaning.page import write_page
+
+        folder = Path(folder)
+        check_folder(folder)
+        suspects = [[each.path, each.label, each.suggested, _digits(each.score)] for each in self.labels]
+        write_csv(folder / "labels.csv", ["path", "label", "suggested", "score"], suspects)
+        columns = ("group", "path", "of", "kind", "look", "distance", "label", "label_of", "split", "split_of")
+        numbers = ("look", "distance")
+        write_csv(
+            folder / "duplicates.csv",
+            columns,
+            [
+                [_digits(getattr(each, name)) if name in numbers else getattr(each, name) for name in columns]
+                for each in self.duplicates
+            ],
+        )
+        outliers = [[each.path, each.label, _digits(each.score)] for each in self.outliers]
+        write_csv(folder / "outliers.csv", ["path", "label", "score"], outliers)
+        write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
+        return write_page(self, folder / "index.html")
+
+
+def clean(
+    sources: Sources,
+    model: Embedder | str | os.PathLike[str] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    report: Callable[[str], object] = print,
+) -> Cleaning:
+    """Find labels that are probably wrong, duplicates, also across splits, and outliers.
+
+    Only suspected labels need labels, and only of some pictures. Splits are those of the column ``split`` of a table,
+    or of folders train, validation and test. Of a file of vectors, near duplicates are those that nearly coincide.
+
+    Args:
+        sources: What `list_pictures` takes, one or several; or one file of vectors.
+        model: What embeds them: an `Embedder`, or the path of one; None for vectors that are embeddings already. It may
+            have been trained on the same labels, wrong ones included.
+        out: A folder for the tables and the page, see `Cleaning.write`; None writes nothing.
+        batch_size: Pictures that the network sees at once.
+        workers: Processes that read and prepare them.
+        report: Is told what the user should know.
+
+    Raises:
+        UserError: If nothing can be read, pictures come without a model, or a file cannot be written.
+        ValueError: If vectors or a table are not valid.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "points.npy"
+    >>> np.save(path, np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)[[*range(50), 7]])
+    >>> [(each.path, each.of) for each in clean(path).duplicates]
+    [('row 50', 'row 7')]
+    """
+    if out is not None:
+        check_folder(Path(out))
+    found = _judge(gather(sources, model, batch_size=batch_size, workers=workers))
+    if found.unreadable:
+        report(f"{len(found.unreadable):,} pictures cannot be read, and are left out.")
+    if out is not None:
+        report(f"Written: {found.write(out)}")
+    return found
+
+
+def _judge(material: Material) -> Cleaning:
+    unreadable = {**material.unreadable}
+    order = sorted(range(len(material.names)), key=lambda row: _rank(material.splits[row]))
+    copies, signatures = None, None
+    if material.pixels is not None:
+        hashes, signatures, failed = _look(material.pixels)
+        unreadable |= {material.names[row]: why for row, why in failed.items()}
+        first = copies_of(hashes, order)
+        matches = exact_matches(first)
+        originals = [row for row in order if first[row] == row]
+        near = near_matches(
+            signatures[originals],
+            material.embeddings[originals],
+            _closely(material.pixels.select(originals)),
+            range(len(originals)),
+            [material.splits[row] for row in originals],
+            distance=material.distance,
+        )
+        matches += [replace(each, row=originals[each.row], of=originals[each.of]) for each in near]
+        exact = groups_of(exact_matches(first), len(first))
+        copies = exact if (exact >= 0).any() else None
+    else:
+        matches = near_vectors(material.embeddings, distance=material.distance)
+    labels, class_names = number_names(material.labels)
+    wrong = wrong_label_scores(material.embeddings, labels, distance=material.distance)
+    strange = outlier_scores(material.embeddings, distance=material.distance, copies=copies)
+    names = material.names
+    return Cleaning(
+        len(names),
+        tuple(
+            Suspect(names[row], class_names[labels[row]], class_names[wrong.suggested[row]], float(wrong.scores[row]))
+            for row in _worst(wrong.scores, 0.5)
+        ),
+        _duplicates(material, matches),
+        tuple(Outlier(names[row], material.labels[row], float(strange[row])) for row in _worst(strange, LIMIT)),
+        unreadable,
+        {} if material.pixels is None else {name: (material.pixels, row) for row, name in enumerate(names)},
+    )
+
+
+def _duplicates(material: Material, matches: Sequence[Match]) -> tuple[Duplicate, ...]:
+    groups = groups_of(matches, len(material.names))
+    found = [
+        Duplicate(
+            int(groups[each.row]) + 1,
+            material.names[each.row],
+            material.names[each.of],
+            each.kind,
+            each.look,
+            each.distance,
+            material.labels[each.row],
+            material.labels[each.of],
+            material.splits[each.row],
+            material.splits[each.of],
+        )
+        for each in matches
+    ]
+    return tuple(
+        sorted(found, key=lambda each: (not each.across_splits, not each.labels_differ, each.look or 0, each.distance))
+    )
+
+
+def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
+    """Read all pictures in full, in threads: hashes, signatures, and why a picture has none."""
+
+    def one(row: int) -> tuple[bytes, np.ndarray, str | None]:
+        try:
+            image = pixels[row]
+        except UnreadableImageError as error:  # it was there a moment ago
+            return b"%d" % row, np.zeros(LENGTH, np.float32), error.reason or str(error)
+        return content_hash(image), signature(image), None
+
+    hashes: list[bytes] = []
+    signatures = np.zeros((len(pixels), LENGTH), np.float32)
+    failed: dict[int, str] = {}
+    with ThreadPoolExecutor() as pool:
+        looked = tqdm(pool.map(one, range(len(pixels))), "comparing", len(pixels), leave=False, disable=None)
+        for row, (hashed, numbers, why) in enumerate(looked):
+            hashes.append(hashed)
+            signatures[row] = numbers
+            if why is not None:
+                failed[row] = why
+    return hashes, signatures, failed
+
+
+def _closely(pixels: FilePixels) -> Callable[[int, int], float]:
+    @lru_cache(_KEPT)
+    def small(row: int) -> Image.Image | None:
+        try:
+            return reduced(pixels[row])
+        except UnreadableImageError:
+            return None
+
+    def differ(first: int, second: int) -> float:
+        one, other = small(first), small(second)
+        return 1.0 if one is None or other is None else difference(one, other)
+
+    return differ
+
+
+def _rank(split: str | None) -> int:
+    """Training first: what it has too is to leave the others."""
+    return [*SPLITS.values()].index(SPLITS[split]) if split is not None else -1
+
+
+def _worst(scores: torch.Tensor, above: float) -> list[int]:
+    rows = (scores > above).nonzero()[:, 0]
+    return rows[scores[rows].argsort(descending=True, stable=True)].tolist()
+
+
+def _digits(number: float | None) -> str | None:
+    return None if number is None else f"{number:.6g}"

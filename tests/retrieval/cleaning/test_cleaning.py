@@ -1,0 +1,192 @@
+"""`clean` on errors that were planted in folders, tables and vectors, seen by a hand-made embedder."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance
+from torch import Tensor, nn
+
+from images import write_folder
+from proxemic.data import read_image
+from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.rows import number_labels
+from proxemic.errors import UserError
+from proxemic.retrieval import Embedder
+from proxemic.retrieval.cleaning import Cleaning, clean
+
+
+class Patches(nn.Module):
+    """The colours of an image at 4 by 4 places, which is what its class is."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.adaptive_avg_pool2d(images, 4).flatten(1) - 0.5
+
+
+def prepare(image: Image.Image) -> Tensor:
+    array = np.array(image.convert("RGB").resize((16, 16), Image.Resampling.BOX))
+    return torch.from_numpy(array).permute(2, 0, 1).float() / 255
+
+
+@pytest.fixture
+def embedder() -> Embedder:
+    return Embedder(Patches(), prepare)
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """12 classes of 6 pictures, with a wrong label, copies, an outlier and a file that is damaged."""
+    root = write_folder(tmp_path / "photos")
+    (root / "class 03" / "4.png").rename(root / "class 08" / "wrong.png")
+    shutil.copy(root / "class 05" / "1.png", root / "class 05" / "copy.png")
+    read_image(root / "class 06" / "0.png").save(root / "class 02" / "converted.bmp")
+    large = read_image(root / "class 07" / "2.png").resize((64, 64), Image.Resampling.BICUBIC)
+    ImageEnhance.Brightness(large).enhance(0.9).save(root / "class 07" / "near.jpg", quality=90)
+    noise = np.random.default_rng(5).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    Image.fromarray(noise).resize((32, 32), Image.Resampling.NEAREST).save(root / "alone.png")
+    (root / "class 00" / "damaged.png").write_bytes(b"no picture")
+    return root
+
+
+def found_of(cleaning: Cleaning) -> tuple[list[str], list[tuple[str, str, str]], list[str]]:
+    def short(path: str) -> str:
+        return "/".join(Path(path).parts[-2:])
+
+    return (
+        [short(each.path) for each in cleaning.labels],
+        [(short(each.path), short(each.of), each.kind) for each in cleaning.duplicates],
+        [short(each.path) for each in cleaning.outliers],
+    )
+
+
+def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, tmp_path: Path) -> None:
+    notes: list[str] = []
+    cleaning = clean(planted, embedder, out=tmp_path / "out", report=notes.append)
+    labels, duplicates, outliers = found_of(cleaning)
+    assert labels[0] in ("class 08/wrong.png", "class 02/converted.bmp")
+    assert sorted(labels[:2]) == ["class 02/converted.bmp", "class 08/wrong.png"]
+    assert {each.path[-9:]: each.suggested for each in cleaning.labels}["wrong.png"] == "class 03"
+    assert duplicates[0] == ("class 06/0.png", "class 02/converted.bmp", "exact")  # of different labels: the worst
+    assert cleaning.duplicates[0].labels_differ
+    assert sorted(duplicates[1:]) == [
+        ("class 05/copy.png", "class 05/1.png", "exact"),
+        ("class 07/near.jpg", "class 07/2.png", "near"),
+    ]
+    assert outliers[0] == "photos/alone.png"
+    assert [Path(name).name for name in cleaning.unreadable] == ["damaged.png"]
+    assert cleaning.pictures == 76
+    assert cleaning.summary().startswith("76 pictures: ")
+    assert "2 exact and 1 near duplicates (0 across splits, 1 of different labels)" in cleaning.summary()
+    assert notes == ["1 pictures cannot be read, and are left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [*csv.DictReader(file)]
+
+
+def test_the_tables_hold_what_was_found_the_worst_first(planted: Path, embedder: Embedder, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    cleaning = clean(planted, embedder, out=out, report=lambda _: None)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "duplicates.csv",
+        "index.html",
+        "labels.csv",
+        "outliers.csv",
+        "unreadable.csv",
+    ]
+    for name in ("labels", "outliers"):
+        rows = rows_of(out / f"{name}.csv")
+        scores = [float(row["score"]) for row in rows]
+        assert scores == sorted(scores, reverse=True)
+        assert [row["path"] for row in rows] == [each.path for each in getattr(cleaning, name)]
+    duplicates = rows_of(out / "duplicates.csv")
+    assert [row["kind"] for row in duplicates] == ["exact", "exact", "near"]
+    assert duplicates[0]["label"] == "class 06"
+    assert duplicates[0]["label_of"] == "class 02"
+    assert duplicates[0]["split"] == ""
+    assert [*rows_of(out / "unreadable.csv")[0]] == ["path", "reason"]
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    clean(planted, embedder, out=out, report=lambda _: None)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def write_splits(tmp_path: Path) -> Path:
+    root = write_folder(tmp_path / "splits" / "train")
+    for number, name in ((0, "test"), (1, "validation")):
+        folder = root.parent / name / "new"
+        folder.mkdir(parents=True)
+        shutil.copy(root / "class 01" / f"{number}.png", folder / f"{name}.png")
+    return root.parent
+
+
+def write_table(tmp_path: Path) -> Path:
+    root = write_splits(tmp_path)
+    lines = []
+    for path in sorted(root.rglob("*.png"), reverse=True):  # the test comes before its original
+        split = path.relative_to(root).parts[0]
+        lines.append(f"{path.relative_to(root)},{split if split != 'validation' else 'val'}\n")
+    table = root / "table.csv"
+    table.write_text("path,split\n" + "".join(lines))
+    return table
+
+
+@pytest.mark.parametrize("write", [write_splits, write_table])
+def test_duplicates_across_splits_need_no_labels(
+    write: Callable[[Path], Path], embedder: Embedder, tmp_path: Path
+) -> None:
+    cleaning = clean(write(tmp_path), embedder)
+    across = [each for each in cleaning.duplicates if each.across_splits]
+    assert cleaning.duplicates[:2] == tuple(across)
+    assert [(Path(each.path).stem, each.split, each.split_of) for each in sorted(across, key=lambda one: one.path)] == [
+        ("test", "test", "train"),
+        ("validation", "validation", "train"),
+    ]
+    assert "(2 across splits, " in cleaning.summary()
+
+
+def test_pictures_without_labels_are_judged_but_for_these(planted: Path, embedder: Embedder) -> None:
+    files = sorted(map(str, planted.rglob("*.png")))
+    cleaning = clean(files, embedder, report=lambda _: None)
+    assert not cleaning.labels
+    assert [(Path(each.path).name, Path(each.of).name) for each in cleaning.duplicates] == [("copy.png", "1.png")]
+    assert Path(cleaning.outliers[0].path).name == "alone.png"
+
+
+def test_vectors_need_no_model(tmp_path: Path) -> None:
+    x = torch.randn(60, 8) * 0.3 + torch.randn(6, 8)[torch.arange(60) % 6]
+    labels = [f"class {number % 6}" for number in range(60)]
+    labels[12] = "class 3"
+    x[50] = x[8]
+    x[30] = -x.sum(0)
+    path = tmp_path / "vectors.parquet"
+    rows = number_labels(labels)
+    write_embeddings(path, LabelledEmbeddings(x, rows))
+    cleaning = clean(path)
+    assert cleaning.labels[0].path in ("row 12", "row 30")
+    assert "row 12" in [each.path for each in cleaning.labels[:2]]
+    assert [(each.path, each.of, each.look) for each in cleaning.duplicates] == [("row 50", "row 8", None)]
+    assert [each.path for each in cleaning.outliers][:1] == ["row 30"]
+    page = cleaning.write(tmp_path / "out").read_text()
+    assert "data:image" not in page
+    assert clean(path, out=None).pixels == {}
+
+
+def test_refuses_in_a_sentence(planted: Path, embedder: Embedder, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give one with --model"):
+        clean(planted)
+    np.save(tmp_path / "x.npy", np.full((4, 2), np.nan, np.float32))
+    with pytest.raises(ValueError, match="vector 0 has a number that is not finite"):
+        clean(tmp_path / "x.npy")
+    with pytest.raises(UserError, match="holds vectors, of which one file is looked at"):
+        clean([planted, tmp_path / "x.npy"], embedder)
+    with pytest.raises(ValueError, match="batch_size is 0, but must be 1 or more"):
+        clean(planted, embedder, batch_size=0)
+    with pytest.raises(UserError, match="None of 1 pictures can be read"):
+        clean(planted / "class 00" / "damaged.png", embedder)
+    with pytest.raises(UserError, match="could not be written"):
+        clean(planted, embedder, out=planted / "alone.png", report=lambda _: None)

@@ -1,0 +1,95 @@
+"""Which pictures repeat which: both conditions, the split that counts, and groups."""
+
+import numpy as np
+import pytest
+import torch
+
+from proxemic.retrieval.cleaning import duplicates
+from proxemic.retrieval.cleaning.duplicates import (
+    Match,
+    copies_of,
+    exact_matches,
+    groups_of,
+    near_matches,
+    near_vectors,
+)
+
+
+def units(rows: int, dim: int = 12) -> np.ndarray:
+    numbers = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
+    return numbers / np.linalg.norm(numbers, axis=1, keepdims=True)
+
+
+def test_a_near_duplicate_looks_the_same_and_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = units(40)
+    looks[30:33] = looks[3], looks[4], looks[5]
+    x = torch.from_numpy(units(40, 6))
+    x[30], x[31] = x[3], -x[4]  # the second looks like row 4, but a model sees another
+    x[32] = x[5]
+    closer: list[tuple[int, int]] = []
+
+    def differ(one: int, other: int) -> float:
+        closer.append((one, other))
+        return 0.5 if one == 32 else 0.001  # the third differs in a detail
+
+    expected = [Match(30, 3, "near", 0.001, pytest.approx(0.0, abs=1e-6))]  # type: ignore[arg-type]
+    assert near_matches(looks, x, differ, range(40), [None] * 40) == expected
+    assert closer == [(30, 3), (32, 5)]
+    monkeypatch.setattr(duplicates, "_CELLS", 100)  # three rows at a time
+    assert near_matches(looks, x, differ, range(40), [None] * 40) == expected
+
+
+def test_the_copy_in_another_split_counts() -> None:
+    looks, x = units(20), torch.from_numpy(units(20, 6))
+    for row in (5, 9, 12):
+        looks[row], x[row] = looks[2], x[2]
+    splits = ["train"] * 3 + ["test"] * 17
+    found = near_matches(looks, x, lambda *_: 0.0, range(20), splits)
+    assert [(each.row, each.of) for each in found] == [(5, 2), (9, 2), (12, 2)]
+    backwards = near_matches(looks, x, lambda *_: 0.0, range(19, -1, -1), splits)
+    assert [(each.row, each.of) for each in backwards] == [(9, 12), (5, 9), (2, 5)]
+    assert near_matches(looks[:1], x[:1], lambda *_: 0.0, [0], [None]) == []
+
+
+def test_exact_copies_are_of_the_first() -> None:
+    first = copies_of(["a", "b", "a", "c", "a", "b"], [4, 0, 1, 2, 3, 5])
+    assert first.tolist() == [4, 1, 4, 3, 4, 1]
+    assert [(each.row, each.of, each.kind) for each in exact_matches(first)] == [
+        (0, 4, "exact"),
+        (2, 4, "exact"),
+        (5, 1, "exact"),
+    ]
+
+
+def test_groups_are_what_is_connected() -> None:
+    def match(row: int, of: int) -> Match:
+        return Match(row, of, "near", 0.0, 0.0)
+
+    assert groups_of([match(5, 1), match(7, 5), match(2, 3), match(3, 9)], 10).tolist() == [
+        -1,
+        0,
+        1,
+        1,
+        -1,
+        0,
+        -1,
+        0,
+        -1,
+        1,
+    ]
+    assert groups_of([], 3).tolist() == [-1] * 3
+    assert groups_of([], 0).tolist() == []
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_vectors_that_nearly_coincide(distance: duplicates.Distance) -> None:
+    x = torch.randn(60, 8)
+    x[50], x[51] = x[7], x[8] + 1e-4
+    found = near_vectors(x, distance=distance)
+    assert [(each.row, each.of, each.kind, each.look) for each in found] == [
+        (50, 7, "exact", None),
+        (51, 8, "near", None),
+    ]
+    assert near_vectors(x[:1]) == []
+    same = near_vectors(torch.ones(30, 2))
+    assert [(each.row, each.of) for each in same] == [(row, 0) for row in range(1, 30)]
