@@ -1,11 +1,18 @@
 """Real servers of databases, each with a folder of its own, which are killed and started again."""
 
+import socket
+import subprocess
+import sys
+import time
 import warnings
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any, LiteralString
 from urllib.parse import quote
 
 import pytest
+
+from ports import free_port
 
 
 class Postgres:
@@ -54,3 +61,31 @@ class Postgres:
         pgexec(
             "pg_ctl", ("-w", "-D", str(server.pgdata), *arguments), bin_path=server.bin_path, user=server.system_user
         )
+
+
+class Milvus:
+    """Milvus Lite as a server of its own, which listens on a port of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.start()
+
+    def address(self, gallery: str) -> str:
+        """That of a gallery."""
+        return f"milvus://127.0.0.1:{self.port}/{gallery}"
+
+    def start(self) -> None:
+        """Start it, again after `kill`."""
+        options = ("--data-dir", self.folder, "--host", "127.0.0.1", "--port", str(self.port))
+        self._process = subprocess.Popen([sys.executable, "-m", "milvus_lite", "server", *options], stdout=DEVNULL)
+        while True:
+            assert self._process.poll() is None, "the server has ended"
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it with kill -9."""
+        self._process.kill()
+        self._process.wait()

@@ -9,7 +9,7 @@ import pytest
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store
 from servers import Postgres
 
-STORES = ("local", "postgres")
+STORES = ("local", "postgres", "milvus")
 DIM = 8
 _NUMBERS = count()
 
@@ -30,6 +30,9 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return str(tmp_path / "gallery")
         case "postgres":
             return request.getfixturevalue("postgres").address(f"gallery {next(_NUMBERS)}")
+        case "milvus":
+            pytest.importorskip("milvus_lite", reason="Milvus Lite has no Windows")
+            return f"milvus-lite:{tmp_path / 'gallery'}"
     raise AssertionError(request.param)
 
 

@@ -13,7 +13,9 @@ def open_store(address: str) -> Store:
 
     Args:
         address: A folder; or ``postgresql://user:password@host:port/database/gallery``, whose parameters, such as
-            ``?host=/socket/folder&sslmode=require``, are those of libpq.
+            ``?host=/socket/folder&sslmode=require``, are those of libpq; or ``milvus://user:password@host:port/gallery``,
+            with a database other than the default ``…/database/gallery``, and ``?secure=true`` for TLS; or
+            ``milvus-lite:FILE``, which holds one gallery and is opened by one process at a time.
 
     Raises:
         UserError: If there is none, or it cannot be reached or read.
@@ -28,6 +30,10 @@ def _class_of(address: str) -> type[Store]:
         from proxemic.retrieval.stores.postgres import PostgresStore
 
         return PostgresStore
+    if address.startswith(("milvus://", "milvus-lite:")):
+        from proxemic.retrieval.stores.milvus import MilvusStore
+
+        return MilvusStore
     from proxemic.retrieval.stores.local import LocalStore
 
     return LocalStore

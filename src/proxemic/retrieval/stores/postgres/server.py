@@ -1,6 +1,5 @@
 """Connections to PostgreSQL: how addresses are read, and one sentence for whatever fails."""
 
-import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.retrieval.stores.passwords import without_password
 
 with optional_dependency("postgres"):
     import psycopg
@@ -65,16 +65,6 @@ class Address:
             else f"{url.scheme}://{url.path}" + (f"?{shown_query}" if shown_query else ""),
             unquote(parts[1]),
         )
-
-
-def without_password(address: str) -> str:
-    """An address that may not be one, without anything that may be a password.
-
-    >>> without_password("postgresql://me:a/b@c@host/shop")
-    'postgresql://me@host/shop'
-    """
-    shown = re.sub(r"(?<=//)([^:@/?#]*):.*@", r"\1@", address)
-    return re.sub(r"(?i)(password=)[^&]*", r"\1…", shown)
 
 
 def without_vectors(shown: str) -> str:

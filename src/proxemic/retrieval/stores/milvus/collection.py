@@ -1,0 +1,368 @@
+"""A gallery in a collection of Milvus."""
+
+import hashlib
+import json
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.items import OWN, Where, check_where
+from proxemic.retrieval.stores.distances import exact_distances
+from proxemic.retrieval.stores.milvus.server import Address, Server, in_a_sentence
+from proxemic.retrieval.stores.settings import check_settings
+from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
+
+with optional_dependency("milvus"):
+    from pymilvus import DataType, MilvusClient
+
+_GALLERIES = "proxemic_galleries"
+_LARGEST = 32_768  # numbers of a vector that Milvus keeps
+_FOUND = 16_384  # rows that Milvus gives at most for a query
+_LISTED = 4_096  # keys or ids that an expression names
+_BATCH = 2**23  # bytes of vectors that are sent or found at once; a server takes messages of 64 MiB
+_PATIENCE = 60  # seconds for a call that does not build an index
+_TEXT = 65_535  # bytes of a text at most
+_HNSW = {"m": (16, 2, 2048), "ef_construction": (128, 1, 32_768), "ef_search": (100, 1, 32_768)}
+
+
+@dataclass(frozen=True)
+class _State:
+    """What `proxemic_galleries` has of a gallery."""
+
+    info: GalleryInfo
+    next_id: int = 0
+    columns: tuple[str, ...] = ()
+    index: Mapping[str, int] | None = None
+
+
+class MilvusStore(Store):
+    """A gallery in Milvus: a row of the collection `proxemic_galleries`, and a collection of its name.
+
+    Rows have the digest of their path as their key, so that no path comes twice, and digests of each name with its
+    value in `cells`: whatever users name or give reaches expressions as digests only. Readers are not disturbed; of
+    writers there may be one at a time, which a server does not check.
+    """
+
+    indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
+
+    def __init__(self, server: Server, info: GalleryInfo) -> None:
+        super().__init__(server.address.shown, info)
+        self._server, self._name = server, server.address.gallery
+        self._closing = weakref.finalize(self, server.close)
+
+    @classmethod
+    def create(cls, address: str, info: GalleryInfo) -> Self:
+        if info.dim > _LARGEST:
+            raise UserError(f"vectors have {info.dim:,} numbers, but Milvus keeps up to {_LARGEST:,}.")
+        server = _connect(address, create=True)
+        store = cls(server, info)
+        with in_a_sentence(store.address):
+            client, name = server.client, server.address.gallery
+            if client.has_collection(name):
+                raise UserError(f"{store.address} holds a gallery or another collection: choose another name.")
+            if not client.has_collection(_GALLERIES):
+                _make_galleries(client)
+            # Of the two, the collection comes last: without it, there is no gallery.
+            store._write(_State(info))
+            schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+            schema.add_field("key", DataType.VARCHAR, max_length=32, is_primary=True)
+            schema.add_field("id", DataType.INT64)
+            schema.add_field("path", DataType.VARCHAR, max_length=_TEXT)
+            schema.add_field("label", DataType.VARCHAR, max_length=_TEXT, nullable=True)
+            schema.add_field("columns", DataType.JSON)
+            schema.add_field(
+                "cells", DataType.ARRAY, element_type=DataType.VARCHAR, max_length=32, max_capacity=_LISTED
+            )
+            schema.add_field("vector", DataType.FLOAT_VECTOR, dim=info.dim)
+            client.create_collection(name, schema=schema, consistency_level="Strong")
+            store._load(empty=True)
+        return store
+
+    @classmethod
+    def open(cls, address: str) -> Self:
+        server = _connect(address, create=False)
+        shown, name = server.address.shown, server.address.gallery
+        try:
+            with in_a_sentence(shown):
+                if not (server.client.has_collection(_GALLERIES) and server.client.has_collection(name)):
+                    raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
+                server.client.load_collection(_GALLERIES)
+                store = cls(server, _read(server).info)
+                store._load()
+        except UserError:
+            server.close()
+            raise
+        return store
+
+    @property
+    def _client(self) -> Any:
+        return self._server.client
+
+    def _load(self, *, empty: bool = False) -> None:
+        """Make the indexes that are not there, and have the collection ready; waiting takes half a second or more."""
+        made = self._client.list_indexes(self._name)
+        wanted = self._client.prepare_index_params()
+        if "vector" not in made:
+            index = self._state().index
+            kind = "FLAT" if index is None else "HNSW"
+            parameters = {} if index is None else {"M": index["m"], "efConstruction": index["ef_construction"]}
+            # The Euclidean order is that of cosine, too, for vectors of unit length.
+            wanted.add_index("vector", index_type=kind, metric_type="L2", params=parameters)
+        for name in ("id",) if self._server.is_lite else ("id", "cells"):
+            if name not in made:
+                wanted.add_index(name, index_type="INVERTED")
+        if len(wanted):
+            self._client.create_index(self._name, wanted, sync=not empty)
+        self._client.load_collection(self._name)
+
+    def _state(self) -> _State:
+        return _read(self._server)
+
+    def _write(self, state: _State) -> None:
+        row = {
+            "name": self._name,
+            "info": state.info.to_json(),
+            "next_id": state.next_id,
+            "columns": list(state.columns),
+            "index": None if state.index is None else dict(state.index),
+        }
+        content = {"name": self._name, "state": row, "vector": [0.0, 0.0]}
+        self._client.upsert(_GALLERIES, [content], timeout=_PATIENCE)
+
+    def _query(self, condition: str, fields: Sequence[str]) -> list[dict[str, Any]]:
+        return [*self._client.query(self._name, filter=condition, output_fields=[*fields], timeout=_PATIENCE)]
+
+    def _count(self, condition: str = "") -> int:
+        return int(self._query(condition, ["count(*)"])[0]["count(*)"])
+
+    def __len__(self) -> int:
+        with in_a_sentence(self.address):
+            return self._count()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        with in_a_sentence(self.address):
+            return (*OWN, *self._state().columns)
+
+    def known_paths(self, paths: Sequence[str]) -> set[str]:
+        known = set()
+        with in_a_sentence(self.address):
+            for first in range(0, len(paths), _LISTED):
+                condition = f"key in {_listed(_digest(path) for path in paths[first : first + _LISTED])}"
+                known |= {row["path"] for row in self._query(condition, ["path"])}
+        return known
+
+    def add(self, vectors: Float32[np.ndarray, "rows dim"], items: pa.Table) -> Int64[np.ndarray, " rows"]:
+        if not len(vectors):
+            return np.empty(0, np.int64)
+        further = [name for name in items.column_names if name not in OWN]
+        size = max(1, _BATCH // (4 * self.info.dim + 512))
+        written = 0
+        try:
+            with in_a_sentence(self.address):
+                state = self._state()
+                # Before they are used: an addition that breaks off leaves ids out, and uses none twice.
+                columns = tuple(dict.fromkeys((*state.columns, *further)))
+                self._write(replace(state, next_id=state.next_id + len(vectors), columns=columns))
+                ids = state.next_id + np.arange(len(vectors))
+                for written in range(0, len(vectors), size):
+                    part = slice(written, written + size)
+                    texts = items.slice(written, size).to_pylist()
+                    rows = [_row(*each) for each in zip(ids[part].tolist(), texts, vectors[part], strict=True)]
+                    self._client.upsert(self._name, rows, timeout=_PATIENCE)
+        except UserError as error:
+            raise PartlyWritten(str(error), written) from error
+        return ids
+
+    def remove(self, where: Where) -> int:
+        with in_a_sentence(self.address):
+            # Any row meets no condition.
+            condition = self._condition(where) or "id >= 0"
+            count = self._count(condition)
+            if count:
+                self._client.delete(self._name, filter=condition, timeout=_PATIENCE)
+            return count
+
+    def _condition(self, where: Where | None) -> str:
+        parts = []
+        columns = (*OWN, *self._state().columns) if where else OWN
+        for name, values in check_where(where, columns).items():
+            texts = [value for value in values if value is not None]
+            either = []
+            if name == "path":
+                either.append(f"key in {_listed(map(_digest, texts))}")
+            else:
+                if texts:
+                    either.append(f"array_contains_any(cells, {_listed(_digest(name, text) for text in texts)})")
+                if None in values:
+                    either.append(f"not array_contains(cells, {json.dumps(_digest(name, None))})")
+            parts.append(f"({' or '.join(either)})")
+        return " and ".join(parts)
+
+    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Where | None = None) -> Neighbours:
+        distances, ids = np.full((len(queries), k), np.inf, np.float32), np.full((len(queries), k), -1)
+        with in_a_sentence(self.address):
+            if k > _FOUND and len(self) > _FOUND:
+                raise ValueError(f"k is {k:,}, but Milvus finds up to {_FOUND:,} rows of larger galleries.")
+            limit, condition, index = min(k, _FOUND), self._condition(where), self._state().index
+            parameters = {} if index is None else {"ef": max(index["ef_search"], limit)}
+            size = max(1, min(1024, _BATCH // (4 * self.info.dim * limit)))
+            for first in range(0, len(queries), size):
+                found = self._client.search(
+                    self._name,
+                    data=[*queries[first : first + size]],
+                    limit=limit,
+                    filter=condition,
+                    output_fields=["id", "vector"],
+                    search_params={"params": parameters},
+                    timeout=_PATIENCE,
+                )
+                for place, hits in enumerate(found, first):
+                    if not len(hits):
+                        continue
+                    numbers = np.array([hit["entity"]["id"] for hit in hits])
+                    vectors = np.array([hit["entity"]["vector"] for hit in hits], np.float32)
+                    exact = exact_distances(queries[place : place + 1], vectors[None], self.info.distance)[0]
+                    order = np.lexsort((numbers, exact))
+                    distances[place, : len(hits)], ids[place, : len(hits)] = exact[order], numbers[order]
+        return Neighbours(distances, ids)
+
+    def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
+        wanted, rows = np.unique(ids).tolist(), {}
+        with in_a_sentence(self.address):
+            columns = self.columns
+            for first in range(0, len(wanted), _LISTED):
+                condition = f"id in {json.dumps(wanted[first : first + _LISTED])}"
+                rows |= {row["id"]: row for row in self._query(condition, (*OWN, "columns"))}
+        return _as_table([rows[number] for number in ids.tolist() if number in rows], columns)
+
+    def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
+        with in_a_sentence(self.address):
+            state = self._state()
+        for rows in self._windows(state, batch_size, (*OWN, "columns", "vector")):
+            vectors = np.array([row["vector"] for row in rows], np.float32)
+            yield vectors, _as_table(rows, (*OWN, *state.columns))
+
+    def _windows(self, state: _State, size: int, fields: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+        size = max(1, min(size, _FOUND, _BATCH // (4 * self.info.dim)))
+        for first in range(0, state.next_id, size):
+            with in_a_sentence(self.address):
+                rows = self._query(f"id >= {first} and id < {min(first + size, state.next_id)}", fields)
+            if rows:
+                yield sorted(rows, key=lambda row: row["id"])
+
+    def build_index(self, kind: IndexKind, **settings: int) -> None:
+        chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
+        with in_a_sentence(self.address):
+            # First what is to be: whoever opens a gallery whose index is missing makes it.
+            self._write(replace(self._state(), index=chosen if kind == "hnsw" else None))
+            self._client.release_collection(self._name)
+            self._client.drop_index(self._name, "vector")
+            self._load()
+
+    @property
+    def index(self) -> dict[str, Any]:
+        with in_a_sentence(self.address):
+            index = self._state().index
+        return {"kind": "exact", "rows": len(self)} if index is None else {"kind": "hnsw", "rows": len(self), **index}
+
+    def verify(self) -> list[str]:
+        seen, wrong = Counter[int](), dict[str, int]()
+
+        def note(what: str, count: int = 1) -> None:
+            wrong[what] = wrong.get(what, 0) + count
+
+        with in_a_sentence(self.address):
+            state, count = self._state(), self._count()
+        fields = ("key", *OWN, "columns", "cells", "vector")
+        for rows in self._windows(state, 4096, fields):
+            for row in rows:
+                should = _row(row["id"], {**row["columns"], "path": row["path"], "label": row["label"]}, row["vector"])
+                if row["key"] != should["key"] or sorted(row["cells"]) != sorted(should["cells"]):
+                    note("keys of other values")
+                seen[row["id"]] += 1
+            norms = np.linalg.norm(np.array([row["vector"] for row in rows], np.float64), axis=1)
+            if not np.isfinite(norms).all():
+                note("numbers that are not finite", int((~np.isfinite(norms)).sum()))
+            elif self.info.distance == "cosine" and (off := (np.abs(norms - 1) > 1e-3) & (norms > 0)).any():
+                note("vectors not of length 1", int(off.sum()))
+        if twice := seen.total() - len(seen):
+            note("ids that come twice", twice)
+        if count > seen.total():
+            note("ids that were not given yet", count - seen.total())
+        return [f"{self.address} has {count:,} rows with {what}." for what, count in wrong.items()]
+
+    def close(self) -> None:
+        self._closing()
+
+
+def _connect(address: str, *, create: bool) -> Server:
+    parsed = Address.parse(address)
+    if parsed.gallery == _GALLERIES:
+        raise UserError(f"{parsed.shown} is where the names of galleries are kept: choose another name.")
+    return Server(parsed, create=create)
+
+
+def _make_galleries(client: Any) -> None:
+    schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("name", DataType.VARCHAR, max_length=255, is_primary=True)
+    schema.add_field("state", DataType.JSON)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)  # no collection is without
+    index = client.prepare_index_params()
+    index.add_index("vector", index_type="FLAT", metric_type="L2")
+    client.create_collection(_GALLERIES, schema=schema, consistency_level="Strong")
+    client.create_index(_GALLERIES, index, sync=False)
+    client.load_collection(_GALLERIES)
+
+
+def _read(server: Server) -> _State:
+    """The state of a gallery as it is now; `UserError` where there is none."""
+    name, shown = server.address.gallery, server.address.shown
+    condition = f'name in ["{name}"]'  # a word of letters and digits
+    with in_a_sentence(shown):
+        found = [*server.client.query(_GALLERIES, filter=condition, output_fields=["state"], timeout=_PATIENCE)]
+    if not found:
+        raise UserError(f"{shown} holds no gallery: create it, or correct the name.")
+    state = found[0]["state"]
+    try:
+        return _State(
+            GalleryInfo.from_json(state["info"]), int(state["next_id"]), tuple(state["columns"]), state["index"]
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{shown} is not a gallery that can be read: {error}.") from error
+
+
+def _row(number: int, texts: Mapping[str, str | None], vector: Any) -> dict[str, Any]:
+    cells = {name: text for name, text in texts.items() if name not in ("id", "path") and text is not None}
+    return {
+        "key": _digest(texts["path"]),
+        "id": number,
+        "path": texts["path"],
+        "label": texts["label"],
+        "columns": {name: text for name, text in cells.items() if name != "label"},
+        "cells": [digest for name, text in cells.items() for digest in (_digest(name, None), _digest(name, text))],
+        "vector": vector,
+    }
+
+
+def _digest(*parts: str | None) -> str:
+    """What stands for a path, for a column with a value, or for a column with any (None), in an expression."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _listed(digests: Any) -> str:
+    return json.dumps([*digests])
+
+
+def _as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Table:
+    own = [pa.array([row[name] for row in rows], pa.int64() if name == "id" else pa.string()) for name in OWN]
+    further = [pa.array([row["columns"].get(name) for row in rows], pa.string()) for name in columns[len(OWN) :]]
+    return pa.table([*own, *further], names=list(columns))

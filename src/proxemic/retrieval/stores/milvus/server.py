@@ -1,0 +1,149 @@
+"""Connections to Milvus: how addresses are read, Milvus Lite in this process, and one sentence for whatever fails."""
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.stores.passwords import without_password
+
+with optional_dependency("milvus"):
+    import grpc
+    from pymilvus import MilvusClient, MilvusException
+
+LITE = "milvus-lite:"
+_PATIENCE = 5  # seconds to connect in
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_LOCK = threading.Lock()
+_OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a gallery is: what a client connects by, how it is shown, without a password, and the gallery's name."""
+
+    shown: str
+    gallery: str
+    file: Path | None = None
+    uri: str = ""
+    token: str = field(default="", repr=False)
+    database: str = ""
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """Read ``milvus://user:password@host:port/database/gallery`` or ``milvus-lite:FILE``; else `UserError`."""
+        if address.startswith(LITE):
+            if not (file := address.removeprefix(LITE)):
+                raise UserError(f"{address} names no file: give {LITE}FILE.")
+            return cls(address, "gallery", Path(file).absolute())
+        url = urlsplit(address)
+        parts = [unquote(part) for part in url.path.split("/")[1:]]
+        options = dict(parse_qsl(url.query))
+        with suppress(ValueError):
+            port, host = url.port or 19530, url.hostname
+            if host and len(parts) in (1, 2) and all(parts) and not url.fragment and options.keys() <= {"secure"}:
+                for name in parts:
+                    if not _NAME.fullmatch(name):
+                        raise UserError(
+                            f"{name!r} is no name for Milvus, which takes up to 255 letters a to z, digits and _, and "
+                            "no digit first: choose another."
+                        )
+                user, at, _ = url.netloc.rpartition("@")
+                user, colon, password = user.partition(":")
+                shown_query = f"?{url.query}" if url.query else ""
+                bracketed = f"[{host}]" if ":" in host else host
+                return cls(
+                    f"milvus://{user}{at}{url.netloc.rpartition('@')[2]}{url.path}{shown_query}",
+                    parts[-1],
+                    None,
+                    f"{'https' if options.get('secure') == 'true' else 'http'}://{bracketed}:{port}",
+                    unquote(user) + colon + unquote(password),
+                    parts[0] if len(parts) == 2 else "",
+                )
+        raise UserError(
+            f"{without_password(address)} does not name a gallery: give milvus://user:password@host:port/gallery, or "
+            "…/database/gallery, with %23, %2F, %3F and %40 for #, /, ? and @ in a password, and ?secure=true for TLS."
+        )
+
+
+@contextmanager
+def in_a_sentence(shown: str) -> Iterator[None]:
+    """Turn what pymilvus and gRPC raise in the block into a `UserError`."""
+    try:
+        yield
+    except MilvusException as error:
+        said = " ".join(str(error.message).split()).rstrip(".")
+        if "Fail connecting" in said or "UNAVAILABLE" in said or "Retry" in said or "DEADLINE_EXCEEDED" in said:
+            raise UserError(
+                f"{shown} cannot be reached: {said}. Start the server, or correct host, port, user, password or "
+                "database."
+            ) from error
+        raise UserError(f"{shown} refuses this: {said}.") from error
+    except grpc.RpcError as error:
+        said = " ".join(str(getattr(error, "details", lambda: error)()).split()).rstrip(".")
+        raise UserError(f"{shown} cannot be reached: {said}. Start the server, or correct the address.") from error
+
+
+class Server:
+    """A client of a server, or of Milvus Lite, which is started in this process."""
+
+    def __init__(self, address: Address, *, create: bool) -> None:
+        self.address = address
+        # It reports every failure itself, with a traceback.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        uri = address.uri if address.file is None else _start(address.file, create=create)
+        try:
+            with in_a_sentence(address.shown):
+                self.client: Any = MilvusClient(
+                    uri, token=address.token, db_name=address.database, timeout=_PATIENCE, dedicated=True
+                )
+                # Its version says so also where it is a server of its own.
+                self.is_lite = "lite" in self.client.get_server_version()
+        except UserError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back the connection, and the file when nobody in this process uses it any more."""
+        with suppress(Exception):  # such as that of a server that is gone
+            self.client.close()
+        if self.address.file is not None:
+            _stop(self.address.file)
+
+
+def _start(file: Path, *, create: bool) -> str:
+    if not create and not file.exists():
+        raise UserError(f"{LITE}{file} does not exist: create a gallery there, or correct the name.")
+    if file.is_dir() and any(file.iterdir()) and not (file / "LOCK").exists():
+        raise UserError(f"{LITE}{file} is a folder of something else: choose another name.")
+    if not file.parent.is_dir():
+        raise UserError(f"{LITE}{file} is in a folder that does not exist: make {file.parent} first.")
+    with optional_dependency("milvus"):
+        from milvus_lite.server_manager import server_manager_instance
+    logging.getLogger("milvus_lite").setLevel(logging.CRITICAL)
+    with _LOCK:
+        uri = server_manager_instance.start_and_get_uri(str(file))
+        if uri is None:
+            raise UserError(
+                f"{LITE}{file} cannot be opened: another process has it open, of which only one may, or it cannot be "
+                "written, or is damaged. Wait for the other, or look at the file."
+            )
+        _OPEN[file] += 1
+    return uri
+
+
+def _stop(file: Path) -> None:
+    from milvus_lite.server_manager import server_manager_instance
+
+    with _LOCK:
+        _OPEN[file] -= 1
+        if not _OPEN[file]:
+            server_manager_instance.release_server(str(file))
