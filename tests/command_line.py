@@ -53,7 +53,17 @@ def start_with_workers(*words: str | Path, threads: int = 1) -> warm.Process:
     return warm.Process("-c", FORKED_WORKERS, *words, environment=environment)
 
 
-FIRST_LINES = ("Evaluating ", "Verifying ", "Analysing: ", "Calibrating ")
+FIRST_LINES = (
+    "Evaluating ",
+    "Verifying ",
+    "Analysing: ",
+    "Calibrating ",
+    "Creating ",
+    "Adding to ",
+    "Removing from ",
+    "Indexing ",
+    "Searching ",
+)
 """How the line begins that says at once, on standard error, what a command is about to do."""
 
 

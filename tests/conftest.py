@@ -11,6 +11,7 @@ from hypothesis import settings
 from command_line import Here, warm_proxemic
 from disk import wait_for_no_disk
 from images import write_folder, write_recipe
+from shelves import write_shelf
 
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
 # fails is what was changed. Many others are tried by pytest --hypothesis-profile=explore.
@@ -76,3 +77,9 @@ def run(folder: Path, tiny: Path) -> Path:
     result = warm_proxemic("train", "--recipe", tiny, "--out", folder.parent / "run", "--training.epochs", "2")
     assert result.returncode == 0, result.stderr
     return folder.parent / "run"
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with photos in 7 classes, the model of an untrained network, and their gallery, shop."""
+    return write_shelf(tmp_path_factory.mktemp("shelf"))

@@ -10,14 +10,18 @@ with optional_dependency("train"):
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.calibration import CalibratedThreshold, Calibration, calibrate
     from proxemic.retrieval.cleaning import Cleaning, clean
+    from proxemic.retrieval.contact_sheet import write_contact_sheet
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
     from proxemic.retrieval.pictures import Pictures, list_pictures
+    from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
     from proxemic.retrieval.stores import GalleryInfo, Neighbours
+    from proxemic.retrieval.summary import GallerySummary, summarize_store
 
 __all__ = [
     "Added",
+    "Answer",
     "CalibratedThreshold",
     "Calibration",
     "Cleaning",
@@ -26,12 +30,17 @@ __all__ = [
     "Embedder",
     "Gallery",
     "GalleryInfo",
+    "GallerySummary",
     "Hit",
     "Neighbours",
     "Pictures",
+    "SearchResult",
     "calibrate",
     "clean",
     "embed_pictures",
     "embed_to_file",
     "list_pictures",
+    "search_gallery",
+    "summarize_store",
+    "write_contact_sheet",
 ]

@@ -261,6 +261,17 @@ def _device(named: str | torch.device) -> torch.device:
     return device
 
 
+def checksum_of(path: Path) -> str:
+    """The checksum of the embedder that `Embedder.load` would load, without loading it.
+
+    Raises:
+        ValueError: If there is none, or its files are malformed.
+    """
+    if path.suffix.lower() == ".onnx":
+        return hashlib.sha256(read_onnx(path)).hexdigest()
+    return read_checksum(path)
+
+
 def _own_backbone(folder: Path) -> type[nn.Module] | None:
     from proxemic.recipes.reader import own_backbone
 

@@ -1,5 +1,6 @@
 """Vectors of many pictures, those that cannot be read left out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +25,34 @@ def embed_pictures(
     embedder: Embedder, pictures: Pictures, *, batch_size: int = 64, workers: int = 0, description: str = "embedding"
 ) -> Embedded:
     """Embed all pictures that can be read, in order, with a progress bar on terminals."""
-    parts, places, unreadable = [torch.empty(0, embedder.dim)], [], {}
+    parts = [*embed_parts(embedder, pictures, batch_size=batch_size, workers=workers, description=description)]
+    return Embedded(
+        torch.cat([torch.empty(0, embedder.dim), *(part.embeddings for part in parts)]),
+        [place for part in parts for place in part.places],
+        {place: why for part in parts for place, why in part.unreadable.items()},
+    )
+
+
+def embed_parts(
+    embedder: Embedder,
+    pictures: Pictures,
+    *,
+    at_least: int = 1,
+    batch_size: int = 64,
+    workers: int = 0,
+    description: str = "embedding",
+) -> Iterator[Embedded]:
+    """The same in parts of `at_least` pictures, but for the last, so that each can be kept when it is done."""
+    parts: list[Tensor] = []
+    places: list[int] = []
+    unreadable: dict[int, str] = {}
+
+    def part() -> Embedded:
+        made = Embedded(torch.cat([torch.empty(0, embedder.dim), *parts]), [*places], {**unreadable})
+        for each in (parts, places, unreadable):
+            each.clear()
+        return made
+
     with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=None) as bar:
         for embeddings, kept, failures in embedder.embed_readable(
             pictures.pixels, batch_size=batch_size, workers=workers
@@ -33,4 +61,7 @@ def embed_pictures(
             places += kept
             unreadable |= failures
             bar.update(len(kept) + len(failures))
-    return Embedded(torch.cat(parts), places, unreadable)
+            if len(places) + len(unreadable) >= at_least:
+                yield part()
+    if places or unreadable:
+        yield part()

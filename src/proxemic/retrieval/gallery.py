@@ -2,31 +2,33 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings
-from proxemic.errors import UserError
-from proxemic.metrics.arrays import as_tensor
+from proxemic.data.embeddings import LabelledEmbeddings
+from proxemic.errors import Interrupted, UserError
+from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import embed_pictures
-from proxemic.retrieval.items import Where, make_items
+from proxemic.retrieval.embedding import embed_parts
+from proxemic.retrieval.items import Where, check_where, make_items
 from proxemic.retrieval.pictures import Pictures, list_pictures
 from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Neighbours, Store, create_store, open_store
+from proxemic.retrieval.vector_rows import VectorRows, check_vectors, is_vector_file, read_vector_rows, useless_vectors
 
-Source = str | os.PathLike[str] | Pictures | Sequence[str | os.PathLike[str]]
-"""What `list_pictures` takes, one or several; or a file of vectors."""
+Source = str | os.PathLike[str] | Pictures | LabelledEmbeddings | Sequence[str | os.PathLike[str]]
+"""What `list_pictures` takes, or files of vectors, one or several; or the content of these."""
 
-VECTOR_FILES = (".npy", ".safetensors")
 _AT_ONCE = 65_536  # rows that are handed to a store
+_PICTURES_AT_ONCE = 4096  # no more are embedded a second time where an addition was killed
+_FEW = 1024  # hits for which it is not worth to ask how many rows there are
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,28 @@ class Hit:
 
 @dataclass(frozen=True)
 class Added:
-    """What came of an addition: rows added, names that were there already, and why pictures cannot be read."""
+    """What came of an addition.
 
-    rows: int
-    known: int
-    unreadable: Mapping[str, str]
+    Args:
+        rows: Those that are new.
+        known: Those that the gallery had already, by their names; they stay as they are.
+        unreadable: Why pictures could not be added, by their names.
+        ignored: Files that were found, but are no pictures by their names.
+    """
+
+    rows: int = 0
+    known: int = 0
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    def __add__(self, other: "Added") -> "Added":
+        """Both together."""
+        return Added(
+            self.rows + other.rows,
+            self.known + other.known,
+            {**self.unreadable, **other.unreadable},
+            (*self.ignored, *other.ignored),
+        )
 
 
 class Gallery:
@@ -78,8 +97,10 @@ class Gallery:
 
     def __init__(self, store: Store, embedder: Embedder | None = None) -> None:
         self.store = store
+        self.added = Added()
+        """What came of the addition that `create` made."""
         if embedder is not None:
-            self.embedder = _checked(embedder, store)
+            self.embedder = _checked(embedder, store.info, store.address)
 
     @classmethod
     def create(
@@ -98,31 +119,31 @@ class Gallery:
             address: Where: a new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``, see
                 `open_store`.
             embedder: What makes the vectors, or the path of such a model; None where vectors are given.
-            source: What is added at once, as by `add`; None begins with none.
+            source: What is added at once, as by `add`; None begins with none. If it cannot be read, nothing is made; if
+                its addition stops in the middle, `add` goes on from there.
             dim: Numbers of a vector, where neither the embedder nor a file of vectors says so.
             distance: ``cosine`` or ``euclidean``; None takes the embedder's, or else cosine.
             adding: Arguments of `add`.
 
         Raises:
             UserError: If there is a gallery, the source cannot be read, or the store cannot be reached.
-            ValueError: If nothing says how long vectors are.
+            ValueError: If vectors are not finite, or of several lengths.
         """
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
-        given = _read_source(source)
-        if dim is None and embedder is None and not isinstance(given, LabelledEmbeddings):
+        given = [] if source is None else _read(source)
+        rows = next((each for each in given if isinstance(each, VectorRows)), None)
+        if dim is None and embedder is None and rows is None:
             raise UserError("Nothing says how vectors are made: give a model (--model), or a file of vectors.")
         if dim is None:
-            dim = embedder.dim if embedder is not None else _of_vectors(given).embeddings.shape[1]
-        chosen: Any = distance or (embedder.distance if embedder is not None else "cosine")
-        info = GalleryInfo(
-            dim,
-            chosen,
-            None if embedder is None else embedder.checksum,
-            None if embedder is None or embedder.path is None else str(embedder.path),
-        )
+            dim = embedder.dim if embedder is not None else _vectors(rows).shape[1]
+        made_by = embedder.checksum if embedder is not None else None if rows is None else rows.made_by
+        model = None if embedder is None or embedder.path is None else str(embedder.path)
+        chosen: Any = distance or ("cosine" if embedder is None else embedder.distance)
+        info = GalleryInfo(dim, chosen, made_by, model)
+        for each in given:
+            _check(each, info, os.fspath(address), embedder)
         gallery = cls(create_store(os.fspath(address), info), embedder)
-        if given is not None:
-            gallery.add(given, **adding)
+        gallery.added = gallery._add(given, **adding)
         return gallery
 
     @classmethod
@@ -134,68 +155,99 @@ class Gallery:
     @cached_property
     def embedder(self) -> Embedder:
         """What makes the vectors; `UserError` where it is not known, or no longer where it was."""
-        info = self.store.info
+        info, address = self.store.info, self.store.address
         if info.model is None:
             raise UserError(
-                f"{self.store.address} does not know the model of its vectors: give it (--model), or search by vectors."
+                f"{address} does not know the model of its vectors: give it (--model), or vectors in place of pictures."
             )
         if not Path(info.model).exists():
-            raise UserError(
-                f"{info.model}, the model of {self.store.address}, is not there: say where it is (--model)."
-            )
-        return _checked(Embedder.load(info.model), self.store)
+            raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
+        return _checked(Embedder.load(info.model), info, address)
 
     def __len__(self) -> int:
         return len(self.store)
 
-    def add(
+    def add(self, source: Source, *, batch_size: int = 64, workers: int = 0, labels: bool = True) -> Added:
+        """Embed pictures and add them, or add vectors; names that the gallery has are left as they are.
+
+        Pictures are kept some thousands at a time: an addition that was stopped, or killed, goes on from there when it
+        is begun again. Where the model takes vectors, those of files that it has not made itself go through it.
+
+        Args:
+            source: What `list_pictures` takes, or files of vectors, one or several; or the content of these.
+            batch_size: Pictures that the network sees at once.
+            workers: Processes that read pictures.
+            labels: Whether names of folders, and a column `label`, are the labels.
+
+        Raises:
+            UserError: If the source cannot be read, or not all could be written; it says what was.
+            ValueError: If vectors are not finite, or of another length, or a name comes twice.
+        """
+        return self._add(_read(source), batch_size=batch_size, workers=workers, labels=labels)
+
+    def _add(
         self,
-        source: Source | LabelledEmbeddings,
+        given: Sequence[Pictures | VectorRows],
         *,
         batch_size: int = 64,
         workers: int = 0,
         labels: bool = True,
-        report: Callable[[str], object] = print,
     ) -> Added:
-        """Embed pictures and add them, or add vectors; names that the gallery has are left as they are.
+        added = Added()
+        for each in given:
+            if isinstance(each, Pictures):
+                added += self._add_pictures(each, batch_size, workers, labels)
+            else:
+                added += self._add_rows(each, batch_size, labels)
+        return added
 
-        Args:
-            source: What `list_pictures` takes, one or several; or a file of vectors, or its content.
-            batch_size: Pictures that the network sees at once.
-            workers: Processes that read pictures.
-            labels: Whether names of folders, and a column `label`, are the labels.
-            report: Is told what the user should know.
+    def _add_pictures(self, given: Pictures, batch_size: int, workers: int, labels: bool) -> Added:
+        info, names = self.store.info, [absolute(name) for name in given.names]
+        known = self.store.known_paths(names)
+        pictures = given.select([place for place, name in enumerate(names) if name not in known])
+        # Of the gallery's own folder nobody needs to hear.
+        own = Path(self.store.address).absolute()
+        ignored = tuple(readable(path) for path in given.ignored if own not in path.absolute().parents)
+        if not len(pictures):
+            return Added(0, len(known), {}, ignored)
+        embedder, count, unreadable = self.embedder, 0, dict[str, str]()
+        _check(pictures, info, self.store.address, embedder)
+        with self._writing() as wrote:
+            for part in embed_parts(
+                embedder, pictures, at_least=_PICTURES_AT_ONCE, batch_size=batch_size, workers=workers
+            ):
+                useless = useless_vectors(part.embeddings, info.distance)
+                failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
+                unreadable |= {pictures.names[place]: why for place, why in failures.items()}
+                good = [row for row in range(len(part.places)) if row not in useless]
+                kept = pictures.select([part.places[row] for row in good])
+                paths = [absolute(name) for name in kept.names]
+                items = make_items(paths, kept.labels if labels else None, kept.columns)
+                if good:
+                    self.store.add(check_vectors(part.embeddings[good], info, self.store.address), items)
+                count += len(good)
+                wrote(count)
+        return Added(count, len(known), unreadable, ignored)
+
+    def _add_rows(self, rows: VectorRows, batch_size: int, labels: bool) -> Added:
+        vectors = self.vectors_of(rows, batch_size=batch_size)
+        return self.add_vectors(vectors, rows.names, rows.labels if labels else None, rows.columns)
+
+    def vectors_of(self, rows: VectorRows, *, batch_size: int = 64) -> Float32[Tensor, "rows dim"]:
+        """Rows of a file as vectors of the gallery: as they are, or what its model makes of them if it takes vectors.
 
         Raises:
-            UserError: If the source cannot be read, or not all could be written; it says what was.
-            ValueError: If vectors are not finite, or of another length.
+            UserError: If another model has made them.
+            ValueError: If they are not finite, or of another length.
         """
-        given = source if isinstance(source, LabelledEmbeddings) else _read_source(source)
-        if isinstance(given, LabelledEmbeddings):
-            return self._add_rows(given)
-        assert given is not None
-        names = [absolute(name) for name in given.names]
-        known = self.store.known_paths(names)
-        new = [place for place, name in enumerate(names) if name not in known]
-        pictures = given.select(new)
-        embedded = embed_pictures(self.embedder, pictures, batch_size=batch_size, workers=workers)
-        kept = pictures.select(embedded.places)
-        items = make_items(
-            [absolute(name) for name in kept.names],
-            kept.labels if labels else None,
-            kept.columns,
-        )
-        vectors = self._checked_vectors(embedded.embeddings)
-        for first in range(0, len(items), _AT_ONCE):
-            self.store.add(vectors[first : first + _AT_ONCE], items[first : first + _AT_ONCE])
-        unreadable = {pictures.names[place]: why for place, why in embedded.unreadable.items()}
-        return Added(len(items), len(known), unreadable)
-
-    def _add_rows(self, content: LabelledEmbeddings) -> Added:
-        rows = content.rows
-        first = 0 if rows.paths is not None else len(self)
-        paths = rows.paths or [f"row {first + place}" for place in range(len(content.embeddings))]
-        return self.add_vectors(content.embeddings, paths, rows.label_texts())
+        info = self.store.info
+        embedder = None
+        if "embedder" in vars(self) or (info.model is not None and Path(info.model).exists()):
+            embedder = None if rows.made_by is not None and rows.made_by == info.embedder else self.embedder
+        _check(rows, info, self.store.address, embedder)
+        if embedder is None or not embedder.takes_vectors:
+            return rows.vectors
+        return embedder.embed(rows.vectors, batch_size=batch_size)
 
     def add_vectors(
         self,
@@ -207,18 +259,40 @@ class Gallery:
         """Add vectors by the names of their rows, of which those that the gallery has are left as they are.
 
         Raises:
-            ValueError: If vectors are not finite or of another length, a name comes twice, or lengths differ.
+            UserError: If not all could be written; it says what was.
+            ValueError: If vectors are not finite or of another length, or with cosine zero, a name comes twice, or
+                lengths differ.
         """
-        items, checked = make_items(paths, labels, columns), self._checked_vectors(vectors)
+        items, checked = make_items(paths, labels, columns), check_vectors(vectors, self.store.info, self.store.address)
         if len(items) != len(checked):
             raise ValueError(f"there are {len(checked):,} vectors, but {len(items):,} paths: give one for each.")
         if len(set(paths)) < len(paths):
             raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
         known = self.store.known_paths(paths)
         new = np.array([place for place, path in enumerate(paths) if path not in known], np.int64)
-        for part in np.split(new, range(_AT_ONCE, len(new), _AT_ONCE)):
-            self.store.add(checked[part], items.take(part))
-        return Added(len(new), len(known), {})
+        with self._writing() as wrote:
+            for first in range(0, len(new), _AT_ONCE):
+                part = new[first : first + _AT_ONCE]
+                self.store.add(checked[part], items.take(part))
+                wrote(first + len(part))
+        return Added(len(new), len(known))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Callable[[int], None]]:
+        """Say of what stops an addition in the middle how many rows are there."""
+        done = 0
+
+        def wrote(rows: int) -> None:
+            nonlocal done
+            done = rows
+
+        kept = "{} has {:,} of the new rows: proxemic gallery add goes on from there."
+        try:
+            yield wrote
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped. {kept.format(self.store.address, done)}") from None
+        except UserError as error:
+            raise UserError(f"{error} {kept.format(self.store.address, done)}") from error
 
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, at least one, and give their number."""
@@ -248,9 +322,10 @@ class Gallery:
             Of each query its hits; of one query, a list of one.
 
         Raises:
-            UnreadableImageError: If a query cannot be read.
+            UnreadableImageError: If a query cannot be read; `search_gallery` leaves these out.
             ValueError: If k is out of range, or there is no such column.
         """
+        self.check_question(k, where)
         return self.search_vectors(self.embedder.embed(queries, batch_size=batch_size, workers=workers), k, where)
 
     def search_vectors(
@@ -268,23 +343,35 @@ class Gallery:
         k: int = 10,
         where: Where | None = None,
     ) -> Neighbours:
-        """Distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer."""
+        """Distances and ids ``[queries, k]`` of the nearest rows; infinity and -1 where there are fewer.
+
+        Of more than 1,024 only as many are given as the gallery has rows.
+        """
+        self.check_question(k, where)
+        if k > _FEW:  # memory is asked for as many
+            k = min(k, max(len(self.store), _FEW))
+        return self.store.search(check_vectors(queries, self.store.info, self.store.address), k, where)
+
+    def check_question(self, k: int, where: Where | None) -> None:
+        """Raise `ValueError` where k is out of range, or there is no such column, before queries are embedded."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"k is {k!r}, but must be a whole number of 1 or more.")
-        return self.store.search(self._checked_vectors(queries), k, where)
+        if where:
+            check_where(where, self.store.columns)
 
     def hits(self, neighbours: Neighbours) -> list[list[Hit]]:
         """What is known of the rows that were found."""
-        found = neighbours.ids >= 0
-        table = self.store.items(neighbours.ids[found])
+        table = self.store.items(np.unique(neighbours.ids[neighbours.ids >= 0]))
         further = [name for name in table.column_names if name not in ("id", "path", "label")]
-        rows: Iterator[dict[str, Any]] = iter(table.to_pylist())
+        rows: dict[int, dict[str, Any]] = {row["id"]: row for row in table.to_pylist()}
         return [
             [
-                Hit(row["id"], row["path"], row["label"], float(distance), {name: row[name] for name in further})
-                for distance, row in zip(distances[there], rows, strict=False)
+                Hit(row["id"], row["path"], row["label"], distance, {name: row[name] for name in further})
+                for distance, number in zip(distances, numbers, strict=True)
+                # What another process has removed in the meantime is no longer known.
+                if (row := rows.get(number)) is not None
             ]
-            for distances, there in zip(neighbours.distances, found, strict=True)
+            for distances, numbers in zip(neighbours.distances.tolist(), neighbours.ids.tolist(), strict=True)
         ]
 
     def build_index(self, kind: IndexKind, **settings: int) -> None:
@@ -299,62 +386,61 @@ class Gallery:
         """Give back connections and files."""
         self.store.close()
 
-    def _checked_vectors(self, vectors: Any) -> Float32[np.ndarray, "rows dim"]:
-        """Finite float32 vectors of the gallery's length, of unit length where it is searched by cosine."""
-        tensor = as_tensor("vectors", vectors).detach().cpu()
-        info = self.store.info
-        if tensor.ndim != 2 or tensor.shape[1] != info.dim or not tensor.is_floating_point():
-            raise ValueError(
-                f"vectors are {str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}, but those of "
-                f"{self.store.address} are floats [rows, {info.dim}]."
-            )
-        numbers = tensor.float()
-        if not numbers.isfinite().all():
-            row = int((~numbers.isfinite().all(1)).nonzero()[0])
-            raise ValueError(f"vector {row} has a number that is not finite: leave it out, or make it anew.")
-        if info.distance == "cosine":
-            # In float64: a length whose square is too large for float32 is none that should be lost.
-            numbers = torch.nn.functional.normalize(numbers.double(), dim=1).float()
-        return numbers.contiguous().numpy()
 
-
-def _checked(embedder: Embedder, store: Store) -> Embedder:
-    made_by = store.info.embedder
-    if made_by is not None and embedder.checksum != made_by:
+def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
+    if info.embedder is not None and embedder.checksum != info.embedder:
         raise UserError(
-            f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {store.address} "
-            f"({made_by[:12]}), whose vectors mean nothing to it: give that one, or make a gallery anew."
+            f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {address} "
+            f"({info.embedder[:12]}), whose vectors mean nothing to it: give that one, or make a gallery anew."
+        )
+    if embedder.dim != info.dim:
+        raise UserError(
+            f"{embedder.path or 'The model'} makes vectors of {embedder.dim} numbers, but those of {address} have "
+            f"{info.dim}: give the model that made them."
         )
     return embedder
 
 
-def _read_source(source: Source | None) -> Pictures | LabelledEmbeddings | None:
-    if source is None or isinstance(source, Pictures):
-        return source
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if path.suffix.lower() in VECTOR_FILES or _has_vectors(path):
-            return read_embeddings(path)
-        return list_pictures(source)
-    return list_pictures(*source)
+def _check(given: Pictures | VectorRows, info: GalleryInfo, address: str, embedder: Embedder | None) -> None:
+    """Refuse what could not be added, before anything is changed."""
+    through = embedder is not None and embedder.takes_vectors
+    if isinstance(given, Pictures):
+        if through:
+            raise UserError(f"The model of {address} takes vectors, not pictures: give a file of vectors.")
+        return
+    made_by, own = given.made_by, info.embedder
+    if through and made_by != own:
+        return
+    if made_by is not None and own is not None and made_by != own:
+        raise UserError(
+            f"The vectors were made by another model (checksum {made_by[:12]}) than those of {address} ({own[:12]}): "
+            "embed the pictures with the gallery's."
+        )
+    check_vectors(given.vectors, info, address)
 
 
-def _has_vectors(path: Path) -> bool:
-    if path.suffix.lower() != ".parquet" or not path.is_file():
-        return False
-    import pyarrow.parquet
-
-    try:
-        return "embedding" in pyarrow.parquet.read_schema(path).names
-    except pyarrow.ArrowException:
-        return False  # what reads it says so
+def _vectors(rows: VectorRows | None) -> Float32[Tensor, "rows dim"]:
+    assert rows is not None
+    return rows.vectors
 
 
-def _of_vectors(given: Pictures | LabelledEmbeddings | None) -> LabelledEmbeddings:
-    assert isinstance(given, LabelledEmbeddings)
-    return given
+def _read(source: Source) -> list[Pictures | VectorRows]:
+    """What a source has, in memory: files of vectors each by itself, and all pictures together."""
+    if isinstance(source, Pictures):
+        return [source]
+    if isinstance(source, LabelledEmbeddings):
+        return [VectorRows.of(source)]
+    sources = [source] if isinstance(source, str | os.PathLike) else [*source]
+    files = [each for each in sources if is_vector_file(each)]
+    others = [each for each in sources if each not in files]
+    read: list[Pictures | VectorRows] = [read_vector_rows(Path(each)) for each in files]
+    return [list_pictures(*others), *read] if others or not files else read
 
 
 def absolute(name: str) -> str:
     """A path from the root; an address of another kind as it is."""
-    return name if "://" in name else str(Path(name).absolute())
+    if "://" in name:
+        return name
+    path = Path(name).absolute()
+    # What lies above a link is only known to the file system.
+    return str(path.parent.resolve() / path.name if ".." in path.parts else path)

@@ -18,8 +18,8 @@ from proxemic.errors import UserError
 from proxemic.recipes.reader import read_evaluation
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
-from proxemic.retrieval.gallery import VECTOR_FILES, _has_vectors
 from proxemic.retrieval.pictures import Pictures, list_pictures
+from proxemic.retrieval.vector_rows import is_vector_file
 from proxemic.training import RunDirectory
 from proxemic.training.embed import embed_images
 from proxemic.training.run_directory import split_fingerprint
@@ -159,9 +159,3 @@ def _allowed(run: RunDirectory | None, rows: RowLabels, split: HeldOutSplit | No
         may = set((classes.test if split == "test" else classes.validation) or ())
     taken = torch.tensor([name in may for name in names] + [False])  # the last, of rows without a label
     return taken[rows.labels].nonzero().squeeze(1)
-
-
-def is_vector_file(source: str | os.PathLike[str]) -> bool:
-    """Whether a source holds vectors, not pictures."""
-    path = Path(source)
-    return path.suffix.lower() in VECTOR_FILES or _has_vectors(path)

@@ -19,6 +19,8 @@ Where = Mapping[str, str | Sequence[str | None] | None]
 OWN = ("id", "path", "label")
 """The columns that every gallery has; only a label may be empty."""
 
+_TAKEN = (*OWN, "distance")  # which stands beside them in what is found
+
 
 def make_items(
     paths: Sequence[str],
@@ -28,14 +30,14 @@ def make_items(
     """A table of texts with the columns `path`, `label` and further ones.
 
     Raises:
-        ValueError: If columns differ in length, are named as one of `OWN`, or hold anything but texts and None.
+        ValueError: If columns differ in length, are named as one of `OWN` or distance, or hold anything but texts.
 
     >>> make_items(["a.jpg", "b.jpg"], ["cat", None], {"shop": ["x", "y"]}).column_names
     ['path', 'label', 'shop']
     """
     given = {"path": paths, "label": [None] * len(paths) if labels is None else labels, **(columns or {})}
-    if taken := [name for name in columns or {} if name in OWN or not name]:
-        raise ValueError(f"a further column is named {taken[0]!r}, but {', '.join(OWN)} are taken: rename it")
+    if taken := [name for name in columns or {} if name in _TAKEN or not name]:
+        raise ValueError(f"a further column is named {taken[0]!r}, but {', '.join(_TAKEN)} are taken: rename it")
     for name, values in given.items():
         if len(values) != len(paths):
             raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths")

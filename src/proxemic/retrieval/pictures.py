@@ -98,7 +98,7 @@ def list_vectors(source: str | os.PathLike[str]) -> Pictures:
     return Pictures(vectors, names, tuple(labels))
 
 
-def list_pictures(*sources: str | os.PathLike[str]) -> Pictures:
+def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Pictures:
     """List the pictures that folders, tables, patterns and files name, in that order, each once, before any is opened.
 
     The label of a picture in a folder is the name of the folder within it that holds it, at any depth, as `train` and
@@ -109,12 +109,13 @@ def list_pictures(*sources: str | os.PathLike[str]) -> Pictures:
     Args:
         sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
             folders), or a .txt file with a path on each line, relative to its folder.
+        missing: Whether a path where there is nothing is listed, too, as a picture that cannot be read.
 
     Raises:
-        UserError: If a source does not exist, or there are no pictures.
+        UserError: If a source does not exist and is not to be listed, or there are no pictures.
         ValueError: If a table is not valid.
     """
-    parts = [_list(str(source)) for source in sources]
+    parts = [_list(str(source), missing) for source in sources]
     listed = _join(parts)
     if not len(listed):
         named = ", ".join(readable(str(source)) for source in sources)
@@ -122,7 +123,7 @@ def list_pictures(*sources: str | os.PathLike[str]) -> Pictures:
     return listed
 
 
-def _list(source: str) -> Pictures:
+def _list(source: str, missing: bool) -> Pictures:
     path = Path(source)
     if path.is_dir():
         return _list_folder(path)
@@ -136,6 +137,8 @@ def _list(source: str) -> Pictures:
     if glob.has_magic(source):
         found = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - pathlib knows no absolute patterns
         return _of_files([Path(each) for each in found if Path(each).is_file()])
+    if missing:
+        return _of_files([path])
     raise UserError(
         f"{readable(source)} does not exist: give a folder, a .csv or .parquet table, a picture, a pattern, or a .txt "
         "file with a path on each line."

@@ -276,3 +276,10 @@ def test_an_index_finds_the_neighbours(address: str, kind: IndexKind) -> None:
     store.build_index("exact")
     assert store.index["kind"] == "exact"
     np.testing.assert_array_equal(store.search(queries, 10).ids, ids)
+
+
+def test_labels_are_counted(store: Store) -> None:
+    store.add(random_vectors(7, DIM), some_items(7, labels=["a", "b", None, "a", "", "b", "a"]))
+    store.remove({"path": "/3.jpg"})
+    assert store.count_labels() == {"a": 2, "b": 2, None: 1, "": 1}
+    assert store.size is None or store.size > 7 * DIM * 4

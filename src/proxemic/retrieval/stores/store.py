@@ -1,6 +1,7 @@
 """What every store of galleries can do."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
@@ -142,6 +143,15 @@ class Store(ABC):
     @abstractmethod
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         """All rows in the order of their ids, with the ids in the table's column `id`."""
+
+    def count_labels(self) -> Counter[str | None]:
+        """How many rows have each label."""
+        return Counter(label for _, table in self.iterate() for label in table["label"].to_pylist())
+
+    @property
+    def size(self) -> int | None:
+        """Bytes on disk; None where that is not known."""
+        return None
 
     @abstractmethod
     def build_index(self, kind: IndexKind, **settings: int) -> None:

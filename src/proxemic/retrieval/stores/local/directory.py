@@ -1,6 +1,7 @@
 """A gallery in a folder."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -186,6 +187,13 @@ class LocalStore(Store):
 
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         return self._now().iterate(batch_size)
+
+    def count_labels(self) -> Counter[str | None]:
+        return self._now().count_labels()
+
+    @property
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
 
     def build_index(self, kind: IndexKind, **settings: int) -> None:
         if kind not in self.indexes:

@@ -1,5 +1,6 @@
 """A state of a gallery's folder, as a reader has it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -114,6 +115,14 @@ class Snapshot:
             there = _both(is_in(column, value_set=wanted).to_numpy(), live)
             known.update(column.filter(pa.array(there)).to_pylist())
         return known
+
+    def count_labels(self) -> Counter[str | None]:
+        """How many rows have each label."""
+        counts: Counter[str | None] = Counter()
+        for shard, live in zip(self.shards, self.live, strict=True):
+            column = shard.read(["label"])["label"]
+            counts.update((column if live is None else column.filter(pa.array(live))).to_pylist())
+        return counts
 
     def items(self, ids: Int64[np.ndarray, " some"]) -> pa.Table:
         """What is known of some rows, in their order."""

@@ -1,5 +1,6 @@
 """A gallery in a table of PostgreSQL."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -240,6 +241,13 @@ class PostgresStore(Store):
         while rows := self._fetch(query.format(self._table), (last, batch_size)):
             yield _stack([row[4] for row in rows]), _as_table(rows, columns)
             last = rows[-1][0]
+
+    def count_labels(self) -> Counter[str | None]:
+        return Counter(dict(self._fetch(SQL("SELECT label, count(*) FROM {} GROUP BY label").format(self._table))))
+
+    @property
+    def size(self) -> int:
+        return self._fetch(SQL("SELECT pg_total_relation_size({}::regclass)").format(Literal(self._name)))[0][0]
 
     def build_index(self, kind: IndexKind, **settings: int) -> None:
         chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})

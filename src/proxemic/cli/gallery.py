@@ -1,0 +1,167 @@
+"""``proxemic gallery``."""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from proxemic.cli.pictures import (
+    ADDRESS,
+    SOURCES,
+    add_reading,
+    add_where,
+    check_reading,
+    read_where,
+    say,
+    say_unreadable,
+    without_password,
+)
+from proxemic.errors import UserError
+
+if TYPE_CHECKING:
+    from proxemic.retrieval import Added, Gallery
+
+INDEXES = ("exact", "hnsw", "ivfpq")
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser("gallery", help="keep pictures with their vectors, to be searched")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, does: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, allow_abbrev=False)
+        made.add_argument("gallery", metavar="GALLERY", help=ADDRESS)
+        made.set_defaults(run=run, does=does, takes_flags=False)
+        return made
+
+    create = action("create", _create, "make a gallery, and add pictures or vectors to it")
+    create.add_argument("source", nargs="*", metavar="SOURCE", help=SOURCES)
+    create.add_argument("--model", metavar="MODEL", help="a run directory, a model.safetensors or an .onnx file")
+    create.add_argument("--distance", choices=("cosine", "euclidean"), help="(default: the model's, or cosine)")
+    create.add_argument("--index", choices=INDEXES, default="exact", help="made once all is added (default: exact)")
+    add = action("add", _add, "add pictures or vectors; those that it has, by their paths, stay as they are")
+    add.add_argument("source", nargs="+", metavar="SOURCE", help=SOURCES)
+    add.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
+    for each in (create, add):
+        each.add_argument("--no-labels", action="store_true", help="names of folders and column label are no labels")
+        add_reading(each)
+
+    remove = action("remove", _remove, "remove pictures, without asking")
+    add_where(remove, "what is removed")
+    remove.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="in place of conditions one picture; may be repeated",
+    )
+
+    info = action("info", _info, "say what is in it")
+    info.add_argument("--format", choices=("table", "json"), default="table", help="of what is printed")
+
+    action("verify", _verify, "read all of it; the exit code is 1 where it is damaged")
+
+    index = action("index", _index, "make another index: exact is slow and finds all, hnsw and ivfpq are approximate")
+    index.add_argument("kind", choices=INDEXES)
+    index.add_argument(
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help="a setting of the index; may be repeated"
+    )
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Create, add, remove, describe, verify or index."""
+    if arguments.action != "info":  # before what takes seconds to import
+        doing = {"create": "Creating", "add": "Adding to", "remove": "Removing from", "verify": "Verifying"}
+        say(f"{doing.get(arguments.action, 'Indexing')} {without_password(arguments.gallery)}")
+    arguments.does(arguments)
+
+
+def _create(arguments: argparse.Namespace) -> None:
+    check_reading(arguments)
+    from proxemic.retrieval import Gallery
+
+    gallery = Gallery.create(
+        arguments.gallery,
+        arguments.model,
+        arguments.source or None,
+        distance=arguments.distance,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        labels=not arguments.no_labels,
+    )
+    if arguments.index != "exact":
+        gallery.build_index(arguments.index)
+    _say_added(gallery, gallery.added)
+
+
+def _add(arguments: argparse.Namespace) -> None:
+    check_reading(arguments)
+    from proxemic.retrieval import Gallery
+
+    gallery = Gallery.open(arguments.gallery, arguments.model)
+    added = gallery.add(
+        arguments.source,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        labels=not arguments.no_labels,
+    )
+    _say_added(gallery, added)
+
+
+def _say_added(gallery: "Gallery", added: "Added") -> None:
+    say_unreadable(added.unreadable, "picture", "pictures")
+    if count := len(added.ignored):
+        named = ", ".join(added.ignored[:3]) + ", ..." * (count > 3)
+        say(f"{count:,} {'file is' if count == 1 else 'files are'} ignored, no pictures by their names: {named}")
+    if added.known:
+        say(f"{added.known:,} {'was' if added.known == 1 else 'were'} there already and stay as before")
+    if added.unreadable and not added.rows and not added.known:
+        raise UserError(f"Nothing was added to {gallery.store.address}: none of the pictures can be read.")
+    print(f"{added.rows:,} added, {len(gallery):,} in {gallery.store.address}")
+
+
+def _remove(arguments: argparse.Namespace) -> None:
+    where = read_where(arguments.where)
+    if where and arguments.path:
+        raise UserError("--where and --path are both given: remove by one of them, then by the other.")
+    from proxemic.retrieval import Gallery
+    from proxemic.retrieval.gallery import absolute
+
+    gallery = Gallery.open(arguments.gallery)
+    if arguments.path:
+        # Vectors may have come by names that are no paths.
+        where["path"] = [name for path in arguments.path for name in (path, absolute(path))]
+    removed = gallery.remove(where)
+    print(f"{removed:,} removed, {len(gallery):,} in {gallery.store.address}")
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    from proxemic.retrieval import Gallery, summarize_store
+
+    summary = summarize_store(Gallery.open(arguments.gallery).store)
+    print(json.dumps(summary.as_dict(), indent=2) if arguments.format == "json" else "\n".join(summary.lines()))
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    from proxemic.retrieval import Gallery
+
+    gallery = Gallery.open(arguments.gallery)
+    if problems := gallery.verify():
+        print("\n".join(problems))
+        raise SystemExit(1)
+    print(f"{gallery.store.address} is sound: {len(gallery):,} pictures")
+
+
+def _index(arguments: argparse.Namespace) -> None:
+    settings: dict[str, int] = {}
+    for setting in arguments.set:
+        name, _, number = setting.partition("=")
+        if not (name.isidentifier() and number.isdecimal()):
+            raise UserError(f"--set is {setting!r}, but must be NAME=NUMBER.")
+        settings[name] = int(number)
+    from proxemic.retrieval import Gallery, summarize_store
+
+    gallery = Gallery.open(arguments.gallery)
+    gallery.build_index(arguments.kind, **settings)
+    print(next(line for line in summarize_store(gallery.store).lines() if line.startswith("index")))

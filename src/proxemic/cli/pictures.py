@@ -1,0 +1,74 @@
+"""What commands on pictures and galleries have in common."""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from proxemic.errors import UserError
+
+ADDRESS = "a folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or milvus-lite:FILE"
+SOURCES = (
+    "folders, .csv or .parquet tables, pictures, patterns as 'photos/**/*.jpg', .txt files with a path on each line; "
+    "or files of vectors: .npy, .safetensors, .parquet with a column embedding"
+)
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of commands that embed pictures."""
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+
+
+def add_where(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare conditions."""
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help=f"{what}, as label=shoe; of a column that is given several times any value will do, but all columns must "
+        "be right; label= means those without a label",
+    )
+
+
+def check_reading(arguments: argparse.Namespace) -> None:
+    """Refuse batches and workers that cannot be."""
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch-size is {arguments.batch_size}, but must be 1 or more.")
+    if arguments.workers < 0:
+        raise UserError(f"--workers is {arguments.workers}, but must be 0 or more.")
+
+
+def read_where(conditions: Sequence[str]) -> dict[str, list[str | None]]:
+    """Read ``COLUMN=VALUE`` as often as it was given."""
+    read: dict[str, list[str | None]] = {}
+    for condition in conditions:
+        name, sign, value = condition.partition("=")
+        if not (name and sign):
+            raise UserError(f"--where is {condition!r}, but must be COLUMN=VALUE, as label=shoe.")
+        read.setdefault(name, []).extend([value] if value else [None, ""])
+    return read
+
+
+def say(text: str) -> None:
+    """Print a note."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_unreadable(unreadable: Mapping[str, str], one: str, many: str) -> None:
+    """Name the first few of what could not be read."""
+    if unreadable:
+        named = "; ".join(f"{name} ({why})" for name, why in [*unreadable.items()][:3]) + "; ..." * (
+            len(unreadable) > 3
+        )
+        say(f"{len(unreadable):,} {one if len(unreadable) == 1 else many} cannot be read: {named}")
+
+
+def without_password(address: str) -> str:
+    """An address as it may be printed.
+
+    >>> without_password("postgresql://ann:secret@host/shop")
+    'postgresql://ann@host/shop'
+    """
+    return re.sub(r"(//[^:/@]*):[^/]*@", r"\1@", address)

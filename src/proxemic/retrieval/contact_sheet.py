@@ -1,0 +1,132 @@
+"""Contact sheets: each query beside the pictures that were found, as a web page or as a picture."""
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from proxemic.data.pixels import UnreadableImageError, read_image
+from proxemic.data.pixels.stores import crop
+from proxemic.errors import UserError
+from proxemic.files import write_atomically, write_text
+from proxemic.retrieval.gallery import Hit
+from proxemic.retrieval.searching import Answer, SearchResult
+
+_TEMPLATE = Path(__file__).with_name("contact_sheet.html")
+_BOX = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
+_SIDE, _GAP, _LINE = 160, 12, 16  # pixels
+_MOST_SHOWN = 500  # pictures of a web page, some 5 MB
+_MOST_DRAWN = 300  # and of a drawn one
+_SAME, _OTHER, _INK, _MUTED = "#1a7f37", "#cf222e", "#1f2328", "#59636e"
+
+
+def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
+    """Show the first queries, each beside its hits with their labels and distances.
+
+    Pictures that are not where they were when they were added, and vectors without one, are shown by their names. Where
+    a query has a label, hits of the same are marked.
+
+    Args:
+        result: What was found.
+        path: A page, ``.html``, which holds all it shows and works without a network; or a picture, ``.png``.
+
+    Raises:
+        UserError: If the name ends in anything else, or the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".png"):
+        raise UserError(f"The contact sheet is {path}, but must end in .html or .png, which says what it is.")
+    page = path.suffix.lower() == ".html"
+    shown = _first(result, _MOST_SHOWN if page else _MOST_DRAWN)
+    note = "" if len(shown) == len(result.answers) else f"the first {len(shown):,} of {len(result.answers):,} queries"
+    if page:
+        write_text(path, _page(result.gallery, shown, note))
+        return
+    with write_atomically(path) as temporary:
+        _draw(result.gallery, shown, note).save(temporary, format="PNG")
+
+
+def _first(result: SearchResult, most: int) -> list[Answer]:
+    """As many queries as make no more pictures than that, but one at least."""
+    shown, pictures = [], 0
+    for answer in result.answers:
+        pictures += 1 + len(answer.hits)
+        if shown and pictures > most:
+            break
+        shown.append(answer)
+    return shown
+
+
+def _page(gallery: str, answers: list[Answer], note: str) -> str:
+    from jinja2 import Environment
+
+    def picture(name: str) -> str | None:
+        thumbnail = _thumbnail(name)
+        if thumbnail is None:
+            return None
+        file = io.BytesIO()
+        thumbnail.convert("RGB").save(file, format="JPEG", quality=80)
+        return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+
+    # Names of files and labels are text of others: all that is put in is escaped.
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"picture": picture, "short": _short}
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    context: dict[str, Any] = {"gallery": gallery, "answers": answers, "note": note, "side": _SIDE}
+    return template.render(context)
+
+
+def _draw(gallery: str, answers: list[Answer], note: str) -> Image.Image:
+    columns = 1 + max((len(answer.hits) for answer in answers), default=0)
+    step, tall = _SIDE + _GAP, _SIDE + 2 * _LINE + _GAP
+    head = _LINE + 2 * _GAP
+    sheet = Image.new("RGB", (step * columns + 2 * _GAP, head + tall * len(answers)), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+
+    def text(place: tuple[int, int], words: str, colour: str, room: int = _SIDE) -> None:
+        while words and draw.textlength(words, font) > room:
+            words = words[:-2] + "…" if len(words) > 2 else ""
+        draw.text(place, words, colour, font)
+
+    text((_GAP, _GAP), f"Nearest in {gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
+    for row, answer in enumerate(answers):
+        top = head + tall * row
+        for column, shown in enumerate((answer, *answer.hits)):
+            left = _GAP + step * column + (_GAP if column else 0)
+            name, colour = (shown.path, _colour(answer, shown)) if isinstance(shown, Hit) else (shown.query, _MUTED)
+            picture = _thumbnail(name)
+            if picture is None:
+                draw.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_MUTED)
+                text((left + 8, top + _SIDE // 2), _short(name), _MUTED, _SIDE - 16)
+            else:
+                at = left + (_SIDE - picture.width) // 2, top + (_SIDE - picture.height) // 2
+                sheet.paste(picture, at)
+            distance = f"  {shown.distance:.3f}" if isinstance(shown, Hit) else ""
+            text((left, top + _SIDE + 3), (shown.label or ("query" if column == 0 else "")) + distance, colour)
+            text((left, top + _SIDE + 3 + _LINE), _short(name), _MUTED)
+    return sheet
+
+
+def _colour(answer: Answer, hit: Hit) -> str:
+    return _INK if answer.label is None else _SAME if hit.label == answer.label else _OTHER
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _thumbnail(name: str) -> Image.Image | None:
+    """A small picture of what a row is known by; None where it is no picture that is there."""
+    boxed = None if Path(name).is_file() else _BOX.fullmatch(name)
+    try:
+        if boxed is None:
+            picture = read_image(name, _SIDE)
+        else:
+            left, upper, right, lower = map(int, boxed.groups()[1:])
+            picture = crop(read_image(boxed[1]), (left, upper, right, lower))
+    except (UnreadableImageError, ValueError):  # a box may leave what is there now
+        return None
+    return ImageOps.contain(picture.convert("RGB"), (_SIDE, _SIDE))

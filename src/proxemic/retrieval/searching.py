@@ -1,0 +1,166 @@
+"""Searching a gallery for many queries, those that cannot be read left out."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from proxemic.errors import UserError
+from proxemic.retrieval.embedding import embed_pictures
+from proxemic.retrieval.gallery import Gallery, Hit
+from proxemic.retrieval.items import Where
+from proxemic.retrieval.pictures import Pictures, list_pictures
+from proxemic.retrieval.stores import Neighbours
+from proxemic.retrieval.vector_rows import is_vector_file, read_vector_rows, useless_vectors
+from proxemic.tables import MISSING, Table
+
+Query = str | os.PathLike[str] | Pictures
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found for a query.
+
+    Args:
+        query: The path of the picture, or the name of the row.
+        label: Its label, where the source of the queries gives it one.
+        hits: Nearest first.
+    """
+
+    query: str
+    label: str | None
+    hits: Sequence[Hit]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What was found for queries.
+
+    Args:
+        gallery: The address of the gallery.
+        answers: One for each query that could be read.
+        columns: The further columns of the gallery.
+        unreadable: Why other queries could not be read, by their names.
+    """
+
+    gallery: str
+    answers: Sequence[Answer]
+    columns: Sequence[str]
+    unreadable: Mapping[str, str]
+
+    def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
+        """Lay it out: for people, as a JSON list of queries with their hits, or as CSV with a row for each hit."""
+        if form == "json":
+            content = [
+                {
+                    "query": answer.query,
+                    "hits": [
+                        {"id": hit.id, "path": hit.path, "label": hit.label, "distance": hit.distance, **hit.columns}
+                        for hit in answer.hits
+                    ],
+                }
+                for answer in self.answers
+            ]
+            return json.dumps(content, indent=2)
+        ranked = [(answer, rank, hit) for answer in self.answers for rank, hit in enumerate(answer.hits, start=1)]
+        if form == "csv":
+            columns = ["query", "rank", "id", "path", "label", "distance", *self.columns]
+            rows = [
+                [answer.query, rank, hit.id, hit.path, hit.label, hit.distance, *hit.columns.values()]
+                for answer, rank, hit in ranked
+            ]
+            return Table(columns, rows).text("csv")
+        if not ranked:
+            return "nothing found"
+        # Of many queries the first hit names it.
+        queried = ["query"] * (len(self.answers) > 1)
+        labelled = ["label"] * any(hit.label is not None for _, _, hit in ranked)
+        columns = [*queried, "", "distance", *labelled, *self.columns, "path"]
+        rows = [
+            [
+                *([answer.query if rank == 1 else ""] if queried else []),
+                rank,
+                f"{hit.distance:.4f}",
+                *([hit.label or MISSING] if labelled else []),
+                *(hit.columns[name] or MISSING for name in self.columns),
+                hit.path,
+            ]
+            for answer, rank, hit in ranked
+        ]
+        return Table(columns, rows, align="".join("r" if name in ("", "distance") else "l" for name in columns)).text()
+
+
+def search_gallery(
+    gallery: Gallery,
+    *queries: Query,
+    k: int = 10,
+    where: Where | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> SearchResult:
+    """Find the k nearest pictures of a gallery to each query, as `Gallery.search`, of those that can be read.
+
+    Args:
+        gallery: What is searched.
+        queries: What `list_pictures` takes, or files of vectors; a picture that is its own gallery's finds itself.
+        k: Hits of each, 1 or more.
+        where: Conditions on hits, as in `Gallery.search`.
+        batch_size: Queries that are embedded at once.
+        workers: Processes that read them.
+
+    Returns:
+        Answers in the order of the queries, those of files of vectors last.
+
+    Raises:
+        UserError: If no query can be read.
+        ValueError: If k is out of range, or there is no such column.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors(np.eye(2), ["shoe.jpg", "hat.jpg"], ["shoe", "hat"])
+    >>> np.save(folder / "new.npy", np.array([[0.6, 0.8]]))
+    >>> print(search_gallery(gallery, folder / "new.npy", k=1).text("csv").splitlines()[0])
+    query,rank,id,path,label,distance
+    >>> search_gallery(gallery, folder / "new.npy", k=1).answers[0].hits[0].label
+    'hat'
+    """
+    gallery.check_question(k, where)
+    names: list[str] = []
+    labels: list[str | None] = []
+    unreadable: dict[str, str] = {}
+    found: list[Neighbours] = []
+    files = [Path(each) for each in queries if not isinstance(each, Pictures) and is_vector_file(each)]
+    listed = [each for each in queries if isinstance(each, Pictures)]
+    others = [each for each in queries if not isinstance(each, Pictures) and Path(each) not in files]
+    for pictures in [*listed, *([list_pictures(*others, missing=True)] if others or not queries else [])]:
+        embedder = gallery.embedder
+        if embedder.takes_vectors:
+            raise UserError(
+                f"The model of {gallery.store.address} takes vectors, not pictures: give a file of vectors."
+            )
+        embedded = embed_pictures(embedder, pictures, batch_size=batch_size, workers=workers)
+        useless = useless_vectors(embedded.embeddings, gallery.store.info.distance)
+        failures = embedded.unreadable | {embedded.places[row]: f"its vector {why}" for row, why in useless.items()}
+        unreadable |= {pictures.names[place]: why for place, why in failures.items()}
+        good = [row for row in range(len(embedded.places)) if row not in useless]
+        names += [pictures.names[embedded.places[row]] for row in good]
+        labels += [pictures.labels[embedded.places[row]] for row in good]
+        found.append(gallery.neighbours(embedded.embeddings[good], k, where))
+    for file in files:
+        rows = read_vector_rows(file)
+        names += rows.names
+        labels += rows.labels
+        found.append(gallery.neighbours(gallery.vectors_of(rows, batch_size=batch_size), k, where))
+    if not names:
+        name, why = next(iter(unreadable.items()))
+        further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
+        raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another query.")
+    hits = gallery.hits(Neighbours(*(np.concatenate(parts) for parts in zip(*found, strict=True))))
+    answers = [Answer(*each) for each in zip(names, labels, hits, strict=True)]
+    columns = [name for name in gallery.store.columns if name not in ("id", "path", "label")]
+    return SearchResult(gallery.store.address, answers, columns, unreadable)

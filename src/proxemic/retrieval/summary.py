@@ -1,0 +1,117 @@
+"""What can be said of a gallery without searching it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from proxemic.retrieval.stores import Distance, Store
+
+ModelState = Literal["unknown", "there", "missing", "changed"]
+
+
+@dataclass(frozen=True)
+class GallerySummary:
+    """What can be said of a gallery.
+
+    Args:
+        address: Where it is.
+        rows: Pictures, or vectors.
+        labels: Different labels.
+        unlabelled: Rows without one.
+        columns: Further columns.
+        dim: Numbers of a vector.
+        distance: ``cosine`` or ``euclidean``.
+        model: Where the model was when the gallery was created; None where it has none.
+        checksum: What tells its vectors from those of other models; None where it is not known.
+        model_state: Whether that model is there; ``changed`` where another one is in its place.
+        index: The kind of index, its settings, its rows, and its recall where that was measured.
+        bytes: On disk; None where the store does not say.
+    """
+
+    address: str
+    rows: int
+    labels: int
+    unlabelled: int
+    columns: Sequence[str]
+    dim: int
+    distance: Distance
+    model: str | None
+    checksum: str | None
+    model_state: ModelState
+    index: Mapping[str, Any]
+    bytes: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people, one line for each thing."""
+        count = f"{self.rows:,}"
+        if self.labels:
+            count += f" with {self.labels:,} {'labels' if self.labels > 1 else 'label'}"
+            count += f", {self.unlabelled:,} of them without one" * (self.unlabelled > 0)
+        model = {
+            "unknown": "not known: it is searched by vectors, or with --model",
+            "there": str(self.model),
+            "missing": f"{self.model}, where there is none now: give it with --model",
+            "changed": f"{self.model}, where there is another one now: give the gallery's with --model",
+        }[self.model_state]
+        index = str(self.index["kind"])
+        recall = self.index.get("recall@10")
+        settings = {name: value for name, value in self.index.items() if name not in ("kind", "rows", "recall@10")}
+        if settings:
+            index += f" ({', '.join(f'{name} {value}' for name, value in settings.items())})"
+        if self.index["rows"] != self.rows:
+            index += f" of {self.index['rows']:,} rows; the others are searched exactly"
+        if recall is not None:
+            index += f", recall@10 {recall:.3f}"
+        said = {
+            "rows": count,
+            "columns": ", ".join(self.columns) or "none but path and label",
+            "vectors": f"{self.dim:,} numbers each, {self.distance} distance",
+            "model": model,
+            "index": index,
+            "on disk": "not known" if self.bytes is None else _size(self.bytes),
+        }
+        return [f"{name:8} {text}" for name, text in said.items()]
+
+
+def summarize_store(store: Store) -> GallerySummary:
+    """Say what is in a gallery; its labels are counted."""
+    info, counts = store.info, store.count_labels()
+    return GallerySummary(
+        store.address,
+        sum(counts.values()),
+        len(counts.keys() - {None}),
+        counts.get(None, 0),
+        [name for name in store.columns if name not in ("id", "path", "label")],
+        info.dim,
+        info.distance,
+        info.model,
+        info.embedder,
+        _state(info.model, info.embedder),
+        store.index,
+        store.size,
+    )
+
+
+def _state(model: str | None, checksum: str | None) -> ModelState:
+    if model is None:
+        return "unknown"
+    if not Path(model).exists():
+        return "missing"
+    from proxemic.retrieval.embedder import checksum_of
+
+    try:
+        return "there" if checksum_of(Path(model)) == checksum else "changed"
+    except ValueError:
+        return "changed"
+
+
+def _size(size: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} bytes"

@@ -1,0 +1,139 @@
+"""``proxemic gallery``, as it is typed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import Here, assert_refused, warm_proxemic
+from proxemic.cli.pictures import read_where, without_password
+from proxemic.retrieval import Gallery
+from shelves import CLASSES, DIM, EACH, write_model
+
+ROWS = CLASSES * EACH
+
+
+def test_the_life_of_a_gallery(shelf: Path, tmp_path: Path) -> None:
+    shutil.copytree(shelf / "photos", tmp_path / "photos")
+    (tmp_path / "photos" / "class 01" / "torn.png").write_bytes(b"\x89PNG")
+    (tmp_path / "photos" / "notes.txt").write_text("ours")
+    words = ["gallery", "create", "shop", "photos", "--model", shelf / "model"]
+    made = warm_proxemic(*words, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == f"{ROWS} added, {ROWS} in shop\n"
+    first, unreadable, ignored = made.stderr.splitlines()
+    assert first == "Creating shop"
+    assert unreadable.startswith("1 picture cannot be read: photos/class 01/torn.png (")
+    assert ignored == "1 file is ignored, no pictures by their names: photos/notes.txt"
+
+
+def test_adding_removing_and_looking(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(shelf / "shop", tmp_path / "shop")
+    again = here("gallery", "add", "shop", shelf / "photos", cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, f"0 added, {ROWS} in shop\n")
+    assert f"{ROWS} were there already and stay as before" in again.stderr
+    gone = here("gallery", "remove", "shop", "--where", "label=class 01", "--where", "label=class 02", cwd=tmp_path)
+    assert gone.stdout == f"{2 * EACH} removed, {ROWS - 2 * EACH} in shop\n"
+    one = here("gallery", "remove", "shop", "--path", "class 03/0.png", "--path", "x", cwd=tmp_path)
+    assert one.stdout.startswith("0 removed")
+    (tmp_path / "photos").symlink_to(shelf / "photos")
+    one = here("gallery", "remove", "../../shop", "--path", "0.png", cwd=_enter(tmp_path / "a" / "b"))
+    assert one.stdout.startswith("0 removed")
+    one = here("gallery", "remove", "shop", "--path", shelf / "photos" / "class 03" / "0.png", cwd=tmp_path)
+    assert one.stdout.startswith("1 removed")
+    told = json.loads(here("gallery", "info", tmp_path / "shop", "--format", "json").stdout)
+    assert (told["rows"], told["labels"], told["model_state"]) == (ROWS - 2 * EACH - 1, CLASSES - 2, "there")
+    assert here("gallery", "info", tmp_path / "shop").stdout.splitlines()[0] == (
+        f"rows     {told['rows']} with {CLASSES - 2} labels"
+    )
+    assert here("gallery", "verify", tmp_path / "shop").stdout.endswith(f"is sound: {told['rows']} pictures\n")
+
+
+def _enter(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_damage_is_told_and_has_its_exit_code(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(shelf / "shop", tmp_path / "shop")
+    vectors = next((tmp_path / "shop").glob("vectors-*"))
+    content = bytearray(vectors.read_bytes())
+    content[-5] ^= 1
+    vectors.write_bytes(content)
+    result = here("gallery", "verify", tmp_path / "shop")
+    assert result.returncode == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith(f"{vectors} is damaged (its checksum is another)")
+
+
+def test_a_gallery_of_vectors_alone(tmp_path: Path, here: Here) -> None:
+    np.save(tmp_path / "birds.npy", np.random.default_rng(0).normal(size=(6, 3)))
+    words = ["gallery", "create", tmp_path / "birds", tmp_path / "birds.npy", "--distance", "euclidean"]
+    assert here(*words).stdout.startswith("6 added")
+    assert Gallery.open(tmp_path / "birds").store.info.distance == "euclidean"
+    assert "not known: it is searched by vectors" in here("gallery", "info", tmp_path / "birds").stdout
+    assert here("gallery", "index", tmp_path / "birds", "exact").stdout == "index    exact\n"
+
+
+def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here: Here) -> None:
+    assert here("gallery", "create", tmp_path / "shop", "--model", shelf / "model").stdout.startswith("0 added, 0 in")
+    assert here("gallery", "add", tmp_path / "shop", shelf / "photos", "--no-labels").stdout.startswith(f"{ROWS} added")
+    assert Gallery.open(tmp_path / "shop").store.count_labels() == {None: ROWS}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("create new photos", ["Nothing says how vectors are made", "--model"]),
+        ("create new photos --model photos", ["photos is no model"]),
+        ("create new nowhere --model model", ["nowhere does not exist"]),
+        ("create new no*.png --model model", ["no*.png has no pictures"]),
+        ("create shop photos --model model", ["shop holds a gallery"]),
+        ("create photos --model model", ["photos is not empty"]),
+        ("create new photos --model model --distance manhattan", ["manhattan", "cosine"]),
+        ("create new photos --model model --batch-size 0", ["--batch-size is 0"]),
+        ("add shop photos --workers -1", ["--workers is -1"]),
+        ("add photos photos", ["photos holds no gallery"]),
+        ("add nowhere photos", ["nowhere holds no gallery"]),
+        ("add shop nowhere", ["nowhere does not exist"]),
+        ("add shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),
+        ("add shop bad.npy", ["vector 1 has a number that is not finite"]),
+        ("add shop photos --model other", ["other", "is not the model of shop"]),
+        ("add shop torn.png", ["none of the pictures can be read"]),
+        ("add shop", ["SOURCE"]),
+        ("remove shop", ["Nothing says which rows to remove"]),
+        ("remove shop --where label", ["--where is 'label', but must be COLUMN=VALUE"]),
+        ("remove shop --where =x", ["must be COLUMN=VALUE"]),
+        ("remove shop --where price=5", ["no column 'price': its columns are path, label"]),
+        ("remove shop --where id=5", ["no column 'id'"]),
+        ("remove shop --where label=x --path y", ["--where and --path"]),
+        ("info nowhere", ["nowhere holds no gallery"]),
+        ("verify photos", ["photos holds no gallery"]),
+        ("index shop best", ["best"]),
+        ("index shop exact --set m=x", ["--set is 'm=x', but must be NAME=NUMBER"]),
+        ("sell shop", ["sell"]),
+    ],
+)
+def test_bad_input_is_one_sentence(shelf: Path, tmp_path: Path, here: Here, words: str, told: list[str]) -> None:
+    for name in ("photos", "model"):
+        (tmp_path / name).symlink_to(shelf / name)
+    shutil.copytree(shelf / "shop", tmp_path / "shop")
+    np.save(tmp_path / "short.npy", np.ones((2, 2)))
+    np.save(tmp_path / "bad.npy", np.array([[1.0] * DIM, [np.nan] * DIM]))
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG")
+    if "--model other" in words:
+        write_model(tmp_path / "other", seed=1)
+    result = here("gallery", *words.split(), cwd=tmp_path)
+    result.stderr = "\n".join(line for line in result.stderr.splitlines() if not line.startswith("1 picture cannot"))
+    assert_refused(result, told)
+    assert len(Gallery.open(tmp_path / "shop")) == ROWS
+    assert not (tmp_path / "new").exists()
+
+
+def test_conditions() -> None:
+    assert read_where(["label=a=b", "label=c", "shop="]) == {"label": ["a=b", "c"], "shop": [None, ""]}
+    assert without_password("postgresql://ann:secr@t@host/shop") == "postgresql://ann@host/shop"
+    assert without_password("postgresql://ann@host/shop") == "postgresql://ann@host/shop"
+    assert without_password("C:/shop") == "C:/shop"

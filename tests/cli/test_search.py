@@ -1,0 +1,95 @@
+"""``proxemic search``, as it is typed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import Here, assert_refused, warm_proxemic
+from proxemic.retrieval import Gallery
+from shelves import DIM, EACH
+
+
+def test_one_picture(shelf: Path, tmp_path: Path) -> None:
+    words = ["search", "shop", "photos/class 02/1.png", "-k", "3", "--html", tmp_path / "a.html", "--png"]
+    result = warm_proxemic(*words, tmp_path / "a.png", cwd=shelf)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines() == [
+        "Searching shop",
+        *(f"{tmp_path}/a.{end} shows them" for end in ("html", "png")),
+    ]
+    rows = [line for line in result.stdout.splitlines() if "│" in line]
+    assert len(rows) == 3
+    assert "0.0000" in rows[0]
+    assert f"{shelf}/photos/class 02/1.png" in rows[0]
+    assert all((tmp_path / f"a.{end}").stat().st_size > 1000 for end in ("html", "png"))
+
+
+def test_many_with_conditions(shelf: Path, tmp_path: Path, here: Here) -> None:
+    (tmp_path / "bad.png").write_text("x")
+    words = ["photos/class 00", "photos/class 01/*.png", tmp_path / "bad.png", "gone.png", "--format", "json"]
+    where = ["--where", "label=class 05", "--where", "label=class 06"]
+    result = here("search", "shop", *words, *where, "-k", "99", cwd=shelf)
+    assert result.returncode == 0, result.stderr
+    assert "2 queries cannot be read: " in result.stderr
+    content = json.loads(result.stdout)
+    assert len(content) == 2 * EACH
+    assert all(len(each["hits"]) == 2 * EACH for each in content)
+    assert {hit["label"] for each in content for hit in each["hits"]} == {"class 05", "class 06"}
+    for each in content:
+        distances = [hit["distance"] for hit in each["hits"]]
+        assert distances == sorted(distances)
+
+
+def test_vectors_and_nothing_found(shelf: Path, tmp_path: Path, here: Here) -> None:
+    np.save(tmp_path / "new.npy", np.ones((2, DIM)))
+    result = here("search", shelf / "shop", tmp_path / "new.npy", "-k", "1", "--format", "csv")
+    assert len(result.stdout.splitlines()) == 3
+    result = here("search", shelf / "shop", tmp_path / "new.npy", "--where", "label=none")
+    assert (result.returncode, result.stdout) == (0, "nothing found\n")
+    assert "has no pictures that meet the conditions" in result.stderr
+    Gallery.create(tmp_path / "empty", dim=DIM)
+    result = here("search", tmp_path / "empty", tmp_path / "new.npy", "--format", "json")
+    assert [each["hits"] for each in json.loads(result.stdout)] == [[], []]
+    assert "has no pictures: add some first" in result.stderr
+
+
+def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(shelf / "model", tmp_path / "model")
+    Gallery.create(tmp_path / "shop", tmp_path / "model", shelf / "photos")
+    (tmp_path / "model").rename(tmp_path / "moved")
+    words = ["search", "shop", shelf / "photos" / "class 01" / "0.png"]
+    assert_refused(here(*words, cwd=tmp_path), ["model of shop", "is not there", "--model"])
+    assert here(*words, "--model", "moved", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("shop torn.png gone.png", ["torn.png cannot be read as a picture", "nor any of 1 more"]),
+        ("shop photos -k 0", ["k is 0, but must be a whole number of 1 or more"]),
+        ("shop photos -k -3", ["k is -3"]),
+        ("shop photos -k many", ["-k", "many"]),
+        ("shop photos --where color=red", ["no column 'color'"]),
+        ("shop photos --where color", ["--where is 'color'"]),
+        ("shop photos --html page.txt", ["page.txt", "must end in .html"]),
+        ("shop photos --png page.html", ["page.html", "must end in .png"]),
+        ("shop photos --html gone/x/../../torn.png/a.html", ["could not be written"]),
+        ("shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),
+        ("shop bad.npy", ["vector 1 has a number that is not finite"]),
+        ("shop none.npy", ["none.npy does not exist"]),
+        ("shop", ["QUERY"]),
+        ("photos photos", ["photos holds no gallery"]),
+        ("shop photos --batch-size 0", ["--batch-size is 0"]),
+        ("shop photos --model photos", ["photos is no model"]),
+    ],
+)
+def test_bad_input_is_one_sentence(shelf: Path, tmp_path: Path, here: Here, words: str, told: list[str]) -> None:
+    for name in ("photos", "shop"):
+        (tmp_path / name).symlink_to(shelf / name)
+    np.save(tmp_path / "short.npy", np.ones((2, 2)))
+    np.save(tmp_path / "bad.npy", np.array([[1.0] * DIM, [np.nan] * DIM]))
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG")
+    assert_refused(here("search", *words.split(), cwd=tmp_path), told)

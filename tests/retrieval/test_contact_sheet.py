@@ -1,0 +1,101 @@
+"""Contact sheets: what they show, and that names of others are only text in them."""
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from proxemic.errors import UserError
+from proxemic.retrieval import Gallery, SearchResult, contact_sheet, search_gallery, write_contact_sheet
+
+RED, BLUE = (250, 30, 30), (30, 30, 250)
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+class Tags(HTMLParser):
+    """All tags of a page with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> SearchResult:
+    """A query of two halves, its red half found by its box, a blue picture, and one that is not there."""
+    picture = np.full((20, 40, 3), BLUE, np.uint8)
+    picture[:, :20] = RED
+    Image.fromarray(picture).save(tmp_path / "two.png")
+    Image.new("RGB", (30, 30), BLUE).save(tmp_path / "blue <b>.png")
+    paths = [f"{tmp_path}/two.png (0, 0, 20, 20)", str(tmp_path / "blue <b>.png"), HOSTILE]
+    made = Gallery.create(tmp_path / "shop", dim=2)
+    made.add_vectors([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], paths, ["hat", HOSTILE, None], {"note": [HOSTILE] * 3})
+    np.save(tmp_path / "new.npy", np.array([[1.0, 0.1]]))
+    found = search_gallery(made, tmp_path / "new.npy")
+    answer = type(found.answers[0])(str(tmp_path / "two.png"), "hat", found.answers[0].hits)
+    return SearchResult("shop", [answer, answer], found.columns, {})
+
+
+def test_the_page(result: SearchResult, tmp_path: Path) -> None:
+    write_contact_sheet(result, tmp_path / "sheet.html")
+    page = (tmp_path / "sheet.html").read_text(encoding="utf-8")
+    tags = Tags(page).found
+    assert {"script", "b", "link", "iframe"}.isdisjoint(tag for tag, _ in tags)
+    assert page.count("&lt;script&gt;") > 3
+    assert re.search(r"(src|href)=\"(?!data:image/jpeg;base64,)", page) is None, "it needs no other file"
+    pictures = [attributes for tag, attributes in tags if tag == "img"]
+    assert [each["alt"] for each in pictures[:3]] == [f"query: {tmp_path}/two.png", "hit 1: hat", f"hit 2: {HOSTILE}"]
+    assert len(pictures) == 6
+    colours = []
+    for each in pictures[:3]:
+        with Image.open(io.BytesIO(base64.b64decode(str(each["src"]).partition(",")[2]))) as thumbnail:
+            assert max(thumbnail.size) == 160
+            colours.append(np.asarray(thumbnail)[20, 20])
+    np.testing.assert_allclose(colours, [RED, RED, BLUE], atol=6)
+    assert (page.count("✓ hat"), page.count("✗")) == (2, 4)
+    assert page.count("no picture") == 2
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_the_picture(result: SearchResult, tmp_path: Path) -> None:
+    write_contact_sheet(result, tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+        assert sheet.height > 2 * 160
+        assert sheet.width > 4 * 160
+    for colour in (RED, BLUE):
+        assert (np.abs(pixels.astype(int) - colour).max(2) < 6).sum() > 2 * 160 * 160
+
+
+@pytest.mark.parametrize("ending", ["html", "png"])
+def test_of_very_many_queries_the_first_are_shown(
+    result: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    for most in ("_MOST_SHOWN", "_MOST_DRAWN"):
+        monkeypatch.setattr(contact_sheet, most, 1)
+    write_contact_sheet(result, tmp_path / f"sheet.{ending}")
+    if ending == "html":
+        assert "the first 1 of 2 queries" in (tmp_path / "sheet.html").read_text(encoding="utf-8")
+    else:
+        with Image.open(tmp_path / "sheet.png") as sheet:
+            assert sheet.height < 2 * 160 + 60
+
+
+def test_what_is_refused(result: SearchResult, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"must end in \.html or \.png"):
+        write_contact_sheet(result, tmp_path / "sheet.gif")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="could not be written"):
+        write_contact_sheet(result, tmp_path / "file" / "sheet.html")
+    write_contact_sheet(SearchResult("shop", [], [], {}), tmp_path / "none.png")
+    write_contact_sheet(SearchResult("shop", [], [], {}), tmp_path / "none.html")
