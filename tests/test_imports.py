@@ -10,8 +10,9 @@ import importlib, os, pkgutil, random, signal, sys, threading, warnings
 import numpy, torch
 
 for name in ("jsonargparse", "kornia", "lightning.pytorch", "matplotlib.pyplot", "optuna", "pyarrow", "pymilvus",
-             "rich.console", "scipy.stats", "sklearn.cluster", "tensorboard", "timm", "torch._dynamo", "torch._inductor.config",
-             "torchvision.transforms.v2", "pytorch_metric_learning.losses", "pytorch_metric_learning.miners"):
+             "rich.console", "scipy.stats", "sklearn.cluster", "tensorboard", "timm", "torch._dynamo",
+             "torch._inductor.config", "torchvision.transforms.v2", "pytorch_metric_learning.losses",
+             "pytorch_metric_learning.miners"):
     importlib.import_module(name)
 
 
