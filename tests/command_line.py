@@ -58,6 +58,7 @@ FIRST_LINES = (
     "Verifying ",
     "Analysing: ",
     "Calibrating ",
+    "Recognising by ",
     "Creating ",
     "Adding to ",
     "Removing from ",

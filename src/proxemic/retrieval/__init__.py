@@ -15,6 +15,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
     from proxemic.retrieval.pictures import Pictures, list_pictures
+    from proxemic.retrieval.recognition import Recognition, Recognitions, recognize
     from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
     from proxemic.retrieval.stores import GalleryInfo, Neighbours
     from proxemic.retrieval.summary import GallerySummary, summarize_store
@@ -34,12 +35,15 @@ __all__ = [
     "Hit",
     "Neighbours",
     "Pictures",
+    "Recognition",
+    "Recognitions",
     "SearchResult",
     "calibrate",
     "clean",
     "embed_pictures",
     "embed_to_file",
     "list_pictures",
+    "recognize",
     "search_gallery",
     "summarize_store",
     "write_contact_sheet",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from jaxtyping import Float, Float32
@@ -22,6 +22,9 @@ from proxemic.retrieval.pictures import Pictures, list_pictures
 from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Neighbours, Store, create_store, open_store
 from proxemic.retrieval.vector_rows import VectorRows, check_vectors, is_vector_file, read_vector_rows, useless_vectors
+
+if TYPE_CHECKING:
+    from proxemic.retrieval.recognition import Recognition
 
 Source = str | os.PathLike[str] | Pictures | LabelledEmbeddings | Sequence[str | os.PathLike[str]]
 """What `list_pictures` takes, or files of vectors, one or several; or the content of these."""
@@ -336,6 +339,34 @@ class Gallery:
     ) -> list[list[Hit]]:
         """Find the k nearest rows to each vector, as `search`."""
         return self.hits(self.neighbours(queries, k, where))
+
+    def recognize(
+        self,
+        queries: Picture | Sequence[Picture],
+        *,
+        rate: float | None = None,
+        threshold: float | None = None,
+        batch_size: int = 64,
+        workers: int = 0,
+    ) -> "list[Recognition]":
+        """Name what pictures show by the nearest labelled picture, if it is near enough; see `recognize`.
+
+        Args:
+            queries: One or several pictures, as `Embedder.embed` takes them.
+            rate: The false accept rate whose threshold is taken from the calibration of the model; None takes 0.01.
+            threshold: A distance instead.
+            batch_size: Queries that are embedded at once.
+            workers: Processes that read them.
+
+        Raises:
+            UnreadableImageError: If a query cannot be read; `recognize` leaves these out.
+            UserError: If there is no threshold.
+            ValueError: If `threshold` is no distance.
+        """
+        from proxemic.retrieval.recognition import recognize_vectors, settle_threshold
+
+        distance = settle_threshold(self, rate, threshold)
+        return recognize_vectors(self, self.embedder.embed(queries, batch_size=batch_size, workers=workers), distance)
 
     def neighbours(
         self,

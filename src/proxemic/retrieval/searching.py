@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
 
 from proxemic.errors import UserError
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.gallery import Gallery, Hit
 from proxemic.retrieval.items import Where
 from proxemic.retrieval.pictures import Pictures, list_pictures
-from proxemic.retrieval.stores import Neighbours
 from proxemic.retrieval.vector_rows import is_vector_file, read_vector_rows, useless_vectors
 from proxemic.tables import MISSING, Table
 
@@ -120,6 +121,7 @@ def search_gallery(
         ValueError: If k is out of range, or there is no such column.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> folder = Path(tempfile.mkdtemp())
     >>> gallery = Gallery.create(folder / "shop", dim=2)
     >>> _ = gallery.add_vectors(np.eye(2), ["shoe.jpg", "hat.jpg"], ["shoe", "hat"])
@@ -130,10 +132,29 @@ def search_gallery(
     'hat'
     """
     gallery.check_question(k, where)
+    embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
+    hits = gallery.hits(gallery.neighbours(embedded.vectors, k, where))
+    answers = [Answer(*each) for each in zip(embedded.names, embedded.labels, hits, strict=True)]
+    columns = [name for name in gallery.store.columns if name not in ("id", "path", "label")]
+    return SearchResult(gallery.store.address, answers, columns, embedded.unreadable)
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Vectors of queries with their names and labels, and why others could not be read, by their names."""
+
+    vectors: Float32[Tensor, "queries dim"]
+    names: Sequence[str]
+    labels: Sequence[str | None]
+    unreadable: Mapping[str, str]
+
+
+def embed_queries(gallery: Gallery, *queries: Query, batch_size: int = 64, workers: int = 0) -> Queries:
+    """Embed pictures as `search_gallery` takes them, and read vectors; `UserError` if there is no query to be read."""
     names: list[str] = []
     labels: list[str | None] = []
     unreadable: dict[str, str] = {}
-    found: list[Neighbours] = []
+    vectors: list[Tensor] = []
     files = [Path(each) for each in queries if not isinstance(each, Pictures) and is_vector_file(each)]
     listed = [each for each in queries if isinstance(each, Pictures)]
     others = [each for each in queries if not isinstance(each, Pictures) and Path(each) not in files]
@@ -150,17 +171,14 @@ def search_gallery(
         good = [row for row in range(len(embedded.places)) if row not in useless]
         names += [pictures.names[embedded.places[row]] for row in good]
         labels += [pictures.labels[embedded.places[row]] for row in good]
-        found.append(gallery.neighbours(embedded.embeddings[good], k, where))
+        vectors.append(embedded.embeddings[good])
     for file in files:
         rows = read_vector_rows(file)
         names += rows.names
         labels += rows.labels
-        found.append(gallery.neighbours(gallery.vectors_of(rows, batch_size=batch_size), k, where))
+        vectors.append(gallery.vectors_of(rows, batch_size=batch_size))
     if not names:
         name, why = next(iter(unreadable.items()))
         further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
         raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another query.")
-    hits = gallery.hits(Neighbours(*(np.concatenate(parts) for parts in zip(*found, strict=True))))
-    answers = [Answer(*each) for each in zip(names, labels, hits, strict=True)]
-    columns = [name for name in gallery.store.columns if name not in ("id", "path", "label")]
-    return SearchResult(gallery.store.address, answers, columns, unreadable)
+    return Queries(torch.cat(vectors), names, labels, unreadable)

@@ -1,0 +1,198 @@
+"""What pictures show, by the nearest labelled picture of a gallery, or that this is unknown."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from proxemic.errors import UserError
+from proxemic.retrieval.calibration import Calibration
+from proxemic.retrieval.gallery import Gallery, Hit
+from proxemic.retrieval.searching import Query, embed_queries
+from proxemic.tables import MISSING, Table, without_nan
+
+RATE = 0.01
+"""The false accept rate whose threshold is taken unless told."""
+
+_MORE = 16  # times as many neighbours are looked at where the nearest have no label
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """What one query shows.
+
+    Args:
+        label: The label of the nearest labelled picture within the threshold; None is *unknown*.
+        distance: To `nearest`; infinite where the gallery is empty.
+        nearest: The picture whose label it is, or else the nearest one of the gallery; None where that is empty.
+    """
+
+    label: str | None
+    distance: float
+    nearest: Hit | None
+
+
+@dataclass(frozen=True)
+class Recognitions:
+    """What queries show.
+
+    Args:
+        gallery: The address of the gallery.
+        threshold: The distance up to which a label is taken.
+        rate: The false accept rate that the threshold is for; None where the threshold was given.
+        queries: What each query shows, by its name.
+        unreadable: Why other queries could not be read, by their names.
+        notes: What the user should know.
+    """
+
+    gallery: str
+    threshold: float
+    rate: float | None
+    queries: Sequence[tuple[str, Recognition]]
+    unreadable: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
+        """Lay it out: for people, as a JSON list of queries, or as CSV; unknown is null or an empty cell there."""
+        if form == "table":
+            rows = [
+                [
+                    name,
+                    each.label or "unknown",
+                    MISSING if each.nearest is None else f"{each.distance:.4f}",
+                    each.nearest and each.nearest.path,
+                ]
+                for name, each in self.queries
+            ]
+            known = sum(each.label is not None for _, each in self.queries)
+            of = "" if self.rate is None else f", for a false accept rate of {self.rate:g}"
+            title = f"{known:,} of {len(rows):,} queries recognised within a distance of {self.threshold:.4f}{of}"
+            return Table(["query", "label", "distance", "nearest"], rows, title, align="llrl").text()
+        records = [
+            {
+                "query": name,
+                "label": each.label,
+                "distance": each.distance if math.isfinite(each.distance) else None,
+                "threshold": self.threshold,
+                **(
+                    {"id": None, "path": None}
+                    if each.nearest is None
+                    else {"id": each.nearest.id, "path": each.nearest.path}
+                ),
+            }
+            for name, each in self.queries
+        ]
+        return json.dumps(without_nan(records), indent=2) if form == "json" else Table.of_records(records).text("csv")
+
+
+def recognize(
+    gallery: Gallery,
+    *queries: Query,
+    rate: float | None = None,
+    threshold: float | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> Recognitions:
+    """Name what pictures show by the label of the nearest labelled picture of a gallery, if that is near enough.
+
+    Pictures of the gallery without a label are passed over. Of labelled ones at one distance the first added counts.
+
+    Args:
+        gallery: What is searched.
+        queries: What `list_pictures` takes, or files of vectors.
+        rate: The false accept rate whose threshold is taken from the calibration of the gallery's model; None takes
+            0.01. `calibrate` says what it is of.
+        threshold: A distance instead.
+        batch_size: Queries that are embedded at once.
+        workers: Processes that read them.
+
+    Raises:
+        UserError: If no query can be read, or there is no threshold.
+        ValueError: If `threshold` is no distance.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> gallery = Gallery.create(folder / "shop", dim=2)
+    >>> _ = gallery.add_vectors(np.eye(2), ["shoe.jpg", "hat.jpg"], ["shoe", "hat"])
+    >>> np.save(folder / "new.npy", np.array([[0.1, 0.9], [-0.6, 0.8]]))
+    >>> [each.label for _, each in recognize(gallery, folder / "new.npy", threshold=0.1).queries]
+    ['hat', None]
+    """
+    threshold, rate, notes = _settle(gallery, rate, threshold)
+    embedded = embed_queries(gallery, *queries, batch_size=batch_size, workers=workers)
+    found = recognize_vectors(gallery, embedded.vectors, threshold)
+    named = [*zip(embedded.names, found, strict=True)]
+    return Recognitions(gallery.store.address, threshold, rate, named, dict(embedded.unreadable), notes)
+
+
+def recognize_vectors(
+    gallery: Gallery, vectors: Float[Tensor, "queries dim"] | np.ndarray, threshold: float
+) -> list[Recognition]:
+    """Name what queries show by their vectors, within a threshold."""
+    found: dict[int, Recognition] = {}
+    left, k, rows = np.arange(len(vectors)), 1, len(gallery)
+    while len(left):
+        unsure = []
+        for place, hits in zip(left.tolist(), gallery.hits(gallery.neighbours(vectors[left], k)), strict=True):
+            within = [hit for hit in hits if hit.distance <= threshold]
+            named = next((hit for hit in within if hit.label is not None), None)
+            if named is None and len(within) == k < rows:
+                unsure.append(place)  # all that were found are near, but have no label
+                continue
+            nearest = named or (hits[0] if hits else None)
+            distance = math.inf if nearest is None else nearest.distance
+            found[place] = Recognition(None if named is None else named.label, distance, nearest)
+        left, k = np.array(unsure, np.int64), min(rows, k * _MORE)
+    return [found[place] for place in range(len(vectors))]
+
+
+def settle_threshold(gallery: Gallery, rate: float | None, threshold: float | None) -> float:
+    """The threshold that is given, or that of the gallery's model for a false accept rate."""
+    return _settle(gallery, rate, threshold)[0]
+
+
+def _settle(
+    gallery: Gallery, rate: float | None, threshold: float | None
+) -> tuple[float, float | None, tuple[str, ...]]:
+    if threshold is None:
+        rate = RATE if rate is None else rate
+        calibration = _calibration(gallery)
+        return calibration.threshold(rate), rate, _notes(gallery, calibration)
+    if rate is not None:
+        raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
+        raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
+    return float(threshold), None, ()
+
+
+def _calibration(gallery: Gallery) -> Calibration:
+    info, embedder = gallery.store.info, vars(gallery).get("embedder")  # without loading it for vectors
+    model = info.model if embedder is None or embedder.path is None else str(embedder.path)
+    if model is None:
+        raise UserError(
+            f"{gallery.store.address} does not know the model of its vectors, and so no threshold: give one "
+            "(--threshold), or the model (--model)."
+        )
+    calibration = Calibration.read(model, info.embedder if embedder is None else embedder.checksum)
+    if calibration.distance != info.distance:
+        raise UserError(
+            f"The thresholds of {model} are on the {calibration.distance} distance, but {gallery.store.address} is "
+            f"searched by the {info.distance} distance: give one (--threshold)."
+        )
+    return calibration
+
+
+def _notes(gallery: Gallery, calibration: Calibration) -> tuple[str, ...]:
+    times = len(gallery) / calibration.images
+    if times <= 2:
+        return ()
+    return (
+        f"The threshold was learnt by searching {calibration.images:,} pictures, but {gallery.store.address} has "
+        f"{len(gallery):,}: there may be up to {times:.0f} times as many false accepts.",
+    )
