@@ -2,8 +2,11 @@ import csv
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -102,7 +105,9 @@ def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp
         schema = pyarrow.parquet.read_schema(tmp_path / name)
         assert schema.field("embedding").type.list_size == 4
         assert schema.metadata[b"made_by"].decode() == read_checksum(photos / "model")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, *(path.name for path in written.others)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [name, *(Path(path).name for path in written.others)]
+    )
 
 
 def _by_hand(model: Path, paths: list[str]) -> torch.Tensor:
@@ -185,7 +190,7 @@ def test_a_picture_that_changes_is_embedded_anew_and_others_are_not(photos: Path
     assert written.embedded in (8, 16)  # the damaged one may be that of the changed picture
     expected = embed_to_file(photos / "model", folder, tmp_path / "w.npy", batch_size=4, workers=0)
     assert expected is not None
-    assert out.read_bytes() == expected.path.read_bytes()
+    assert out.read_bytes() == (tmp_path / "w.npy").read_bytes()
 
 
 def test_the_work_of_another_model_or_precision_is_not_taken(photos: Path, tmp_path: Path) -> None:
@@ -318,3 +323,61 @@ def test_auto_says_what_it_takes_and_goes_on_with_it(
     assert written is not None
     assert written.precision == "bf16-mixed"
     assert len(said) == 1
+
+
+@pytest.fixture
+def bucket(photos: Path) -> Iterator[str]:
+    """The same pictures in fsspec's file system in memory, with others beside."""
+    memory: Any = fsspec.filesystem("memory")
+    memory.put(f"{photos / 'photos'}/", "/bucket/photos/", recursive=True)
+    memory.pipe_file("/bucket/photos/.hidden/1.png", b"")
+    memory.pipe_file("/bucket/photos/notes.txt", b"")
+    yield "memory://bucket"
+    memory.rm("/bucket", recursive=True)
+
+
+def test_pictures_and_vectors_may_be_behind_addresses(
+    photos: Path, whole: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
+    memory: Any = fsspec.filesystem("memory")
+    out, expected = f"{bucket}/out/v.parquet", read_embeddings(whole)
+    memory.pipe_file("/bucket/photos/class 00/bad.png", b"no image")
+    for number in range(4):
+        memory.mv(f"/bucket/photos/class 01/{number}.png", f"/bucket/kept{number}.png")
+        memory.pipe_file(f"/bucket/photos/class 01/{number}.png", b"")
+    with pytest.raises(UserError, match="5 of 65 pictures cannot be read"):
+        embed_to_file(photos / "model", f"{bucket}/photos", out, batch_size=4, workers=0, strict=True)
+    assert memory.cat_file("/bucket/out/v.unreadable.csv").count(b"\n") == 6
+    memory.rm("/bucket/photos/class 00/bad.png")
+    for number in range(4):
+        memory.mv(f"/bucket/kept{number}.png", f"/bucket/photos/class 01/{number}.png")
+    written = embed_to_file(photos / "model", f"{bucket}/photos", out, batch_size=4, workers=2)
+    assert written is not None
+    assert written.path == out
+    assert not memory.exists("/bucket/out/v.unreadable.csv")
+    assert not list(tmp_path.rglob("cache/embedding/*/*"))
+    (tmp_path / "v.parquet").write_bytes(memory.cat_file("/bucket/out/v.parquet"))
+    found = read_embeddings(tmp_path / "v.parquet")
+    assert found.rows.label_texts() == expected.rows.label_texts()
+    assert found.rows.paths == tuple(
+        name.replace(str(photos), "memory:///bucket") for name in expected.rows.paths or ()
+    )
+    torch.testing.assert_close(found.embeddings, expected.embeddings)
+    embed_to_file(photos / "model", f"file://{photos}/photos", f"file://{tmp_path}/w.parquet", batch_size=4, workers=0)
+    assert (tmp_path / "w.parquet").read_bytes() == whole.read_bytes()
+
+
+def test_addresses_that_cannot_be_reached_are_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:
+    words = ["--out", tmp_path / "v.npy", "--workers", "1"]
+    for source, said in {
+        "nonsense://bucket/photos": "nonsense://bucket/photos cannot be reached: Protocol not known",
+        "memory://nowhere/photos": "memory://nowhere/photos does not exist",
+        "memory://nowhere/*.png": "has no pictures",
+    }.items():
+        assert_refused(here("embed", photos / "model", source, *words), [said])
+    table = tmp_path / "t.csv"
+    table.write_text("path\nnonsense://bucket/a.jpg\n")
+    result = here("embed", photos / "model", table, *words)  # said by a process that reads
+    assert_refused(result, ["nonsense://bucket/a.jpg cannot be reached"])
+    assert "Traceback" not in result.stderr

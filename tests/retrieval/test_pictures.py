@@ -1,6 +1,10 @@
+import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 from PIL import Image
 
@@ -104,3 +108,44 @@ def test_stamps_tell_files_that_have_changed(photos: Path) -> None:
     (photos / "b" / "1.JPG").unlink()
     after = list_pictures(*(name for name, *_ in before if "1.JPG" not in name)).stamps()
     assert len(set(before) - set(after)) == 2
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    memory: Any = fsspec.filesystem("memory")
+    for name in ("cat/1.png", "cat/deep/2.jpg", "dog/3.png", "alone.png", "dog/.4.png", ".git/5.png", "dog/notes.md"):
+        memory.pipe_file(f"/shop/{name}", b"")
+    yield "memory:///shop"
+    memory.rm("/shop", recursive=True)
+
+
+def test_folders_patterns_tables_and_lists_behind_addresses(bucket: str, tmp_path: Path) -> None:
+    memory: Any = fsspec.filesystem("memory")
+    listed = list_pictures(bucket)
+    assert listed.names == tuple(
+        f"{bucket}/{name}" for name in ("alone.png", "cat/1.png", "cat/deep/2.jpg", "dog/3.png")
+    )
+    assert listed.labels == (None, "cat", "cat", "dog")
+    assert list(map(str, listed.ignored)) == ["memory:/shop/dog/notes.md"]
+    assert list_pictures(f"{bucket}/cat/*.png").names == (f"{bucket}/cat/1.png",)
+    assert list_pictures(f"{bucket}/alone.png").names == (f"{bucket}/alone.png",)
+    memory.pipe_file("/shop/t.csv", b"path,label\ncat/1.png,x\ns3://other/a.png,\n/root/b.png,y\n")
+    table = list_pictures(f"{bucket}/t.csv")
+    assert table.names == (f"{bucket}/cat/1.png", "s3://other/a.png", f"{bucket}//root/b.png")
+    assert table.labels == ("x", None, "y")
+    memory.pipe_file("/shop/t.csv", b"path,label\n,x\n")
+    with pytest.raises(ValueError, match=r"^memory:///shop/t\.csv, line 2: path is empty"):
+        list_pictures(f"{bucket}/t.csv")
+    memory.pipe_file("/shop/l.txt", b"cat/1.png\n")
+    assert list_pictures(f"{bucket}/l.txt").names == (f"{bucket}/cat/1.png",)
+    local = tmp_path / "l.txt"
+    local.write_text(f"{bucket}/cat/1.png\nfile://{tmp_path}/z.png\n")
+    assert list_pictures(local).names == (f"{bucket}/cat/1.png", f"{tmp_path}/z.png")
+    assert list_pictures(local, f"{bucket}/dog").names[2:] == (f"{bucket}/dog/3.png",)
+
+
+def test_a_missing_library_is_one_sentence() -> None:
+    pytest.importorskip("fsspec")
+    if importlib.util.find_spec("s3fs") is None:
+        with pytest.raises(UserError, match=r"s3://bucket/a cannot be reached: Install s3fs .*pip install s3fs"):
+            list_pictures("s3://bucket/a")

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 
 from proxemic.errors import UserError
 
@@ -31,11 +30,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument(
         "--out",
-        type=Path,
         required=True,
         metavar="FILE",
         help="vectors.parquet or vectors.safetensors, with paths and labels; or vectors.npy, with these in "
-        "vectors.paths.csv",
+        "vectors.paths.csv; may be an address, as sources may: s3://bucket/vectors.parquet",
     )
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
     parser.add_argument("--workers", type=int, metavar="N", help="processes that read pictures (default: one per core)")
@@ -57,7 +55,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Embed, and print."""
-    from proxemic.retrieval.bulk import embed_to_file
+    from proxemic.data.remote import path_or_address
+    from proxemic.retrieval.bulk import embed_to_file, working_folder
 
     names = ("batch_size", "workers", "precision", "device", "strict")
     options = {name: getattr(arguments, name) for name in names}
@@ -67,7 +66,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         )
     except KeyboardInterrupt:
         raise UserError(
-            f"Stopped: what was embedded is kept in {arguments.out}.parts, and the same command goes on there."
+            f"Stopped: what was embedded is kept in {working_folder(path_or_address(arguments.out))}, and the same "
+            "command goes on there."
         ) from None
     if written is None:
         return

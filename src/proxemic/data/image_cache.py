@@ -147,7 +147,7 @@ def _uncached(images: ImageSet | None) -> tuple[Cut, ...]:
     pixels = None if images is None else images.pixels
     if not isinstance(pixels, FilePixels) or isinstance(pixels, CachedPixels):
         return ()
-    return tuple(zip(pixels.paths, pixels.boxes, strict=True))
+    return tuple((Path(path), box) for path, box in zip(pixels.paths, pixels.boxes, strict=True))
 
 
 def _side(cut: Cut) -> int:

@@ -61,8 +61,8 @@ def read_table(table: Path) -> Iterator[Row]:
         yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, box, place)
 
 
-def read_pictures(table: Path) -> Iterator[tuple[Path, Box | None, dict[str, str | None]]]:
-    """Read the images that a table names, which need no labels: path, box, and the texts of all other columns."""
+def read_pictures(table: Path) -> Iterator[tuple[str, Box | None, dict[str, str | None]]]:
+    """Read the images that a table names, which need no labels: its path, box, and the texts of all other columns."""
     check_size(table)
     with _open(table) as (names, read):
         wanted = [name for name in dict.fromkeys(names) if name != "embedding"]
@@ -71,7 +71,7 @@ def read_pictures(table: Path) -> Iterator[tuple[Path, Box | None, dict[str, str
             if not record["path"]:
                 raise ValueError(f"{place}: path is empty.")
             others = {name: _text(record, name) for name in record if name not in ("path", *_CORNERS)}
-            yield table.parent / record["path"], _box(record, place), others
+            yield record["path"], _box(record, place), others
 
 
 def read_notes(table: Path, needed: Sequence[str] = ()) -> dict[str, list[Any]]:

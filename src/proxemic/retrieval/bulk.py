@@ -1,24 +1,28 @@
 """Embedding of many pictures into a file: by one process or several, going on where it was killed."""
 
+import csv
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import get_args
 
+import platformdirs
 import torch
 from tqdm import tqdm
 
 from proxemic.data import Preprocessing, RowGroups
 from proxemic.data.embeddings import RowLabels, check_embedding_name, number_labels
 from proxemic.data.embeddings.files import GROUP, write_embedding_chunks
+from proxemic.data.remote import path_or_address, remove_file, write_to
 from proxemic.data.rows import query_flags
 from proxemic.data.tables import read_flag
 from proxemic.errors import UserError
-from proxemic.files import readable, write_csv, write_text
+from proxemic.files import readable, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Parts
@@ -38,7 +42,7 @@ class EmbeddedFile:
     """What was written.
 
     Args:
-        path: The file of the embeddings.
+        path: The file of the embeddings, or its address.
         rows: Embeddings in it.
         dim: Numbers of each.
         precision: In which they were computed.
@@ -48,12 +52,12 @@ class EmbeddedFile:
         seconds: That this took, with the writing of the file.
     """
 
-    path: Path
+    path: Path | str
     rows: int
     dim: int
     precision: EvaluationPrecision
     unreadable: dict[str, str]
-    others: tuple[Path, ...]
+    others: tuple[Path | str, ...]
     embedded: int
     seconds: float
 
@@ -81,7 +85,8 @@ def embed_to_file(
         sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a head alone one
             file of vectors.
         out: The file: .parquet or .safetensors, with paths and, where there are any, labels; or .npy, with these
-            in ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending.
+            in ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending. May be an address, such as
+            ``s3://bucket/vectors.parquet``; what is embedded is then kept in the user's cache folder meanwhile.
         batch_size: Pictures that the network sees at once, in each process.
         workers: Processes that read the pictures, of each process; None takes as many as there are cores.
         precision: ``32-true``, ``bf16-mixed``, or ``auto``, which takes the faster one.
@@ -103,10 +108,11 @@ def embed_to_file(
         written = embed_to_file("runs/photos", "archive", "vectors.parquet")
         print(written.rows, written.unreadable)
     """
-    out = Path(out)
-    check_embedding_name(out)
+    target = path_or_address(out)
+    check_embedding_name(Path(target))
     _check(batch_size, workers, precision)
-    again = f"Start the same command again, and it goes on from {_folder(out)}."
+    folder = working_folder(target)
+    again = f"Start the same command again, and it goes on from {folder}."
     with join_processes(again) as processes:
         say = report or getLogger("proxemic").info
         say = say if processes.is_first else _nothing
@@ -116,20 +122,20 @@ def embed_to_file(
         pictures = _list(embedder, sources)
         if pictures.ignored:
             say(f"{len(pictures.ignored):,} files are no pictures by their names, such as {pictures.ignored[0]}.")
-        with _held(_folder(out), processes):
-            embedder.precision = _settle(precision, embedder, batch_size, _folder(out), processes, say)
+        with _held(folder, processes):
+            embedder.precision = _settle(precision, embedder, batch_size, folder, processes, say)
             if workers is None:
                 workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
             began = time.monotonic()
-            parts = Parts(_folder(out), embedder, pictures, batch_size)
+            parts = Parts(folder, embedder, pictures, batch_size)
             embedded = _embed(parts, processes, workers, say)
             if not processes.is_first:
                 return None
             places, unreadable = parts.known()
             named = {pictures.names[place]: why for place, why in unreadable.items()}
-            others = _write(parts, places, named, out, strict, say)
+            others = _write(parts, places, named, target, strict, say)
             written = EmbeddedFile(
-                out,
+                target,
                 rows=len(places),
                 dim=embedder.dim,
                 precision=embedder.precision,
@@ -151,8 +157,18 @@ def _check(batch_size: int, workers: int | None, precision: str) -> None:
         raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
 
 
-def _folder(out: Path) -> Path:
-    return out.with_name(f"{out.name}.parts")
+def working_folder(target: Path | str) -> Path:
+    """Where what is embedded is kept until all is."""
+    if isinstance(target, Path):
+        return target.with_name(f"{target.name}.parts")
+    known = hashlib.sha256(target.encode()).hexdigest()[:16]
+    return platformdirs.user_cache_path("proxemic") / "embedding" / known
+
+
+def _beside(target: Path | str, ending: str) -> Path | str:
+    if isinstance(target, Path):
+        return target.with_name(f"{target.stem}.{ending}")
+    return f"{target.rpartition('.')[0]}.{ending}"
 
 
 def _nothing(_: str) -> None: ...
@@ -245,12 +261,18 @@ def _embed(parts: Parts, processes: Processes, workers: int, say: Callable[[str]
 
 
 def _write(
-    parts: Parts, places: list[int], unreadable: dict[str, str], out: Path, strict: bool, say: Callable[[str], object]
-) -> tuple[Path, ...]:
+    parts: Parts,
+    places: list[int],
+    unreadable: dict[str, str],
+    out: Path | str,
+    strict: bool,
+    say: Callable[[str], object],
+) -> tuple[Path | str, ...]:
     """Write all files, that of the embeddings last; give the others."""
-    listed, named, others = out.with_name(f"{out.stem}.unreadable.csv"), out.with_name(f"{out.stem}.paths.csv"), []
+    listed, named = _beside(out, "unreadable.csv"), _beside(out, "paths.csv")
+    others: list[Path | str] = []
     if unreadable:
-        write_csv(listed, ("path", "why"), unreadable.items())
+        _write_csv(listed, parts.folder, ("path", "why"), unreadable.items())
         others.append(listed)
         few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
         few += "; ..." if len(unreadable) > 3 else ""
@@ -259,24 +281,32 @@ def _write(
             parts.remove()
             raise UserError(f"None of {len(unreadable):,} pictures can be read, listed in {listed} ({few}).")
         if strict:
+            parts.forget_unreadable()
             raise UserError(
                 f"{said}: mend them, or leave them out, and start the same command again; the others are kept in "
                 f"{parts.folder}."
             )
         say(f"{said}.")
     else:
-        listed.unlink(missing_ok=True)
+        remove_file(listed)
     shown = parts.pictures.select(places) if unreadable else parts.pictures
     rows = rows_of_pictures(shown)
-    if out.suffix.lower() == ".npy":
+    if Path(out).suffix.lower() == ".npy":
         texts = rows.label_texts()
         table = zip(shown.names, texts, strict=True) if texts else ((name,) for name in shown.names)
-        write_csv(named, ("path", "label") if texts else ("path",), table)
+        _write_csv(named, parts.folder, ("path", "label") if texts else ("path",), table)
         others.append(named)
         rows = RowLabels()
     shape = (len(places), parts.embedder.dim)
-    write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, parts.embedder.checksum)
+    write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, parts.embedder.checksum, parts.folder)
     return tuple(others)
+
+
+def _write_csv(target: Path | str, folder: Path, header: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
+    with write_to(target, folder) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def rows_of_pictures(pictures: Pictures) -> RowLabels:

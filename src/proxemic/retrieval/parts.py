@@ -153,6 +153,12 @@ class Parts:
         if sum(map(len, held)):
             yield np.concatenate(held)
 
+    def forget_unreadable(self) -> None:
+        """Remove the parts of which not all could be read, to try again: behind an address, a change is not seen."""
+        for number, path in enumerate(self._paths):
+            if self.read(number).unreadable:
+                path.unlink()
+
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)

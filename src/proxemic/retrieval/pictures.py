@@ -2,13 +2,15 @@
 
 import glob
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import RowLabels
 from proxemic.data.embeddings.formats import read_row_table, read_safetensors_rows
+from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
 from proxemic.data.sources.listing import ENDINGS, files_below
 from proxemic.data.sources.own_vectors import open_named_vectors
 from proxemic.data.tables import SPLITS, Box, read_pictures
@@ -49,7 +51,10 @@ class Pictures:
         return len(self.names)
 
     def stamps(self) -> list[tuple[str, int, int]]:
-        """Of each its name, and size and time of its file, by which it is seen whether that is another now."""
+        """Of each its name, and size and time of its file, by which it is seen whether that is another now.
+
+        A picture behind an address is known by its name alone.
+        """
         known: dict[Path, tuple[int, int]] = {}
         if isinstance(self.pixels, Vectors):
             stamp = _stamp(Path(self.pixels.reader.name), known)
@@ -67,7 +72,9 @@ class Pictures:
         )
 
 
-def _stamp(path: Path, known: dict[Path, tuple[int, int]]) -> tuple[int, int]:
+def _stamp(path: Path | str, known: dict[Path, tuple[int, int]]) -> tuple[int, int]:
+    if isinstance(path, str):
+        return -1, -1  # asking for each would take as long as reading it
     if path not in known:  # several boxes may be of one file
         try:
             status = path.stat()
@@ -108,18 +115,21 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Pi
 
     Args:
         sources: Each a folder, a .csv or .parquet table, a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
-            folders), or a .txt file with a path on each line, relative to its folder.
+            folders), or a .txt file with a path on each line, relative to its folder. All of these may be addresses
+            that fsspec knows, such as ``s3://bucket/photos``, and the paths in tables and lists, too; ``s3://`` needs
+            s3fs, ``gs://`` gcsfs.
         missing: Whether a path where there is nothing is listed, too, as a picture that cannot be read.
 
     Raises:
         UserError: If a source does not exist and is not to be listed, or there are no pictures.
         ValueError: If a table is not valid.
     """
-    parts = [_list(str(source), missing) for source in sources]
+    named = [path_or_address(source) for source in sources]
+    parts = [_list_address(each, missing) if isinstance(each, str) else _list(str(each), missing) for each in named]
     listed = _join(parts)
     if not len(listed):
-        named = ", ".join(readable(str(source)) for source in sources)
-        raise UserError(f"{named} has no pictures: give PNG, JPEG, WebP or BMP files, in a folder or named in a table.")
+        given = ", ".join(readable(str(source)) for source in sources)
+        raise UserError(f"{given} has no pictures: give PNG, JPEG, WebP or BMP files, in a folder or named in a table.")
     return listed
 
 
@@ -128,10 +138,9 @@ def _list(source: str, missing: bool) -> Pictures:
     if path.is_dir():
         return _list_folder(path)
     if path.suffix.lower() in TABLES and path.exists():
-        return _list_table(path)
+        return _list_table(path, path.parent)
     if path.suffix.lower() == ".txt" and path.exists():
-        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
-        return _of_files([path.parent / line.strip() for line in lines if line.strip()])
+        return _list_lines(path, path.parent)
     if path.exists():
         return _of_files([path])
     if glob.has_magic(source):
@@ -145,29 +154,71 @@ def _list(source: str, missing: bool) -> Pictures:
     )
 
 
+def _list_address(source: str, missing: bool) -> Pictures:
+    """List what is behind an address; a table or a list is read as a copy."""
+    system, path = open_filesystem(source)
+    suffix = PurePosixPath(path).suffix.lower()
+    with remote_errors(source):
+        if system.isdir(path):
+            found = sorted(system.find(path))
+            inside = [PurePosixPath(name).relative_to(path.rstrip("/") or "/").parts for name in found]
+            visible = [place for place, parts in enumerate(inside) if not any(part.startswith(".") for part in parts)]
+            names = [system.unstrip_protocol(found[place]) for place in visible]
+            return _of_folder(names, [inside[place] for place in visible])
+        if glob.has_magic(path):
+            return _of_files([system.unstrip_protocol(name) for name in sorted(system.glob(path))])
+        exists = system.exists(path)
+        if not exists and not missing:
+            raise UserError(
+                f"{source} does not exist: give a folder, a .csv or .parquet table, a picture, a pattern, or a .txt "
+                "file with a path on each line."
+            )
+    if suffix not in (*TABLES, ".txt") or not exists:
+        return _of_files([source])
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / PurePosixPath(path).name
+        copy.write_bytes(read_address(source))
+        above = source.rpartition("/")[0]
+        try:
+            return _list_lines(copy, above) if suffix == ".txt" else _list_table(copy, above)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), source)) from error
+
+
+def _list_lines(file: Path, folder: Path | str) -> Pictures:
+    lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+    return _of_files([within(folder, line.strip()) for line in lines if line.strip()])
+
+
 def _list_folder(root: Path) -> Pictures:
     listed = [*files_below(root)]
-    paths = [path for path in listed if path.suffix.lower() in ENDINGS]
-    parts = [path.relative_to(root).parts for path in paths]
+    return _of_folder(listed, [path.relative_to(root).parts for path in listed])
+
+
+def _of_folder(listed: Sequence[Path | str], inside: Sequence[tuple[str, ...]]) -> Pictures:
+    """Files of a folder, with the parts of their paths within it."""
+    is_picture = [PurePath(parts[-1]).suffix.lower() in ENDINGS for parts in inside]
+    paths = [path for path, known in zip(listed, is_picture, strict=True) if known]
+    parts = [part for part, known in zip(inside, is_picture, strict=True) if known]
     # Folders for splits hold class folders, as in `OwnImages`.
     splits = {part[0].lower() for part in parts if len(part) > 1} <= SPLITS.keys()
     level = 1 if splits else 0
     labels = [readable(part[level]) if len(part) > level + 1 else None for part in parts]
-    others = tuple(path for path in listed if path.suffix.lower() not in ENDINGS)
+    others = tuple(Path(path) for path, known in zip(listed, is_picture, strict=True) if not known)
     columns: dict[str, tuple[str | None, ...]] = {}
     if splits and any(len(part) > 1 for part in parts):
         columns = {"split": tuple(SPLITS[part[0].lower()] if len(part) > 1 else None for part in parts)}
     return replace(_of_files(paths, labels), columns=columns, ignored=others)
 
 
-def _list_table(table: Path) -> Pictures:
-    paths: list[Path] = []
+def _list_table(table: Path, folder: Path | str) -> Pictures:
+    paths: list[Path | str] = []
     boxes: list[Box | None] = []
     labels: list[str | None] = []
     columns: dict[str, list[str | None]] = {}
     for path, box, record in read_pictures(table):
         labels.append(record.pop("label", None))
-        paths.append(path)
+        paths.append(within(folder, path))
         boxes.append(box)
         for name, text in record.items():
             columns.setdefault(name, []).append(text)
@@ -175,7 +226,7 @@ def _list_table(table: Path) -> Pictures:
     return _once(Pictures(pixels, pixels.names, tuple(labels), {name: tuple(each) for name, each in columns.items()}))
 
 
-def _of_files(paths: Sequence[Path], labels: Sequence[str | None] | None = None) -> Pictures:
+def _of_files(paths: Sequence[Path | str], labels: Sequence[str | None] | None = None) -> Pictures:
     pixels = FilePixels(paths)
     return _once(Pictures(pixels, pixels.names, (None,) * len(paths) if labels is None else tuple(labels)))
 

@@ -107,7 +107,7 @@ def check_benchmark(source: Benchmark, *, decode: bool = False) -> BenchmarkRepo
     official = source.read()
     # The images of other stores were decoded as they were read.
     stores = [part.pixels for part in (official.train, official.test) if isinstance(part.pixels, FilePixels)]
-    rows = [Row(path, "") for pixels in stores for path in pixels.paths] if decode else []
+    rows = [Row(Path(path), "") for pixels in stores for path in pixels.paths] if decode else []
     unreadable = {readable(path): reason for path, reason in examine_images(rows)[1].items()}
     try:
         source.check(official)

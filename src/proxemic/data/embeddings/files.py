@@ -20,9 +20,9 @@ from proxemic.data.embeddings.formats import (
 )
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
+from proxemic.data.remote import write_to
 from proxemic.data.rows import RowLabels, number_labels
 from proxemic.data.vectors import Vectors
-from proxemic.files import write_atomically
 
 GROUP = 65_536
 """Rows of a row group of a Parquet file."""
@@ -101,21 +101,23 @@ def write_embeddings(path: str | Path, content: LabelledEmbeddings, made_by: str
 
 
 def write_embedding_chunks(
-    path: Path,
+    path: Path | str,
     chunks: Iterable[Float32[np.ndarray, "chunk dim"]],
     shape: tuple[int, int],
     rows: RowLabels,
     made_by: str | None = None,
+    folder: Path = Path(),
 ) -> None:
     """Write embeddings as `write_embeddings`, from one chunk after the other, which need not all be in memory.
 
-    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`.
+    With chunks of `GROUP` rows, the bytes are those of `write_embeddings`. For an address in place of the path, the
+    file is first written in the local ``folder``.
     """
-    suffix = check_embedding_name(path)
+    suffix = check_embedding_name(Path(path))
     if suffix == ".npy" and rows.count is not None:
         raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
     metadata = {} if made_by is None else {MADE_BY: made_by}
-    with write_atomically(path) as temporary:
+    with write_to(path, folder) as temporary:
         if suffix == ".safetensors":
             write_safetensors(temporary, chunks, shape, rows, metadata)
         elif suffix == ".parquet":

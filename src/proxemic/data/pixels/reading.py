@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image
 
+from proxemic.data.remote import UnreachableError, is_address, path_or_address, read_address
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 
@@ -67,8 +68,9 @@ def read_image(image: ImageInput, side: int | None = None) -> Image.Image:
     that was prepared before is returned as it is.
 
     Args:
-        image: The path of a file; the content of a file as bytes; a PIL image; or a NumPy array `[H, W]` or
-            `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels are grey, grey and alpha, RGB, or RGB and alpha.
+        image: The path of a file, or an address that fsspec knows, such as ``s3://bucket/a.jpg``; the content of a file
+            as bytes; a PIL image; or a NumPy array `[H, W]` or `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels
+            are grey, grey and alpha, RGB, or RGB and alpha.
         side: Pixels to which the shorter side of a larger image is shrunk, as by `shrink`, at least 1; None for the
             image as it is. A JPEG file is decoded at 1/2, 1/4 or 1/8 of its size where that is no smaller: libjpeg then
             leaves out most of the work.
@@ -129,7 +131,7 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
     The threads of a process hold a limited number of pixels at once: an image that exceeds it waits for the others.
     Images of more than 90 million pixels are decoded one after the other, however many processes there are.
     """
-    name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else Path(file)
+    name = f"image of {len(file):,} bytes" if isinstance(file, bytes) else path_or_address(file)
     try:
         with (
             _open(file) as opened,
@@ -139,6 +141,8 @@ def open_image(file: str | os.PathLike[str] | bytes) -> Iterator[Image.Image]:
             closing(image),  # it gives its pixels back before the next image takes as many
         ):
             yield image
+    except UnreachableError:
+        raise  # the image may be sound
     # Pillow's decoders raise whatever the parser of the format raises: OSError, SyntaxError, struct.error, ...
     except Exception as error:
         raise UnreadableImageError(name, describe(error)) from error
@@ -179,6 +183,8 @@ def describe(error: Exception) -> str:
 def _open(file: str | os.PathLike[str] | bytes) -> io.BufferedReader | io.BytesIO:
     if isinstance(file, bytes):
         return io.BytesIO(file)
+    if isinstance(file, str) and is_address(file):
+        return io.BytesIO(read_address(file))
     mode = Path(file).stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for, a device read without end
         raise ValueError("it is a pipe, a device or a socket, not a file")

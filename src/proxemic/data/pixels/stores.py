@@ -70,7 +70,7 @@ class FilePixels(Pixels):
     """Image files, opened on access and prepared by `read_image`.
 
     Args:
-        paths: One file per image.
+        paths: One file per image; a text is an address, such as ``s3://bucket/a.jpg``.
         boxes: x_1, y_1, x_2 and y_2 of the part of the file that each image is, in pixels of the upright image
             that `read_image` gives, or None for all of it; None where every image is a whole file.
 
@@ -82,7 +82,7 @@ class FilePixels(Pixels):
     ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
     """
 
-    def __init__(self, paths: Sequence[Path], boxes: Sequence[Box | None] | None = None) -> None:
+    def __init__(self, paths: Sequence[Path | str], boxes: Sequence[Box | None] | None = None) -> None:
         self.paths = tuple(paths)
         self.boxes: tuple[Box | None, ...] = (None,) * len(self.paths) if boxes is None else tuple(boxes)
         if len(self.boxes) != len(self.paths):
@@ -219,7 +219,7 @@ class CachedPixels(FilePixels):
         self,
         file: PixelFile,
         places: Int64[np.ndarray, " images"],
-        paths: Sequence[Path],
+        paths: Sequence[Path | str],
         boxes: Sequence[Box | None] | None = None,
     ) -> None:
         super().__init__(paths, boxes)

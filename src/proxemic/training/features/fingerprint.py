@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 
 import safetensors.torch
 
@@ -22,7 +23,7 @@ def image_keys(pixels: Pixels) -> list[bytes]:
         name = pixels.file.path.name
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, FilePixels):
-        return [key_of(cut) for cut in zip(pixels.paths, pixels.boxes, strict=True)]
+        return [key_of((Path(path), box)) for path, box in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, ShardPixels):
         shards = [key_of((path, None)) for path in pixels.shards]
         places = zip(pixels.shard.tolist(), pixels.offsets.tolist(), strict=True)

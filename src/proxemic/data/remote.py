@@ -1,0 +1,106 @@
+"""Files behind addresses, such as ``s3://bucket/photo.jpg``, by fsspec, which torch brings along."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from proxemic.errors import UserError
+from proxemic.files import write_atomically
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # of more than one letter, which are drives of Windows
+
+
+class UnreachableError(UserError):
+    """An address that cannot be reached; its text is the whole sentence."""
+
+    def __str__(self) -> str:
+        # A `DataLoader` rebuilds the error of a worker from its traceback, whose last line is this error's own.
+        return (super().__str__().strip().splitlines() or [""])[-1].rpartition(f"{type(self).__name__}: ")[2]
+
+
+def is_address(name: object) -> bool:
+    """Whether a name is an address rather than a path.
+
+    >>> is_address("s3://bucket/a.jpg"), is_address("photos/a.jpg")
+    (True, False)
+    """
+    return isinstance(name, str) and _SCHEME.match(name) is not None
+
+
+def path_or_address(name: str | os.PathLike[str]) -> Path | str:
+    """A path; or an address as a text, but ``file://`` as the path that it is."""
+    if isinstance(name, str) and name.lower().startswith("file://"):
+        return Path(open_filesystem(name)[1])
+    return name if isinstance(name, str) and is_address(name) else Path(name)
+
+
+def within(folder: Path | str, name: str) -> Path | str:
+    """What a table or a list in a folder means by a name: an address, or a path relative to the folder."""
+    if is_address(name):
+        return path_or_address(name)
+    return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
+
+
+def open_filesystem(address: str) -> tuple[Any, str]:
+    """The file system of an address, of fsspec, and the path in it; `UnreachableError` where there is none."""
+    import fsspec.core
+
+    with remote_errors(address):
+        return fsspec.core.url_to_fs(address)
+
+
+def read_address(address: str) -> bytes:
+    """The content of a file; `FileNotFoundError` where it is not there, `UnreachableError` where that is not known."""
+    system, path = open_filesystem(address)
+    with remote_errors(address):
+        return system.cat_file(path)
+
+
+@contextmanager
+def write_to(target: Path | str, folder: Path) -> Iterator[Path]:
+    """A path to write, whose file is moved to the path or the address at the end, whole or not at all.
+
+    For an address, it is written in a local folder first.
+    """
+    if isinstance(target, Path):
+        with write_atomically(target) as temporary:
+            yield temporary
+        return
+    local = folder / target.rpartition("/")[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    yield local
+    system, path = open_filesystem(target)
+    with remote_errors(target):
+        system.makedirs(system._parent(path), exist_ok=True)
+        system.put_file(str(local), path)
+    local.unlink()
+
+
+def remove_file(target: Path | str) -> None:
+    """Remove a file, if it is there."""
+    if isinstance(target, Path):
+        target.unlink(missing_ok=True)
+        return
+    system, path = open_filesystem(target)
+    with remote_errors(target):
+        if system.exists(path):
+            system.rm_file(path)
+
+
+@contextmanager
+def remote_errors(address: str) -> Iterator[None]:
+    """Turn what fails in the block into an `UnreachableError`, but for a file that is not there."""
+    try:
+        yield
+    except (FileNotFoundError, UserError):
+        raise
+    except Exception as error:  # of whatever kind the library behind the address raises
+        scheme = address.partition("://")[0]
+        why = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, ImportError):
+            package = next((word for word in why.split() if word.lower().endswith("fs")), error.name or scheme)
+            why = f"{why}, by pip install {package}"
+        raise UnreachableError(f"{address} cannot be reached: {why}") from error
