@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import distributions
@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
@@ -193,7 +194,7 @@ def _described(path: str | Path, key: str) -> Any:
 def _check_shapes(shapes: Mapping[str, list[int]], saved: _Saved, file: Path) -> None:
     """Raise `ValueError` if the network has other tensors, before it allocates the memory of its configuration."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             state = saved.build().state_dict()
     except (NotImplementedError, RuntimeError):
         return  # a network that computes with values in its constructor: load_state_dict will compare
@@ -205,6 +206,19 @@ def _check_shapes(shapes: Mapping[str, list[int]], saved: _Saved, file: Path) ->
             f"{file} does not fit {saved.config.backbone_name}: {name} has shape {shapes.get(name, 'none')} but must "
             f"have {needed.get(name, 'none')} ({len(wrong)} such tensors)"
         )
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out random numbers: for those of the meta device torch imports its compiler, which takes seconds."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        # As methods of tensors, and as functions of torch.nn.init.
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 def _read(file: Path, backbone: type[nn.Module] | None) -> _Saved:

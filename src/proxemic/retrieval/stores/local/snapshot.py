@@ -15,7 +15,7 @@ from proxemic.retrieval.items import matching
 from proxemic.retrieval.stores.local.arrays import check_content, check_size, map_arrays
 from proxemic.retrieval.stores.local.exact import BLOCK, search_shards
 from proxemic.retrieval.stores.local.manifest import Damaged, Manifest
-from proxemic.retrieval.stores.local.shards import OpenShard
+from proxemic.retrieval.stores.local.shards import OpenShard, as_numbers
 from proxemic.retrieval.stores.store import Neighbours
 
 Masks = Sequence[Bool[np.ndarray, " rows"] | None]
@@ -126,7 +126,7 @@ class Snapshot:
 
     def items(self, ids: Int64[np.ndarray, " some"]) -> pa.Table:
         """What is known of some rows, in their order."""
-        parts, order = [self.whole(pa.table({"id": pa.array([], pa.int64())}))], [np.empty(0, np.int64)]
+        parts, order = [self.whole(pa.table({"id": as_numbers(np.empty(0, np.int64))}))], [np.empty(0, np.int64)]
         for shard in self.shards:
             asked = np.flatnonzero((ids >= shard.shard.first) & (ids <= shard.shard.last))
             there = asked[np.isin(ids[asked], shard.ids)]
@@ -137,7 +137,7 @@ class Snapshot:
         if len(found) < len(ids):
             missing = np.delete(ids, found)[0]
             raise UserError(f"Row {missing} is not in {self.folder} any more: search again.")
-        return pa.concat_tables(parts).take(np.argsort(found))
+        return pa.concat_tables(parts).take(as_numbers(np.argsort(found)))
 
     def whole(self, table: pa.Table) -> pa.Table:
         """With all columns, of which rows that were added before have nothing."""
