@@ -158,3 +158,14 @@ def test_the_table_of_cleaning() -> None:
     assert len(counts) == 3
     assert all(0 <= float(each) <= 1 for each in (precision, recall, of_duplicates))
     assert min(float(trained), float(cleaned)) > 0
+
+
+def test_galleries_of_killed_processes_are_whole() -> None:
+    lines = run("kills.py", "--moments", "3").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines[2:]]
+    assert [row[0] for row in rows] == ["create", "add", "remove", "index"]
+    for row in rows:
+        _, _, killed, old, again, new, between = row
+        assert int(killed) == int(old) + int(new) == 3
+        assert again == old
+        assert between == "0"

@@ -25,6 +25,7 @@ IMPORTED = [
     "proxemic.protocols.runs.evaluation",
     "proxemic.protocols.tuning",
     "proxemic.recipes.reader",
+    "proxemic.retrieval.stores.local",
     "proxemic.training.features.cache",
     "proxemic.training.fit",
     "proxemic.training.results",

@@ -7,21 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from proxemic.files import write_atomically
 from proxemic.retrieval.stores.local.manifest import Damaged, File
 
 _TYPES = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "U8": np.dtype("u1")}
+_NAMES = {kind: name for name, kind in _TYPES.items()}
 _LONGEST = 2**20  # bytes of a header
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> File:
-    """Write a safetensors file, and say what it must be."""
-    little = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for name, array in arrays.items()}
-    with write_atomically(path) as temporary:
-        safetensors.numpy.save_file(little, temporary, metadata)
-    return describe(path)
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> File:
+    """Write a safetensors file, and say what it must be.
+
+    It is written here, as the library's files can be read by their owner alone, and it says nothing of full disks.
+    """
+    # The largest numbers first, so that each array lies at a multiple of what its numbers take.
+    parts = sorted(((name, np.ascontiguousarray(array)) for name, array in arrays.items()), key=_descending)
+    header: dict[str, Any] = {"__metadata__": {**metadata}} if metadata else {}
+    end = 0
+    for name, array in parts:
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": (end, end + array.nbytes)}
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with write_atomically(path) as temporary, temporary.open("wb") as file:
+        for part in (
+            len(text).to_bytes(8, "little"),
+            text,
+            *(array.reshape(-1).view(np.uint8).data for _, array in parts),
+        ):
+            digest.update(part)
+            file.write(part)
+    return File(path.name, 8 + len(text) + end, digest.hexdigest())
+
+
+def _descending(part: tuple[str, np.ndarray]) -> tuple[int, str]:
+    return -part[1].itemsize, part[0]
 
 
 def describe(path: Path) -> File:

@@ -39,14 +39,14 @@ def only_writer(folder: Path) -> Iterator[None]:
         UserError: If another process writes there; it says which, and since when.
     """
     lock = FileLock(folder / LOCK, timeout=0, is_singleton=False)
-    try:
-        with write_errors(folder / LOCK):
+    with write_errors(folder / LOCK):
+        try:
             lock.acquire()
-    except Timeout:
-        raise UserError(
-            f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile. If no such "
-            f"process runs, delete {folder / LOCK}."
-        ) from None
+        except Timeout:  # which is an `OSError`
+            raise UserError(
+                f"{folder} is being written to by {_writer(folder)}: wait for it; searching goes on meanwhile. If no "
+                f"such process runs, delete {folder / LOCK}."
+            ) from None
     try:
         writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
         with write_errors(folder / WRITER):
