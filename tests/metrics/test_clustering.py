@@ -1,6 +1,7 @@
 """K-means and what is made of it: against scikit-learn, invariances, awkward cases."""
 
 import sys
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -12,6 +13,7 @@ from proxemic.metrics.clustering import (
     clustering_metrics,
     kmeans_clusters,
     normalized_mutual_information,
+    partition_agreement,
     unit_rows,
 )
 
@@ -154,3 +156,44 @@ def test_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(ImportError, match=r"pip install '.*\[train\]'"):
         kmeans_clusters(torch.eye(2), 2)
+
+
+def agreement_by_definition(labels: list[int], clusters: list[int]) -> tuple[float, float, float]:
+    """Over all pairs of rows."""
+    pairs = [(one, other) for one in range(len(labels)) for other in range(one)]
+    alike = {(one, other) for one, other in pairs if labels[one] == labels[other]}
+    together = {(one, other) for one, other in pairs if clusters[one] == clusters[other] >= 0}
+    precision = len(alike & together) / len(together) if together else 1.0
+    recall = len(alike & together) / len(alike) if alike else 1.0
+    return precision, recall, 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_agreement_of_given_clusters_equals_its_definition(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(4, (60,), generator=generator)
+    clusters = torch.where(torch.rand(60, generator=generator) < 0.6, labels, torch.randint(-1, 5, (60,)))
+    found = partition_agreement(labels, clusters)
+    expected = agreement_by_definition(labels.tolist(), clusters.tolist())
+    assert (found.precision, found.recall, found.f1) == pytest.approx(expected, abs=1e-12)
+    alone = [100 + row if number < 0 else number for row, number in enumerate(clusters.tolist())]
+    assert found.nmi == pytest.approx(sklearn_metrics.normalized_mutual_info_score(labels, alone), abs=1e-12)
+    assert found.ami == pytest.approx(sklearn_metrics.adjusted_mutual_info_score(labels, alone), abs=1e-10)
+    order = torch.randperm(60, generator=generator)
+    arrays: Any = labels[order].numpy(), (clusters[order] * 3).tolist()
+    again = partition_agreement(*arrays)
+    assert again.f1 == pytest.approx(found.f1, abs=1e-12)
+
+
+def test_agreement_without_pairs() -> None:
+    rows = torch.arange(4)
+    none = partition_agreement(rows, torch.full((4,), -1))
+    assert (none.precision, none.recall, none.f1, none.nmi) == (1.0, 1.0, 1.0, 1.0)
+    apart = partition_agreement(torch.zeros(4, dtype=torch.int64), torch.full((4,), -1))
+    assert (apart.precision, apart.recall, apart.f1) == (1.0, 0.0, 0.0)
+    crossed = partition_agreement(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
+    assert (crossed.precision, crossed.recall, crossed.f1) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="at least one row"):
+        partition_agreement(rows[:0], rows[:0])
+    with pytest.raises(ValueError, match=r"clusters has shape \(3,\)"):
+        partition_agreement(rows, rows[:3])

@@ -2,10 +2,12 @@
 
 from proxemic.metrics.clustering import (
     ClusteringMetrics,
+    PartitionAgreement,
     adjusted_mutual_information,
     clustering_metrics,
     kmeans_clusters,
     normalized_mutual_information,
+    partition_agreement,
 )
 from proxemic.metrics.confidence import (
     FEWEST_CLASSES,
@@ -58,6 +60,7 @@ __all__ = [
     "OperatingPoint",
     "OperatingPoints",
     "PairedDifference",
+    "PartitionAgreement",
     "RetrievalMetrics",
     "VerificationAccuracy",
     "VerificationMetrics",
@@ -79,6 +82,7 @@ __all__ = [
     "open_set_identification",
     "pair_distances",
     "paired_differences",
+    "partition_agreement",
     "precision_at_k",
     "proxy_accuracy",
     "proxy_hits",

@@ -97,6 +97,66 @@ def adjusted_mutual_information(
     return clustering_metrics(embeddings, labels, seed=seed).ami
 
 
+@dataclass(frozen=True)
+class PartitionAgreement:
+    """Agreement of clusters, however they were made, with the classes.
+
+    Args:
+        nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
+        ami: Adjusted mutual information, with the arithmetic mean.
+        precision: Of the pairs of rows in one cluster, the part that is of one class; 1 where there are none.
+        recall: Of the pairs of rows of one class, the part that is in one cluster; 1 where there are none.
+        f1: The harmonic mean of the two.
+    """
+
+    nmi: float
+    ami: float
+    precision: float
+    recall: float
+    f1: float
+
+
+@take_arrays("labels", "clusters")
+def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, "..."]) -> PartitionAgreement:
+    r"""Compute NMI, AMI and pairwise F1 of given clusters.
+
+    With $n_{ck}$ rows of class c in cluster k, the pairs of rows that are together in both are
+    $\sum_{ck} \binom{n_{ck}}{2}$; precision divides them by the pairs within clusters, recall by those within classes.
+
+    Args:
+        labels: The class of each row, integers.
+        clusters: The cluster of each row; a row with a number below 0 is a cluster of its own.
+
+    Raises:
+        ValueError: If they are no integers, of different lengths, or empty.
+
+    >>> partition_agreement(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([5, 5, -1, 7, 7, 7])).f1
+    0.5
+    """
+    labels = as_integers("labels", labels, len(labels)).cpu()
+    clusters = as_integers("clusters", clusters, len(labels)).cpu().clone()
+    alone = clusters < 0
+    if not len(labels):
+        raise ValueError("labels is empty, but agreement takes at least one row")
+    clusters[alone] = clusters.amax().clamp(min=-1) + 1 + torch.arange(int(alone.sum()))
+    table = contingency(labels, clusters)
+    everyone = torch.ones(1, table.shape[0], dtype=torch.float64)
+    together = _pairs(table.values())
+    within = _pairs(table.sum(0).to_dense()), _pairs(table.sum(1).to_dense())
+    precision, recall = (together / pairs if pairs else 1.0 for pairs in within)
+    return PartitionAgreement(
+        nmi=float(weighted_nmi(table, everyone)),
+        ami=float(weighted_ami(table, everyone)),
+        precision=precision,
+        recall=recall,
+        f1=2 * precision * recall / (precision + recall) if precision + recall else 0.0,
+    )
+
+
+def _pairs(counts: Float64[Tensor, "..."]) -> float:
+    return float((counts * (counts - 1) / 2).sum())
+
+
 @take_arrays("embeddings")
 def kmeans_clusters(embeddings: Float[Tensor, "rows ..."], number: int, *, seed: int = 0) -> Int64[Tensor, "rows"]:
     """Lloyd's k-means of scikit-learn, started once by k-means++, on the CPU in float32.

@@ -10,6 +10,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
     from proxemic.retrieval.calibration import CalibratedThreshold, Calibration, calibrate
     from proxemic.retrieval.cleaning import Cleaning, clean
+    from proxemic.retrieval.clustering import Clusters, cluster
     from proxemic.retrieval.contact_sheet import write_contact_sheet
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
@@ -26,6 +27,7 @@ __all__ = [
     "CalibratedThreshold",
     "Calibration",
     "Cleaning",
+    "Clusters",
     "Embedded",
     "EmbeddedFile",
     "Embedder",
@@ -40,6 +42,7 @@ __all__ = [
     "SearchResult",
     "calibrate",
     "clean",
+    "cluster",
     "embed_pictures",
     "embed_to_file",
     "list_pictures",

@@ -1,7 +1,7 @@
 """What cleaning and clustering look at: the vectors of pictures, or of a file, with what is known of them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,9 +46,16 @@ class Material:
 
 
 def gather(
-    sources: Sources, model: Embedder | str | os.PathLike[str] | None, *, batch_size: int = 64, workers: int = 0
+    sources: Sources,
+    model: Embedder | str | os.PathLike[str] | None,
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    check: Callable[[int], None] | None = None,
 ) -> Material:
     """Embed pictures, or read vectors, which a model of vectors, if one is given, embeds.
+
+    `check` is given their number before anything is embedded, and may refuse it.
 
     Raises:
         UserError: If nothing can be read, or pictures come without a model.
@@ -60,11 +67,13 @@ def gather(
     embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
     listed = _listed(sources)
     if isinstance(listed, Path):
-        return _of_vectors(listed, embedder)
+        return _of_vectors(listed, embedder, check)
     if embedder is None:
         raise UserError("Pictures are compared by a model: give one with --model, or a file of vectors.")
     if embedder.takes_vectors and isinstance(listed.pixels, FilePixels):
         raise UserError(f"{embedder.path or 'The model'} takes vectors, not pictures: give a file of vectors.")
+    if check is not None:
+        check(len(listed))
     embedded = embed_pictures(embedder, listed, batch_size=batch_size, workers=workers)
     unreadable = {listed.names[place]: why for place, why in embedded.unreadable.items()}
     if not embedded.places:
@@ -104,9 +113,11 @@ def _holds_vectors(path: Path) -> bool:
         return False  # what reads it says so
 
 
-def _of_vectors(path: Path, embedder: Embedder | None) -> Material:
+def _of_vectors(path: Path, embedder: Embedder | None, check: Callable[[int], None] | None) -> Material:
     content = read_embeddings(path)
     vectors, rows, count = content.embeddings, content.rows, len(content.embeddings)
+    if check is not None:
+        check(count)
     if embedder is not None and embedder.takes_vectors:
         vectors = embedder.embed(vectors)
     labels = tuple(rows.label_texts() or [None] * count)

@@ -1,0 +1,62 @@
+"""``proxemic cluster``."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "cluster",
+        help="group pictures that have no labels",
+        description="Group pictures by their embeddings: into a table, or a folder of links with a folder for each "
+        "group. Where pictures have labels, say how well the groups agree with them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "source",
+        nargs="+",
+        metavar="SOURCE",
+        help="folders of pictures, .csv or .parquet tables with the column path, pictures, patterns, .txt files with a "
+        "path on each line; or one file of vectors (.safetensors, .npy, .parquet)",
+    )
+    parser.add_argument(
+        "--model", metavar="MODEL", help="a run, a model.safetensors, or an .onnx file; not needed for embeddings"
+    )
+    parser.add_argument(
+        "--method",
+        choices=("hdbscan", "agglomerative"),
+        default="hdbscan",
+        help="HDBSCAN, for any number of pictures; or agglomerative clustering with average linkage, up to 20,000 "
+        "(default: hdbscan)",
+    )
+    parser.add_argument("--min-size", type=int, default=5, metavar="N", help="fewest pictures of a group (default: 5)")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="X",
+        help="mean distance up to which agglomerative clustering joins groups (default: that of proxemic calibrate for "
+        "a false accept rate of 0.01)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE.csv|DIR",
+        help="a table with the columns path, cluster (-1: none) and distance to the medoid; or a new folder of links",
+    )
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Cluster, and print."""
+    print(f"Looking at {' '.join(arguments.source)}", file=sys.stderr, flush=True)  # before seconds of imports
+    from proxemic.retrieval.clustering import cluster
+
+    names = ("method", "min_size", "threshold", "out", "batch_size", "workers")
+    options = {name: getattr(arguments, name) for name in names}
+    found = cluster(arguments.source, arguments.model, **options, report=partial(print, file=sys.stderr))
+    print(found.summary())

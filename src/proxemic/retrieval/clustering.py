@@ -1,0 +1,275 @@
+"""Groups of pictures that nobody has labelled, by their embeddings."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from proxemic.data import FilePixels
+from proxemic.data.rows import number_names
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import check_folder, process_runs, readable, write_csv, write_errors
+from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
+from proxemic.retrieval.calibration import Calibration
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.material import Sources, gather
+
+Method = Literal["hdbscan", "agglomerative"]
+RATE = 0.01
+MOST = 20_000  # rows of agglomerative clustering, whose distances take 4 bytes times the square of that: 1.6 GB
+_LONGEST = 200  # bytes of a link's name
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Pictures in groups.
+
+    Args:
+        names: What each picture is known by.
+        numbers: The cluster of each, from 1, the largest first; -1 for those in none.
+        distances: Of each to the medoid of its cluster; NaN for those in none.
+        medoids: The row of the medoid of each cluster: the one nearest to the mean of all.
+        threshold: That of agglomerative clustering; None of HDBSCAN.
+        agreement: With the labels of those that have one; None where none has.
+        unreadable: Why further pictures could not be read, by their names.
+        pixels: The pictures; None where there are vectors alone.
+    """
+
+    names: tuple[str, ...]
+    numbers: Int64[Tensor, " rows"]
+    distances: Float32[Tensor, " rows"]
+    medoids: tuple[int, ...]
+    threshold: float | None
+    agreement: PartitionAgreement | None
+    unreadable: Mapping[str, str]
+    pixels: FilePixels | None
+
+    def summary(self) -> str:
+        """One sentence, and one of the agreement with labels where there are any."""
+        none = int((self.numbers < 0).sum())
+        sizes = self.numbers[self.numbers > 0].bincount()[1:]
+        of = f" of {int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else ""
+        text = f"{len(self.names):,} pictures: {len(self.medoids):,} clusters{of}, {none:,} pictures in none."
+        if (found := self.agreement) is not None:
+            text += (
+                f" With the labels: NMI {found.nmi:.4f}, AMI {found.ami:.4f}, pairwise F1 {found.f1:.4f} (precision "
+                f"{found.precision:.4f}, recall {found.recall:.4f})."
+            )
+        return text
+
+    def write(self, out: str | os.PathLike[str]) -> Path:
+        """Write a table where the name ends in .csv, or else a new folder of links to the pictures.
+
+        The table has the columns ``path``, ``cluster`` and ``distance``. The folder has ``cluster-0001`` and so on,
+        with links named by their place, the medoid first, and ``none``.
+
+        Raises:
+            UserError: If there is such a folder already, there are no pictures to link to, or it cannot be written.
+        """
+        out = Path(out)
+        check_folder(out)
+        if out.suffix.lower() == ".csv":
+            cells = zip(self.names, self.numbers.tolist(), self.distances.tolist(), strict=True)
+            rows = [[name, number, f"{apart:.6g}" if number > 0 else None] for name, number, apart in cells]
+            write_csv(out, ["path", "cluster", "distance"], rows)
+        else:
+            self._write_links(out)
+        return out
+
+    def _write_links(self, out: Path) -> None:
+        _check_new(out)
+        if self.pixels is None:
+            raise UserError(f"--out {out} is a folder for links, but vectors are no pictures: name a .csv file.")
+        temporary = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.tmp")
+        _remove_stale(out.absolute())
+        try:
+            with write_errors(out):
+                for number in (*range(1, len(self.medoids) + 1), -1):
+                    rows = (self.numbers == number).nonzero()[:, 0]
+                    folder = temporary / (f"cluster-{number:04d}" if number > 0 else "none")
+                    if len(rows) or number > 0:
+                        folder.mkdir(parents=True)
+                    order = rows[self.distances[rows].argsort(stable=True)].tolist()
+                    for place, row in enumerate(order, start=1):
+                        path = self.pixels.paths[row].absolute()
+                        (folder / f"{place:05d}-{_safe(path)}").symlink_to(path)
+                temporary.replace(out)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def cluster(
+    sources: Sources,
+    model: Embedder | str | os.PathLike[str] | None = None,
+    *,
+    method: Method = "hdbscan",
+    min_size: int = 5,
+    threshold: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    report: Callable[[str], object] = print,
+) -> Clusters:
+    """Group pictures whose embeddings are near to each other.
+
+    HDBSCAN finds groups of any density, and leaves out what is in none. Agglomerative clustering, with average linkage,
+    joins groups as long as their mean distance is below a threshold; it holds the distances of all pairs.
+
+    Args:
+        sources: What `list_pictures` takes, one or several; or one file of vectors.
+        model: What embeds them: an `Embedder`, or the path of one; None for vectors that are embeddings already.
+        method: ``hdbscan`` or ``agglomerative``.
+        min_size: Fewest pictures of a cluster, 2 or more; those of smaller ones are in none.
+        threshold: Of agglomerative clustering, in the distance of the model; None takes the one that ``proxemic
+            calibrate`` has learnt for a false accept rate of 0.01.
+        out: Written at the end, see `Clusters.write`; None writes nothing.
+        batch_size: Pictures that the network sees at once.
+        workers: Processes that read and prepare them.
+        report: Is told what the user should know.
+
+    Raises:
+        UserError: If nothing can be read, there is no threshold, there are too many pictures for agglomerative
+            clustering, or `out` cannot be written.
+        ValueError: If an argument is out of its range.
+        ImportError: Without scikit-learn, of the extra ``train``.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> path = Path(tempfile.mkdtemp()) / "points.npy"
+    >>> angles = np.concatenate([np.linspace(0, 0.1, 8), np.linspace(2, 2.1, 6)])
+    >>> np.save(path, np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    >>> cluster(path, method="agglomerative", threshold=0.1).numbers.tolist()
+    [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]
+    """
+    if method not in get_args(Method):
+        raise ValueError(f"method is {method!r}, but must be hdbscan or agglomerative.")
+    if min_size < 2:
+        raise ValueError(f"min_size is {min_size}, but must be 2 or more.")
+    if threshold is not None and not 0 < threshold < float("inf"):
+        raise ValueError(f"threshold is {threshold}, but must be a distance above 0.")
+    if threshold is not None and method == "hdbscan":
+        raise UserError("HDBSCAN has no threshold: leave it out, or take the method agglomerative.")
+    if out is not None and Path(out).suffix.lower() != ".csv":
+        _check_new(Path(out))  # better now than after the work
+    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    if method == "agglomerative" and threshold is None:
+        threshold = _calibrated(embedder)
+    check = _check_pairs if method == "agglomerative" else None
+    material = gather(sources, embedder, batch_size=batch_size, workers=workers, check=check)
+    x = material.embeddings
+    if material.unreadable:
+        report(f"{len(material.unreadable):,} pictures cannot be read, and are left out.")
+    raw = _hdbscan(x, min_size) if threshold is None else _agglomerative(x, threshold, material.distance)
+    numbers = _by_size(raw, min_size)
+    distances, medoids = _to_medoids(x, numbers, material.distance)
+    labels, _ = number_names(material.labels)
+    known = labels >= 0
+    clusters = Clusters(
+        material.names,
+        numbers,
+        distances,
+        medoids,
+        threshold,
+        partition_agreement(labels[known], numbers[known]) if known.any() else None,
+        material.unreadable,
+        material.pixels,
+    )
+    if out is not None:
+        report(f"Written: {clusters.write(out)}")
+    return clusters
+
+
+def _check_pairs(count: int) -> None:
+    if count > MOST:
+        raise UserError(
+            f"Agglomerative clustering holds the distances of all pairs, and takes {MOST:,} pictures at most, but "
+            f"there are {count:,}: take the method hdbscan, or cluster parts of them."
+        )
+
+
+def _calibrated(embedder: Embedder | None) -> float:
+    if embedder is None or embedder.path is None:
+        raise UserError("Agglomerative clustering needs a distance: give one (--threshold), or a calibrated model.")
+    return Calibration.read(embedder.path, embedder.checksum).threshold(RATE)
+
+
+def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " rows"]:
+    """On rows of unit length, Euclidean distances are in the order of cosine distances."""
+    with optional_dependency("train"):
+        from sklearn.cluster import HDBSCAN
+    if len(x) < min_size:
+        return torch.full((len(x),), -1)
+    made = HDBSCAN(min_cluster_size=min_size, copy=True)  # pyright: ignore[reportArgumentType]
+    return torch.from_numpy(made.fit_predict(x.double().numpy())).long()
+
+
+def _agglomerative(x: Float32[Tensor, "rows dim"], threshold: float, distance: Distance) -> Int64[Tensor, " rows"]:
+    with optional_dependency("train"):
+        from sklearn.cluster import AgglomerativeClustering
+    if len(x) < 2:
+        return torch.zeros(len(x), dtype=torch.int64)
+    if distance == "cosine" and (zero := (x == 0).all(1)).any():
+        raise ValueError(f"vector {int(zero.nonzero()[0])} is zero, and has no cosine distance: leave it out.")
+    made = AgglomerativeClustering(
+        n_clusters=None,  # pyright: ignore[reportArgumentType]
+        distance_threshold=threshold,
+        linkage="average",
+        metric=distance,
+    )
+    return torch.from_numpy(made.fit_predict(x.double().numpy())).long()
+
+
+def _by_size(numbers: Int64[Tensor, " rows"], min_size: int) -> Int64[Tensor, " rows"]:
+    """Number clusters from 1, the largest and then the first one first; -1 for those that are too small."""
+    known, counts = numbers[numbers >= 0].unique(return_counts=True)
+    large = [
+        (-int(count), int((numbers == each).nonzero()[0]), int(each))
+        for each, count in zip(known, counts, strict=True)
+        if count >= min_size
+    ]
+    renumbered = torch.full_like(numbers, -1)
+    for number, (_, _, each) in enumerate(sorted(large), start=1):
+        renumbered[numbers == each] = number
+    return renumbered
+
+
+def _to_medoids(
+    x: Float32[Tensor, "rows dim"], numbers: Int64[Tensor, " rows"], distance: Distance
+) -> tuple[Float32[Tensor, " rows"], tuple[int, ...]]:
+    distances = torch.full((len(x),), torch.nan)
+    medoids: list[int] = []
+    for number in range(1, int(numbers.amax()) + 1 if len(x) else 1):
+        rows = (numbers == number).nonzero()[:, 0]
+        members = x[rows].double()
+        # Nearest to the mean: the sum of squared distances to the others is the least, as is that of cosine distances.
+        medoid = rows[(members - members.mean(0)).square().sum(1).argmin()]
+        distances[rows] = pair_distances(x[rows], x[medoid].expand(len(rows), -1), distance=distance).float()
+        medoids.append(int(medoid))
+    return distances, tuple(medoids)
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--out {folder} exists: name a new folder, or a .csv file for a table.")
+
+
+def _remove_stale(out: Path) -> None:
+    """Remove what a killed process has left beside a folder."""
+    for path in out.parent.glob(".*.tmp"):
+        match = re.fullmatch(rf"\.{re.escape(out.name)}\.(\d{{1,9}})\.tmp", path.name)
+        if match and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _safe(path: Path) -> str:
+    """The name of a file, readable, and not too long for one with a number before it."""
+    stem = readable(path.stem).encode()[: _LONGEST - len(path.suffix.encode("utf-8", "replace"))]
+    return stem.decode(errors="ignore") + readable(path.suffix)
