@@ -113,6 +113,17 @@ def test_the_exponents_of_the_costs_of_losses() -> None:
     assert all(0.75 < each < 1.25 for each in (anchor_m, anchor_c, m, c, p))  # in P, too
 
 
+def test_recall_as_classes_are_added_to_a_gallery() -> None:
+    rows = [line.split() for line in run("incremental.py", "--smoke").splitlines()[2:]]
+    assert [(row[0], row[1]) for row in rows] == [("10", "60"), ("20", "120"), ("30", "180")]
+    assert rows[0][2] == rows[0][3], "the first classes are all there are"
+    for row in rows:
+        whole, _, chance = map(float, row[2:5])
+        assert 100 >= whole > 2 * chance
+    # More to confuse them with: queries whose answers were wrong stay wrong.
+    assert float(rows[0][3]) >= float(rows[1][3]) >= float(rows[2][3])
+
+
 def test_intervals_and_p_values_are_counted() -> None:
     lines = run("intervals.py", "--smoke").splitlines()[1:]
     assert [line.split()[:2] for line in lines] == [["3", "recall@1"], ["3", "map@r"]]
