@@ -21,6 +21,7 @@ from proxemic.retrieval.items import Where, check_where, make_items
 from proxemic.retrieval.pictures import Pictures, list_pictures
 from proxemic.retrieval.preparing import Picture
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Neighbours, Store, create_store, open_store
+from proxemic.retrieval.stores.store import PartlyWritten
 from proxemic.retrieval.vector_rows import VectorRows, check_vectors, is_vector_file, read_vector_rows, useless_vectors
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class Gallery:
             return Added(0, len(known), {}, ignored)
         embedder, count, unreadable = self.embedder, 0, dict[str, str]()
         _check(pictures, info, self.store.address, embedder)
-        with self._writing() as wrote:
+        with self._writing(len(pictures)) as wrote:
             for part in embed_parts(
                 embedder, pictures, at_least=_PICTURES_AT_ONCE, batch_size=batch_size, workers=workers
             ):
@@ -273,7 +274,7 @@ class Gallery:
             raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
         known = self.store.known_paths(paths)
         new = np.array([place for place, path in enumerate(paths) if path not in known], np.int64)
-        with self._writing() as wrote:
+        with self._writing(len(new)) as wrote:
             for first in range(0, len(new), _AT_ONCE):
                 part = new[first : first + _AT_ONCE]
                 self.store.add(checked[part], items.take(part))
@@ -281,7 +282,7 @@ class Gallery:
         return Added(len(new), len(known))
 
     @contextmanager
-    def _writing(self) -> Iterator[Callable[[int], None]]:
+    def _writing(self, total: int) -> Iterator[Callable[[int], None]]:
         """Say of what stops an addition in the middle how many rows are there."""
         done = 0
 
@@ -289,13 +290,14 @@ class Gallery:
             nonlocal done
             done = rows
 
-        kept = "{} has {:,} of the new rows: proxemic gallery add goes on from there."
+        kept = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
         try:
             yield wrote
         except KeyboardInterrupt:
-            raise Interrupted(f"Stopped. {kept.format(self.store.address, done)}") from None
+            raise Interrupted(f"Stopped. {kept.format(self.store.address, done, total)}") from None
         except UserError as error:
-            raise UserError(f"{error} {kept.format(self.store.address, done)}") from error
+            done += error.rows if isinstance(error, PartlyWritten) else 0
+            raise UserError(f"{error} {kept.format(self.store.address, done, total)}") from error
 
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, at least one, and give their number."""

@@ -8,6 +8,7 @@ import pytest
 
 from galleries import clustered_vectors, random_vectors, some_items
 from proxemic.errors import UserError
+from proxemic.retrieval import Gallery
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
 from proxemic.retrieval.stores.postgres import table as module
@@ -147,7 +148,7 @@ def whole(store: Store, vectors: np.ndarray) -> None:
     paths = [path for _, table in parts for path in table["path"].to_pylist()]
     assert sorted(paths) == sorted(f"/{n}.jpg" for n in range(len(vectors)))
     rows = [int(path[1:-4]) for path in paths]
-    np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), vectors[rows])
+    np.testing.assert_allclose(np.concatenate([part for part, _ in parts]), vectors[rows], atol=1e-6)
     assert store.verify() == []
 
 
@@ -178,7 +179,16 @@ def test_a_server_that_is_killed_between_and_within_batches(tmp_path: Path, monk
     assert raised.value.rows == 20
     server.start()
     assert store.known_paths(items["path"].to_pylist()) == {f"/{n}.jpg" for n in range(50)}
-    # Rows that are known are skipped by the gallery, as by the table itself.
+    # A gallery says so in a sentence, and skips rows that are known, as the table itself does.
+    gallery, paths = Gallery(store), items["path"].to_pylist()
+    sent, kill_at = count(1), 15
+    with pytest.raises(
+        UserError, match=r"cannot be reached: .* has 10 of the 50 new rows: proxemic gallery add goes on"
+    ):
+        gallery.add_vectors(vectors, paths, items["label"].to_pylist())
+    server.start()
+    added = gallery.add_vectors(vectors, paths, items["label"].to_pylist())
+    assert (added.rows, added.known) == (40, 60)
     assert store.add(vectors, items).tolist() == [*range(100)]
     whole(open_store(address), vectors)
     # A server that was started again between two calls is not noticed.

@@ -1,6 +1,7 @@
 """Connections to Milvus: how addresses are read, Milvus Lite in this process, and one sentence for whatever fails."""
 
 import logging
+import os
 import re
 import threading
 from collections import Counter
@@ -99,6 +100,8 @@ class Server:
         self.address = address
         # It reports every failure itself, with a traceback.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        # Otherwise gRPC notes each start of a process that reads pictures.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         uri = address.uri if address.file is None else _start(address.file, create=create)
         try:
             with in_a_sentence(address.shown):
