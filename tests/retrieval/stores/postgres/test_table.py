@@ -1,7 +1,6 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,8 +151,11 @@ def whole(store: Store, vectors: np.ndarray) -> None:
     assert store.verify() == []
 
 
-def test_a_server_that_is_killed_between_and_within_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Postgres(tmp_path / "own")
+def test_a_server_that_is_killed_between_and_within_batches(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    server = Postgres()
+    request.addfinalizer(server.stop)
     address, vectors, items = server.address("killed"), random_vectors(100, 8), some_items(100)
     store = create_store(address, GalleryInfo(8))
     monkeypatch.setattr(module, "_BATCH", 10 * (4 * 8 + 256))
@@ -196,4 +198,3 @@ def test_a_server_that_is_killed_between_and_within_batches(tmp_path: Path, monk
     server.start()
     whole(store, vectors)
     store.close()
-    server.stop()
