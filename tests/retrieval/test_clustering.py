@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from images import write_folder
+from proxemic.data import FilePixels
 from proxemic.errors import UserError
 from proxemic.metrics import partition_agreement
 from proxemic.retrieval import Embedder, clustering
@@ -155,6 +157,9 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
         cluster(x, method="agglomerative")
     with pytest.raises(UserError, match="vectors are no pictures"):
         cluster(x, out=tmp_path / "links")
+    away = replace(cluster(x), pixels=FilePixels(["s3://bucket/a.jpg"]))
+    with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is no file here"):
+        away.write(tmp_path / "links")
     np.save(tmp_path / "zero.npy", np.zeros((3, 2), np.float32))
     with pytest.raises(ValueError, match="vector 0 is zero"):
         cluster(tmp_path / "zero.npy", method="agglomerative", threshold=0.5)

@@ -88,6 +88,8 @@ class Clusters:
         _check_new(out)
         if self.pixels is None:
             raise UserError(f"--out {out} is a folder for links, but vectors are no pictures: name a .csv file.")
+        if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
+            raise UserError(f"--out {out} is a folder for links, but {remote} is no file here: name a .csv file.")
         temporary = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.tmp")
         _remove_stale(out.absolute())
         try:
@@ -99,7 +101,7 @@ class Clusters:
                         folder.mkdir(parents=True)
                     order = rows[self.distances[rows].argsort(stable=True)].tolist()
                     for place, row in enumerate(order, start=1):
-                        path = self.pixels.paths[row].absolute()
+                        path = Path(self.pixels.paths[row]).absolute()
                         (folder / f"{place:05d}-{_safe(path)}").symlink_to(path)
                 temporary.replace(out)
         finally:

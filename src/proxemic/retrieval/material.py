@@ -1,7 +1,7 @@
 """What cleaning and clustering look at: the vectors of pictures, or of a file, with what is known of them."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +9,6 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from proxemic.data import FilePixels
-from proxemic.data.embeddings import read_embeddings
 from proxemic.data.tables import SPLITS
 from proxemic.errors import UserError
 from proxemic.metrics.clustering import unit_rows
@@ -17,6 +16,7 @@ from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.pictures import Pictures, list_pictures
 from proxemic.retrieval.stores.store import Distance
+from proxemic.retrieval.vector_rows import is_vector_file, read_vector_rows
 
 Sources = str | os.PathLike[str] | Pictures | Sequence[str | os.PathLike[str]]
 """What `list_pictures` takes, one or several; or one file of vectors."""
@@ -80,13 +80,12 @@ def gather(
         name, why = next(iter(unreadable.items()))
         raise UserError(f"None of {len(listed):,} pictures can be read; the first is {name}: {why}.")
     kept = listed.select(embedded.places)
-    splits = tuple(None if text is None else SPLITS.get(text.lower()) for text in kept.columns.get("split", ()))
     return Material(
         _comparable(embedded.embeddings, embedder.distance),
         embedder.distance,
         kept.names,
         kept.labels,
-        splits or (None,) * len(kept),
+        _splits(kept.columns, kept.names),
         kept.pixels if isinstance(kept.pixels, FilePixels) else None,
         unreadable,
     )
@@ -96,34 +95,30 @@ def _listed(sources: Sources) -> Pictures | Path:
     if isinstance(sources, Pictures):
         return sources
     paths = [sources] if isinstance(sources, str | os.PathLike) else [*sources]
-    vectors = [Path(path) for path in paths if _holds_vectors(Path(path))]
+    vectors = [Path(path) for path in paths if is_vector_file(path)]
     if vectors and len(paths) > 1:
         raise UserError(f"{vectors[0]} holds vectors, of which one file is looked at: give it alone.")
     return vectors[0] if vectors else list_pictures(*paths)
 
 
-def _holds_vectors(path: Path) -> bool:
-    if path.suffix.lower() != ".parquet" or not path.is_file():
-        return path.suffix.lower() in (".npy", ".safetensors")
-    import pyarrow.parquet
-
-    try:
-        return "embedding" in pyarrow.parquet.read_schema(path).names
-    except pyarrow.ArrowException:
-        return False  # what reads it says so
-
-
 def _of_vectors(path: Path, embedder: Embedder | None, check: Callable[[int], None] | None) -> Material:
-    content = read_embeddings(path)
-    vectors, rows, count = content.embeddings, content.rows, len(content.embeddings)
+    rows = read_vector_rows(path)
     if check is not None:
-        check(count)
+        check(len(rows.names))
+    vectors = rows.vectors
     if embedder is not None and embedder.takes_vectors:
         vectors = embedder.embed(vectors)
-    labels = tuple(rows.label_texts() or [None] * count)
-    names = rows.paths or tuple(f"row {row}" for row in range(count))
     distance: Distance = "cosine" if embedder is None else embedder.distance
-    return Material(_comparable(vectors, distance), distance, names, labels, (None,) * count)
+    return Material(
+        _comparable(vectors, distance), distance, rows.names, rows.labels, _splits(rows.columns, rows.names)
+    )
+
+
+def _splits(columns: Mapping[str, Sequence[str | None]], names: Sequence[str]) -> tuple[str | None, ...]:
+    """The split of each row that a column says, train, validation or test."""
+    return tuple(
+        None if text is None else SPLITS.get(text.lower()) for text in columns.get("split", [None] * len(names))
+    )
 
 
 def _comparable(vectors: Float32[Tensor, "rows dim"], distance: Distance) -> Float32[Tensor, "rows dim"]:
