@@ -364,3 +364,28 @@ def test_the_page_of_vectors(
     assert len(commands) == 7
     for command in commands:
         assert main([*command[1:], *quick.get(command[1], [])]) == 0, capsys.readouterr().err
+
+
+def test_the_page_of_retrieval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = FOLDER.parent / "retrieval.md"
+    text = page.read_text()
+    for target in re.findall(r"\]\(([\w./-]+)\)", text):
+        assert (page.parent / target).exists(), target
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "photos", classes=12, images=6)
+    write_folder(tmp_path / "queries", classes=3, images=2)
+    write_folder(tmp_path / "new-photos", classes=2, images=2)
+    (tmp_path / "queries" / "class 00" / "0.png").rename(tmp_path / "photo.jpg")
+    (tmp_path / "photos" / "class 00").rename(tmp_path / "photos" / "sold-out")
+    (tmp_path / "photos" / "class 01").rename(tmp_path / "photos" / "hat")
+    recipe = write_recipe(tmp_path / "tiny.yaml", tmp_path / "photos")
+    quick = ["--training.epochs", "1"]
+    assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
+    commands = [shlex.split(line, comments=True) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
+    assert len(commands) == 13
+    for command in commands:
+        assert main(command[1:]) == 0, capsys.readouterr().err
+    exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
+    assert {path.name for path in tmp_path.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}

@@ -92,3 +92,15 @@ def test_every_file_and_recipe_that_is_named_exists() -> None:
     for name in re.findall(r"--recipe ([\w/-]+)(?!\S*\.yaml)", README):
         if name != "mine":
             assert (root / "src" / "proxemic" / "recipes" / f"{name}.yaml").exists(), name
+
+
+def test_the_way_through_search(shelf: Path, tmp_path: Path) -> None:
+    shutil.copytree(shelf / "photos", tmp_path / "photos")
+    shutil.copytree(shelf / "model", tmp_path / "runs" / "photos")
+    shutil.copy(shelf / "photos" / "class 01" / "1.png", tmp_path / "query.jpg")
+    section = README.partition("## Search your pictures")[2].partition("\n## ")[0]
+    commands = re.findall(r"^proxemic (.*?)(?:  #.*)?$", section, re.MULTILINE)
+    assert [words.split()[0] for words in commands] == ["gallery", "search", "embed"]
+    for words in commands:
+        result = warm_proxemic(*shlex.split(words), cwd=tmp_path)
+        assert result.returncode == 0, result.stderr

@@ -80,11 +80,15 @@ def _page(gallery: str, answers: list[Answer], note: str) -> str:
 
 
 def _draw(gallery: str, answers: list[Answer], note: str) -> Image.Image:
+    import matplotlib
+
     columns = 1 + max((len(answer.hits) for answer in answers), default=0)
     step, tall = _SIDE + _GAP, _SIDE + 2 * _LINE + _GAP
     head = _LINE + 2 * _GAP
     sheet = Image.new("RGB", (step * columns + 2 * _GAP, head + tall * len(answers)), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    # Labels are of any script.
+    font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 11)
+    draw = ImageDraw.Draw(sheet)
 
     def text(place: tuple[int, int], words: str, colour: str, room: int = _SIDE) -> None:
         while words and draw.textlength(words, font) > room:
