@@ -69,6 +69,23 @@ def test_a_seed_decides_the_intervals_alone(rows: LabelledEmbeddings) -> None:
     assert math.isnan(calibrate(embedder(), rows, rates=[0.1], resamples=0).thresholds[0].low)
 
 
+def test_pictures_of_different_classes_that_are_the_same_leave_no_threshold() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((120, 8))
+    points[60:70] = points[:10]  # of other classes: a false accept at a distance of 0, of 20 in 120
+    vectors = LabelledEmbeddings(torch.from_numpy(points), number_labels([str(row // 4) for row in range(120)]))
+    found = calibrate(embedder(8), vectors, rates=(0.5, 0.1), resamples=200)
+    usual, strict = found.thresholds
+    assert 0 < usual.low <= usual.threshold <= usual.high
+    assert strict.threshold < 0
+    assert strict.false_accepts == strict.true_accepts == 0
+    for each in found.thresholds:
+        assert 0 <= each.low <= each.high
+        assert 0 <= each.true_low <= each.true_high <= 1
+    assert any("At a rate of 0.1 nothing is accepted" in note for note in found.notes())
+    assert "none" in found.text()
+
+
 def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) -> None:
     found = calibrate(embedder(), rows)
     path = found.write(tmp_path / "model.safetensors")

@@ -101,7 +101,9 @@ class OpenSetIdentification:
             low = high = math.nan
             if not math.isnan(value) and sample.fewest_classes >= FEWEST_CLASSES:
                 found = bootstrap_statistic(statistic, sample.classes, level=level, resamples=resamples, seed=seed)
-                low, high = found.low, found.high
+                # Shifted quantiles may leave the range of what they are of.
+                most = math.inf if name.startswith("threshold") else 1.0
+                low, high = (min(max(bound, 0.0), most) for bound in (found.low, found.high))
             intervals[name] = Interval(value, low, high)
         return intervals
 

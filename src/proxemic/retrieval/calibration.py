@@ -32,7 +32,7 @@ class CalibratedThreshold:
 
     Args:
         rate: The false accept rate asked for.
-        threshold: Accepts what is at this distance or nearer.
+        threshold: Accepts what is at this distance or nearer; below 0 nothing.
         low: Lower bound of the threshold's confidence interval; NaN with few classes, likewise the others.
         high: Upper bound.
         false_accepts: Part of the pictures whose nearest one of another class is within the threshold: at most `rate`.
@@ -171,6 +171,12 @@ class Calibration:
             "A false accept: the nearest picture among those of all other classes is within the threshold. In a larger "
             "gallery there are more."
         ]
+        empty = [f"{each.rate:g}" for each in self.thresholds if each.threshold < 0]
+        if empty:
+            notes.append(
+                f"At a rate of {' and '.join(empty)} nothing is accepted: too many pictures of different classes are "
+                "the same to the model. Look for wrong labels and duplicates with proxemic clean."
+            )
         missing = [f"{each.rate:g}" for each in self.thresholds if math.isnan(each.threshold)]
         if missing:
             notes.append(f"Too few pictures to measure a rate of {' and '.join(missing)}.")
@@ -279,7 +285,7 @@ def calibration_file(model: str | os.PathLike[str]) -> Path:
 
 
 def _number(value: float) -> str:
-    return percent(value) if math.isnan(value) else f"{value:.4f}"
+    return percent(value) if math.isnan(value) else "none" if value < 0 else f"{value:.4f}"
 
 
 def _bounds(low: float, high: float, shown: Callable[[float], str]) -> str:
