@@ -164,7 +164,7 @@ class IndexSearch:
         if index.compared(k, effort) >= count:
             return snapshot.search(queries, k, masks)
         found = _found(snapshot, index, loaded.ids, queries, k, effort, allowed)
-        lacking = np.count_nonzero(found.ids < 0, axis=1) > max(k - count, 0)
+        lacking = found.ids[:, min(k, count) - 1] < 0  # what was not found comes last
         if others is not None:
             found = merge([found, snapshot.search(queries, k, others)], len(queries), k)
         if lacking.any():

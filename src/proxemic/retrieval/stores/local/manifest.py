@@ -140,10 +140,13 @@ class Manifest:
         """The file of a folder; `UserError` where there is none."""
         path = folder / MANIFEST
         try:
-            with path.open("rb", buffering=0) as file:
-                if (size := os.fstat(file.fileno()).st_size) > _LARGEST:
+            file = os.open(path, os.O_RDONLY)  # each search looks here, and should not notice
+            try:
+                if (size := os.fstat(file).st_size) > _LARGEST:
                     raise Damaged(path, f"it has {size:,} bytes, more than any gallery's")
-                return file.read()
+                return os.read(file, size)
+            finally:
+                os.close(file)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UserError(
                 f"{folder} holds no gallery (there is no {MANIFEST} in it): give the folder of one, or make one with "
