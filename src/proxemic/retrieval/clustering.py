@@ -209,7 +209,15 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
         from sklearn.cluster import HDBSCAN
     if len(x) < min_size:
         return torch.full((len(x),), -1)
-    made = HDBSCAN(min_cluster_size=min_size, copy=True)  # pyright: ignore[reportArgumentType]
+    # Classes of images are small and many, and lie close together: scikit-learn's own choices, eom and as many samples
+    # as a cluster has, join all of Omniglot's unseen characters in one. On Glyphs and Omniglot these have F1 of 0.70 and
+    # 0.36, those 0.57 and 0.02.
+    made = HDBSCAN(
+        min_cluster_size=min_size,
+        min_samples=2,
+        cluster_selection_method="leaf",
+        copy=True,  # pyright: ignore[reportArgumentType]
+    )
     return torch.from_numpy(made.fit_predict(x.double().numpy())).long()
 
 
