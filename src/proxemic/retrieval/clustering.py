@@ -210,8 +210,8 @@ def _hdbscan(x: Float32[Tensor, "rows dim"], min_size: int) -> Int64[Tensor, " r
     if len(x) < min_size:
         return torch.full((len(x),), -1)
     # Classes of images are small and many, and lie close together: scikit-learn's own choices, eom and as many samples
-    # as a cluster has, join all of Omniglot's unseen characters in one. On Glyphs and Omniglot these have F1 of 0.70 and
-    # 0.36, those 0.57 and 0.02.
+    # as a cluster has, join all of Omniglot's unseen characters in one. On Glyphs and Omniglot F1 is 0.70 and 0.36 with
+    # these, 0.57 and 0.02 with those.
     made = HDBSCAN(
         min_cluster_size=min_size,
         min_samples=2,
