@@ -183,6 +183,12 @@ def takes_vectors(path: str | Path) -> bool:
     return isinstance(config, Mapping) and config.get("backbone") == "none"
 
 
+def has_own_backbone(path: str | Path) -> bool:
+    """Whether the backbone of a model that `save_model` wrote is a class of the user's own."""
+    config = _described(path, "config")
+    return isinstance(config, Mapping) and isinstance(config.get("backbone"), Mapping)
+
+
 def _described(path: str | Path, key: str) -> Any:
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
     try:

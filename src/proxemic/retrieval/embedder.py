@@ -23,6 +23,7 @@ from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.onnx_backbone import read_onnx
+from proxemic.models.saving import has_own_backbone
 from proxemic.models.timm_models import TimmBackbone
 from proxemic.retrieval.preparing import Picture, Preparation, Transform
 from proxemic.retrieval.stores.store import Distance
@@ -273,7 +274,9 @@ def checksum_of(path: Path) -> str:
 
 
 def _own_backbone(folder: Path) -> type[nn.Module] | None:
-    from proxemic.recipes.reader import own_backbone
+    if not has_own_backbone(folder):
+        return None
+    from proxemic.recipes.reader import own_backbone  # which imports much
 
     return own_backbone(folder)
 

@@ -15,7 +15,6 @@ from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_label
 from proxemic.data.embeddings.files import MADE_BY
 from proxemic.data.embeddings.formats import read_metadata
 from proxemic.errors import UserError
-from proxemic.recipes.reader import read_evaluation
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_pictures
 from proxemic.retrieval.pictures import Pictures, list_pictures
@@ -101,6 +100,8 @@ def _own_images(
             "classes that it was not trained on (--data.root)."
         )
     run.check_run(test=split == "test")
+    from proxemic.recipes.reader import read_evaluation  # which imports much
+
     splits = run.locate(read_evaluation(run.recipe).data).load()
     run.check_images(split_fingerprint(splits))
     for note in splits.notes:
