@@ -34,13 +34,13 @@ from proxemic.cli import main
 from proxemic.retrieval import parts
 
 parts._IMAGES = 8
-write = parts.Parts._write
+write = parts.Parts.write
 
 def slowly(*words):
     write(*words)
     time.sleep(0.1)
 
-parts.Parts._write = slowly
+parts.Parts.write = slowly
 sys.exit(main())
 """
 PROGRAM = ("-c", SMALL_PARTS)

@@ -50,6 +50,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="pictures that cannot be read are an error; by default they are left out, and listed in "
         "FILE.unreadable.csv either way",
     )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray shares the work among the nodes of a cluster, which see the model and the pictures by the same names",
+    )
+    parser.add_argument("--ray-address", metavar="ADDRESS", help="auto, or ray://head:10001 (default: this machine)")
     parser.set_defaults(run=run, takes_flags=False)
 
 
@@ -58,7 +65,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     from proxemic.data.remote import path_or_address
     from proxemic.retrieval.bulk import embed_to_file, working_folder
 
-    names = ("batch_size", "workers", "precision", "device", "strict")
+    names = ("batch_size", "workers", "precision", "device", "strict", "engine", "ray_address")
     options = {name: getattr(arguments, name) for name in names}
     try:
         written = embed_to_file(

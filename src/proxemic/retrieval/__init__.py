@@ -16,6 +16,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.gallery import Added, Gallery, Hit
     from proxemic.retrieval.pictures import Pictures, list_pictures
+    from proxemic.retrieval.ray_stage import EmbedStage
     from proxemic.retrieval.recognition import Recognition, Recognitions, recognize
     from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
     from proxemic.retrieval.stores import GalleryInfo, Neighbours
@@ -28,6 +29,7 @@ __all__ = [
     "Calibration",
     "Cleaning",
     "Clusters",
+    "EmbedStage",
     "Embedded",
     "EmbeddedFile",
     "Embedder",

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import platformdirs
 import torch
@@ -28,6 +28,7 @@ from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Parts
 from proxemic.retrieval.pictures import Pictures, list_pictures, list_vectors
 from proxemic.retrieval.preparing import enough_workers
+from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.training.auto_precision import choose_precision, settle_evaluation
 from proxemic.training.multiprocess import Processes, join_processes
 from proxemic.training.recipe import EvaluationPrecision
@@ -72,6 +73,8 @@ def embed_to_file(
     precision: EvaluationPrecision = "32-true",
     device: str = "auto",
     strict: bool = False,
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
     report: Callable[[str], object] | None = None,
 ) -> EmbeddedFile | None:
     """Embed pictures, which need no labels, and write the embeddings to a file.
@@ -93,6 +96,9 @@ def embed_to_file(
         device: Where to compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         strict: A picture that cannot be read is an error when all others are embedded; by default it is left out. Such
             pictures are listed in ``OUT.unreadable.csv`` beside the file.
+        engine: ``local``, the processes of this command; or ``ray``, the nodes of a cluster, which must see the model
+            and the pictures under the same names.
+        ray_address: Of the cluster, such as ``auto`` or ``ray://head:10001``; None starts Ray on this machine.
         report: Called with notes for the user. None logs them.
 
     Returns:
@@ -116,7 +122,7 @@ def embed_to_file(
     with join_processes(again) as processes:
         say = report or getLogger("proxemic").info
         say = say if processes.is_first else _nothing
-        if device == "auto" and torch.cuda.is_available():
+        if device == "auto" and engine == "local" and torch.cuda.is_available():
             device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
         embedder = Embedder.load(model, device=device)
         pictures = _list(embedder, sources)
@@ -128,7 +134,8 @@ def embed_to_file(
                 workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
             began = time.monotonic()
             parts = Parts(folder, embedder, pictures, batch_size)
-            embedded = _embed(parts, processes, workers, say)
+            on_ray = (ray_address, device) if engine == "ray" else None
+            embedded = _embed(parts, processes, workers, on_ray, say)
             if not processes.is_first:
                 return None
             places, unreadable = parts.known()
@@ -232,7 +239,13 @@ def _fastest(embedder: Embedder, batch_size: int, say: Callable[[str], object]) 
     return settle_evaluation("auto", embedder.model, transform, run, batch_size, say)
 
 
-def _embed(parts: Parts, processes: Processes, workers: int, say: Callable[[str], object]) -> int:
+def _embed(
+    parts: Parts,
+    processes: Processes,
+    workers: int,
+    on_ray: tuple[str | None, str] | None,
+    say: Callable[[str], object],
+) -> int:
     """Embed what is not there yet, each process its share; give the number of pictures of all."""
     missing = parts.missing()
     digests = processes.all_gather(f"{parts.digest} {missing}")
@@ -255,7 +268,10 @@ def _embed(parts: Parts, processes: Processes, workers: int, say: Callable[[str]
         disable=None if processes.is_first else True,
         smoothing=0.05,
     ) as bar:
-        parts.embed(share, workers, bar.update)
+        if on_ray is None:
+            parts.embed(share, workers, bar.update)
+        elif share:
+            embed_on_ray(parts, share, *on_ray, bar.update)
     processes.wait()
     return count
 

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import safetensors.numpy
 from jaxtyping import Float32
 from safetensors import SafetensorError, safe_open
 
-from proxemic.data import Preprocessing
+from proxemic.data import FilePixels, Preprocessing
 from proxemic.files import write_atomically
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.pictures import Pictures
@@ -111,12 +111,22 @@ class Parts:
             unreadable |= {place - first: why for place, why in failures.items()}
             advance(len(kept) + len(failures))
             if len(places) + len(unreadable) == self.count(number):
-                self._write(number, Part(np.concatenate(embeddings), places, unreadable))
+                self.write(number, Part(np.concatenate(embeddings), places, unreadable))
                 first += self.count(number)
                 number = next(waiting, -1)
                 embeddings, places, unreadable = [], [], {}
 
-    def _write(self, number: int, part: Part) -> None:
+    def pictures_of(self, number: int) -> Pictures:
+        """The pictures of a part, by paths from the root, as other machines need them."""
+        chosen = self.pictures.select(range(self._ends[number], self._ends[number + 1]))
+        pixels = chosen.pixels
+        if isinstance(pixels, FilePixels):
+            paths = [path.absolute() if isinstance(path, Path) else path for path in pixels.paths]
+            pixels = FilePixels(paths, pixels.boxes)
+        return replace(chosen, pixels=pixels)
+
+    def write(self, number: int, part: Part) -> None:
+        """Keep a part, whose places count from its own first picture."""
         arrays = {"embeddings": part.embeddings, "places": np.array(part.places, np.int64)}
         with write_atomically(self._paths[number]) as temporary:
             safetensors.numpy.save_file(arrays, temporary, {_UNREADABLE: json.dumps(part.unreadable)})

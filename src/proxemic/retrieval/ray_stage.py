@@ -1,0 +1,107 @@
+"""Embedding on a cluster of Ray: as a stage of Ray Data, and of pictures in parts."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.parts import Part, Parts
+from proxemic.retrieval.pictures import Pictures
+
+
+class EmbedStage:
+    """A stage of Ray Data that embeds the pictures of a column: each batch gets the column ``embedding``.
+
+    Each actor loads the model once, where it runs: give a path that all nodes see.
+
+    Args:
+        model: A run, a ``model.safetensors``, or an ONNX file; see `Embedder.load`.
+        column: Of the pictures: arrays ``[H, W, C]``, as ``ray.data.read_images`` gives them, which the result leaves
+            out; or paths or addresses, which stay.
+        settings: Further arguments of `Embedder.load`.
+
+    Example::
+
+        images = ray.data.read_images("s3://bucket/photos", include_paths=True)
+        images.map_batches(EmbedStage, fn_constructor_args=("/shared/runs/photos",), batch_size=64, concurrency=4)
+    """
+
+    def __init__(self, model: str, column: str = "image", **settings: Any) -> None:
+        self.embedder = Embedder.load(model, **settings)
+        self.column = column
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Embed a batch."""
+        pictures = [*batch[self.column]]
+        kept = {name: values for name, values in batch.items() if name != self.column or isinstance(pictures[0], str)}
+        return {**kept, "embedding": self.embedder.embed(pictures, batch_size=len(pictures)).numpy()}
+
+
+class _Worker:
+    def __init__(self, model: str, device: str, precision: Any, batch_size: int) -> None:
+        self.embedder = Embedder.load(model, device=device, precision=precision)
+        self.batch_size = batch_size
+
+    def embed(self, pictures: Pictures) -> Part:
+        with tempfile.TemporaryDirectory() as folder:
+            parts = Parts(Path(folder), self.embedder, pictures, self.batch_size)
+            parts.embed([0], 0, lambda _: None)
+            return parts.read(0)
+
+
+def embed_on_ray(
+    parts: Parts, numbers: Sequence[int], address: str | None, device: str, advance: Callable[[int], object]
+) -> None:
+    """Embed parts on a cluster, or on this machine where there is no address: one actor per GPU, or else per core.
+
+    An actor that dies, with its node or alone, is started again, and embeds its part anew. Each part is written here
+    when it comes.
+    """
+    with optional_dependency("ray"):
+        ray: Any = import_module("ray")  # whose types lack much of it
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address, **quiet, **({} if address else {"include_dashboard": False}))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(f"Ray cannot be reached at {address or 'this machine'}: {why}") from error
+    try:
+        _share(ray, parts, numbers, device, advance)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError | ValueError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"The cluster lost its workers ({why}): start the same command again, and it goes on from {parts.folder}."
+        ) from error
+    finally:
+        ray.shutdown()
+
+
+def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance: Callable[[int], object]) -> None:
+    there = ray.cluster_resources()
+    gpus = int(there.get("GPU", 0)) if device in ("auto", "cuda") else 0
+    count = min(gpus or int(there.get("CPU", 1)), len(numbers))
+    embedder = parts.embedder
+    worker = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=10)(_Worker)
+    given = (str(embedder.path), "cuda" if gpus else "cpu", embedder.precision, parts.batch_size)
+    workers = [worker.remote(*given) for _ in range(count)]
+    waiting = [*reversed(numbers)]
+    running = {}
+    while waiting or running:
+        for each in workers:
+            if waiting and each not in {actor for actor, _ in running.values()}:
+                number = waiting.pop()
+                running[each.embed.remote(parts.pictures_of(number))] = each, number
+        (done,), _ = ray.wait([*running])
+        _, number = running.pop(done)
+        parts.write(number, ray.get(done))
+        advance(parts.count(number))
