@@ -384,7 +384,7 @@ def test_the_page_of_retrieval(
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^proxemic .*$", text, re.MULTILINE)]
-    assert len(commands) == 13
+    assert len(commands) == 14
     for command in commands:
         assert main(command[1:]) == 0, capsys.readouterr().err
     exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
