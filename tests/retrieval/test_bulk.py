@@ -211,8 +211,11 @@ def test_the_work_of_another_model_or_precision_is_not_taken(photos: Path, tmp_p
     assert Parts(tmp_path, own, pictures, 4).digest != Parts(tmp_path, own, pictures, 4).digest
 
 
-def test_pictures_that_cannot_be_read_are_listed(photos: Path, tmp_path: Path, here: Here) -> None:
-    folder, out = write_folder(tmp_path / "p", classes=2, images=4, size=SIZE), tmp_path / "v.parquet"
+def test_pictures_that_cannot_be_read_are_listed(
+    photos: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_IMAGES", 4)
+    folder, out = write_folder(tmp_path / "p", classes=3, images=4, size=SIZE), tmp_path / "v.parquet"
     (folder / "class 00" / "0.png").write_bytes(b"no image")
     for number in range(4):  # a whole batch
         (folder / "class 01" / f"{number}.png").write_bytes(b"")
@@ -220,10 +223,13 @@ def test_pictures_that_cannot_be_read_are_listed(photos: Path, tmp_path: Path, h
     said: list[str] = []
     written = embed_to_file(photos / "model", folder, out, batch_size=4, workers=0, report=said.append)
     assert written is not None
-    assert written.rows == len(read_embeddings(out).embeddings) == 3
+    content, readable = read_embeddings(out), [f"class 00/{number}.png" for number in (1, 2, 3)]
+    readable += [f"class 02/{number}.png" for number in range(4)]
+    assert content.rows.paths == tuple(f"{folder}/{name}" for name in readable)
+    torch.testing.assert_close(content.embeddings, _by_hand(photos / "model", [*(content.rows.paths or ())]))
     names = [str(folder / "class 00" / "0.png"), *(str(folder / "class 01" / f"{number}.png") for number in range(4))]
     assert [*written.unreadable] == names
-    assert "5 of 8 pictures cannot be read, listed in" in said[1]
+    assert "5 of 12 pictures cannot be read, listed in" in said[1]
     assert "notes.txt" in said[0]
     with (tmp_path / "v.unreadable.csv").open() as file:
         assert [row["path"] for row in csv.DictReader(file)] == names
@@ -231,7 +237,7 @@ def test_pictures_that_cannot_be_read_are_listed(photos: Path, tmp_path: Path, h
     assert_refused(here("embed", photos / "model", folder / "class 01", "--out", out, *flags), ["None of 4 pictures"])
     folder.joinpath("notes.txt").unlink()
     result = here("embed", photos / "model", folder, "--out", tmp_path / "strict.npy", *flags)
-    assert_refused(result, ["5 of 8 pictures cannot be read", "strict.unreadable.csv", "strict.npy.parts"])
+    assert_refused(result, ["5 of 12 pictures cannot be read", "strict.unreadable.csv", "strict.npy.parts"])
     assert not (tmp_path / "strict.npy").exists()
     for name in names:
         Image.new("RGB", (SIZE, SIZE)).save(name)

@@ -46,15 +46,15 @@ def kill_once(*words):
     kill_one(*words) if not killed else write(*words)
 
 ray.init, parts.Parts.write = small, kill_once
+shutdown, ray.shutdown = ray.shutdown, lambda: None  # to start once is slow enough
 written = embed_to_file(folder / "model", folder / "photos", folder / "ray.parquet", batch_size=4, engine="ray")
 print(written.rows, len(killed))
-small(None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 ray.data.DataContext.get_current().enable_progress_bars = False
 images = ray.data.read_images(str(folder / "photos"), include_paths=True)
 rows = images.map_batches(EmbedStage, fn_constructor_args=(str(folder / "model"),), batch_size=8, concurrency=1)
 rows = sorted(rows.take_all(), key=lambda row: row["path"])
 np.save(folder / "stage.npy", np.stack([row["embedding"] for row in rows]))
-ray.shutdown()
+shutdown()
 """
 
 
