@@ -1,3 +1,4 @@
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import pytest
 from ports import free_port
 from proxemic.errors import UserError
 from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
-from proxemic.retrieval.stores.milvus.server import Address
+from proxemic.retrieval.stores.milvus.server import _LEFT, _OPEN, Address
 
 SECRET = "s3cr3t"
 
@@ -84,3 +85,17 @@ def test_a_file_of_milvus_lite_is_of_one_process(tmp_path: Path) -> None:
     again = open_store(address)
     assert len(again) == 0
     again.close()
+
+
+def test_a_store_that_nobody_closed_keeps_no_file_for_ever(tmp_path: Path) -> None:
+    address = f"milvus-lite:{tmp_path / 'shop'}"
+    create_store(address, GalleryInfo(2))
+    gc.collect()
+    assert _LEFT
+    create_store(f"milvus-lite:{tmp_path / 'other'}", GalleryInfo(2)).close()
+    assert tmp_path / "shop" not in +_OPEN
+    store = open_store(address)
+    assert len(store) == 0
+    store.close()
+    store.close()
+    assert tmp_path / "shop" not in +_OPEN

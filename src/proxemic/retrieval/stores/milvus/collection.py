@@ -16,7 +16,7 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.items import OWN, Where, check_where
 from proxemic.retrieval.stores.distances import exact_distances
-from proxemic.retrieval.stores.milvus.server import Address, Server, in_a_sentence
+from proxemic.retrieval.stores.milvus.server import Address, Server, in_a_sentence, leave
 from proxemic.retrieval.stores.settings import check_settings
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, PartlyWritten, Store
 
@@ -56,7 +56,7 @@ class MilvusStore(Store):
     def __init__(self, server: Server, info: GalleryInfo) -> None:
         super().__init__(server.address.shown, info)
         self._server, self._name = server, server.address.gallery
-        self._closing = weakref.finalize(self, server.close)
+        self._closing = weakref.finalize(self, leave, server)
 
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
@@ -301,7 +301,8 @@ class MilvusStore(Store):
         return [f"{self.address} has {count:,} rows with {what}." for what, count in wrong.items()]
 
     def close(self) -> None:
-        self._closing()
+        if self._closing.detach():
+            self._server.close()
 
 
 def _connect(address: str, *, create: bool) -> Server:

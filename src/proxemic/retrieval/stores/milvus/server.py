@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ _PATIENCE = 5  # seconds to connect in
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LOCK = threading.Lock()
 _OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
+_LEFT: deque["Server"] = deque()  # of stores that nobody closed; see `leave`
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,10 @@ class Server:
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         # Otherwise gRPC notes each start of a process that reads pictures.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        while _LEFT:
+            _LEFT.popleft().close()
         uri = address.uri if address.file is None else _start(address.file, create=create)
+        self._file = address.file
         try:
             with in_a_sentence(address.shown):
                 self.client: Any = MilvusClient(
@@ -118,8 +122,14 @@ class Server:
         """Give back the connection, and the file when nobody in this process uses it any more."""
         with suppress(Exception):  # such as that of a server that is gone
             self.client.close()
-        if self.address.file is not None:
-            _stop(self.address.file)
+        if self._file is not None:
+            _stop(self._file)
+            self._file = None
+
+
+def leave(server: Server) -> None:
+    """Have a server closed when the next one is made: the garbage collector may call this while locks are held."""
+    _LEFT.append(server)
 
 
 def _start(file: Path, *, create: bool) -> str:
