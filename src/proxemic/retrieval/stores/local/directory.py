@@ -41,6 +41,8 @@ class LocalStore(Store):
         self._index: LoadedIndex | None = None
         self._search: IndexSearch | None = None
         self._unusable: IndexEntry | None = None
+        self._manifest = folder / MANIFEST
+        self._state = self._file_state()
         self._open(Manifest.read_bytes(folder))
         super().__init__(str(folder), self._snapshot.manifest.info)
 
@@ -74,12 +76,24 @@ class LocalStore(Store):
 
     def _now(self) -> Snapshot:
         """The state that other processes may have changed."""
+        # Before it is read: if it changes meanwhile, the next call looks again. A replaced file is another one, and
+        # each search looks here, and should not notice.
+        if (state := self._file_state()) == self._state and state is not None:
+            return self._snapshot
         read = Manifest.read_bytes(self.folder)
+        self._state = state
         if read != self._read:
             self._open(read)
             if self._snapshot.manifest.info != self.info:
                 raise UserError(f"{self.folder} is another gallery than the one that was opened: open it anew.")
         return self._snapshot
+
+    def _file_state(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._manifest.stat()
+        except OSError:
+            return None  # which reading it explains
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def __len__(self) -> int:
         return self._now().manifest.rows
