@@ -4,6 +4,7 @@ import argparse
 import sys
 from functools import partial
 
+from proxemic.cli.pictures import add_reading, check_reading
 from proxemic.errors import UserError
 
 
@@ -36,8 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--resamples", type=int, default=2000, help="of the bootstrap, up to 100,000 (default: 2000); 0: no intervals"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+    add_reading(parser)
     parser.add_argument(
         "--format", choices=("table", "json", "csv", "markdown"), default="table", help="of what is printed"
     )
@@ -46,6 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Calibrate, and print."""
+    check_reading(arguments)
     print(f"Calibrating {arguments.model}", file=sys.stderr, flush=True)  # before what takes seconds to import
     from proxemic.recipes.flags import read_flags
     from proxemic.retrieval import calibrate
@@ -55,9 +56,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     source = given.pop("data.root", None)
     if given:
         raise UserError(f"--{next(iter(given))} is not known here: only --data.root is, of the data.")
-    for name, least in (("resamples", 0), ("batch_size", 1), ("workers", 0)):
-        if getattr(arguments, name) < least:
-            raise UserError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}, but must be {least} or more.")
+    if arguments.resamples < 0:
+        raise UserError(f"--resamples is {arguments.resamples}, but must be 0 or more.")
     calibration = calibrate(
         arguments.model,
         source,

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxemic.cli.pictures import add_reading, check_reading
+
 if TYPE_CHECKING:
     from proxemic.retrieval.cleaning import Duplicate
 
@@ -40,13 +42,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="DIR",
         help="write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it",
     )
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+    add_reading(parser)
     parser.set_defaults(run=run, takes_flags=False)
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Clean, and print the worst."""
+    check_reading(arguments)
     print(f"Looking at {' '.join(arguments.source)}", file=sys.stderr, flush=True)  # before seconds of imports
     from proxemic.retrieval.cleaning import clean
     from proxemic.tables import Table

@@ -5,6 +5,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from proxemic.cli.pictures import add_reading, check_reading
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -46,13 +48,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="FILE.csv|DIR",
         help="a table with the columns path, cluster (-1: none) and distance to the medoid; or a new folder of links",
     )
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="pictures at once (default: 64)")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that read pictures (default: 0)")
+    add_reading(parser)
     parser.set_defaults(run=run, takes_flags=False)
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Cluster, and print."""
+    check_reading(arguments)
     print(f"Looking at {' '.join(arguments.source)}", file=sys.stderr, flush=True)  # before seconds of imports
     from proxemic.retrieval.clustering import cluster
 
