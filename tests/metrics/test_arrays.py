@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
     "kmeans_clusters": lambda to: metrics.kmeans_clusters(to(POINTS), 3),
     "normalized_mutual_information": lambda to: metrics.normalized_mutual_information(to(POINTS), to(LABELS)),
     "adjusted_mutual_information": lambda to: metrics.adjusted_mutual_information(to(POINTS), to(LABELS)),
+    "partition_agreement": lambda to: metrics.partition_agreement(to(LABELS // 2), to(LABELS)),
     "bootstrap_intervals": lambda to: metrics.bootstrap_intervals({"m": to(VALUES)}, to(LABELS), resamples=50),
     "paired_differences": lambda to: metrics.paired_differences(
         {"m": to(VALUES)}, {"m": to(VALUES.flip(0))}, to(LABELS)

@@ -97,7 +97,7 @@ import os, signal
 from proxemic.training.multiprocess.processes import join_processes
 import proxemic.training.multiprocess.processes as module
 
-module._NOTICING = 1.0
+module._NOTICING = 3.0  # of a busy machine
 said = module._is_first_to_say
 
 def with_signals(*given):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -40,6 +41,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         store.build_index(kind)
         folders[kind] = store.folder
     return folders
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_others_make_of_faiss_does_not_matter(
+    kind: IndexKind, built: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by one without `params`."""
+    before = LocalStore.open(str(built[kind])).search(QUERIES, 10)
+    for index in (faiss.IndexHNSW, faiss.IndexIVF, faiss.IndexIVFPQ, faiss.Index):
+        monkeypatch.setattr(index, "search", None)
+    after = LocalStore.open(str(built[kind])).search(QUERIES, 10)
+    np.testing.assert_array_equal(before.ids, after.ids)
 
 
 def copied(folder: Path, to: Path) -> LocalStore:

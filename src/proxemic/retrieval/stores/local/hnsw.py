@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from proxemic.extras import optional_dependency
+from proxemic.retrieval.stores.local.engine import search_index
 
 with optional_dependency("retrieval"):
     import faiss
@@ -111,10 +112,7 @@ class HnswIndex:
         allowed: Bool[np.ndarray, " rows"] | None,
     ) -> tuple[Float32[np.ndarray, "queries k"], Int64[np.ndarray, "queries k"]]:
         """Squared distances and places, of -1 where fewer are found."""
-        bits = None if allowed is None else np.packbits(allowed, bitorder="little")
-        engine: Any = faiss  # whose stubs lack much
-        chosen = {} if bits is None else {"sel": engine.IDSelectorBitmap(bits)}
-        return self.index.search(queries, k, params=engine.SearchParametersHNSW(efSearch=max(effort, k), **chosen))
+        return search_index(self.index, queries, k, allowed, "SearchParametersHNSW", efSearch=max(effort, k))
 
 
 def _check_graph(

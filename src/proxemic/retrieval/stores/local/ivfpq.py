@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from proxemic.extras import optional_dependency
+from proxemic.retrieval.stores.local.engine import search_index
 from proxemic.retrieval.stores.local.hnsw import Fetch
 
 with optional_dependency("retrieval"):
@@ -157,7 +158,4 @@ class IvfPqIndex:
         allowed: Bool[np.ndarray, " rows"] | None,
     ) -> tuple[Float32[np.ndarray, "queries k"], Int64[np.ndarray, "queries k"]]:
         """Squared distances and places, of -1 where fewer are found."""
-        bits = None if allowed is None else np.packbits(allowed, bitorder="little")
-        engine: Any = faiss  # whose stubs lack much
-        chosen = {} if bits is None else {"sel": engine.IDSelectorBitmap(bits)}
-        return self.index.search(queries, k, params=engine.SearchParametersIVF(nprobe=effort, **chosen))
+        return search_index(self.index, queries, k, allowed, "SearchParametersIVF", nprobe=effort)
