@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,14 @@ from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.local.arrays import check_content, check_size, write_arrays
 from proxemic.retrieval.stores.local.exact import BLOCK
-from proxemic.retrieval.stores.local.index import IndexSearch, LoadedIndex, build
 from proxemic.retrieval.stores.local.manifest import MANIFEST, Damaged, IndexEntry, Manifest, Shard
 from proxemic.retrieval.stores.local.shards import write_shard
 from proxemic.retrieval.stores.local.snapshot import Snapshot
 from proxemic.retrieval.stores.local.writing import LOCK, WRITER, check_is_empty, only_writer
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, Store
+
+if TYPE_CHECKING:
+    from proxemic.retrieval.stores.local.index import IndexSearch, LoadedIndex
 
 _NO_INDEX = "every row is compared until the index is built again"
 
@@ -179,21 +182,21 @@ class LocalStore(Store):
         search = self._by_index(snapshot)
         return (search or snapshot).search(queries, k, masks)
 
-    def _by_index(self, snapshot: Snapshot) -> IndexSearch | None:
+    def _by_index(self, snapshot: Snapshot) -> "IndexSearch | None":
         """The index for a state, if it has one; read when it is first needed."""
         entry = snapshot.manifest.index
         if entry is None or entry == self._unusable:
             return None
         if self._index is None or self._index.entry != entry:
             try:
-                self._index = LoadedIndex(snapshot, entry)
+                self._index = _indexing().LoadedIndex(snapshot, entry)
             except Damaged as error:
                 self._unusable = entry
                 warnings.warn(str(Damaged(error.path, error.why, _NO_INDEX)), stacklevel=4)
                 return None
             self._search = None
         if self._search is None or self._search.snapshot is not snapshot:
-            self._search = IndexSearch(self._index, snapshot)
+            self._search = _indexing().IndexSearch(self._index, snapshot)
         return self._search
 
     def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
@@ -218,7 +221,7 @@ class LocalStore(Store):
             snapshot = self._now()
             manifest, entry = snapshot.manifest, None
             if kind != "exact":
-                arrays, chosen, recall = build(snapshot, kind, settings)
+                arrays, chosen, recall = _indexing().build(snapshot, kind, settings)
                 file = write_arrays(self.folder / f"index-{manifest.generation + 1:06}-0.safetensors", arrays)
                 ids = arrays["ids"]
                 entry = IndexEntry(kind, file, len(ids), int(ids.max()), chosen, recall)
@@ -246,10 +249,17 @@ class LocalStore(Store):
                         check_content(check_size(self.folder, removed), removed)
                 if snapshot.manifest.index is not None:
                     with _noting(found, _NO_INDEX):
-                        LoadedIndex(snapshot, snapshot.manifest.index)
+                        _indexing().LoadedIndex(snapshot, snapshot.manifest.index)
             # What a writer has removed meanwhile is not damaged.
             if not found or Manifest.read_bytes(self.folder) == self._read:
                 return found
+
+
+def _indexing() -> ModuleType:
+    """The module of indexes, which imports Faiss, for 0.15 s: many a search does without."""
+    from proxemic.retrieval.stores.local import index
+
+    return index
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Search that compares a query with every row."""
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,12 +11,10 @@ from proxemic.retrieval.stores.distances import exact_distances, merge
 from proxemic.retrieval.stores.local.shards import OpenShard
 from proxemic.retrieval.stores.store import Neighbours
 
-with optional_dependency("retrieval"):
-    import faiss
-
 BLOCK = 65_536  # rows that are copied at once, where others lie between them
 _FEW = 32  # rows more to find than asked for cost less than copying those that may be found
 _NUMBERS = 2**22  # that are compared again at once
+_WORTH_FAISS = 2**22  # comparisons of rows, in which Faiss gains the time that it takes to be imported
 
 
 def search_shards(
@@ -61,10 +60,28 @@ def _search_shard(
 def nearest(
     queries: Float32[np.ndarray, "queries dim"], vectors: Float32[np.ndarray, "rows dim"], k: int, distance: str
 ) -> tuple[Float32[np.ndarray, "queries found"], Int64[np.ndarray, "queries found"]]:
-    """Distances and places of the nearest of all vectors, by Faiss."""
-    kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
-    _, places = faiss.knn(queries, vectors, min(k, len(vectors)), metric=kind)
+    """Distances and places of the nearest of all vectors; places of -1 where their numbers are not finite."""
+    k = min(k, len(vectors))
+    if distance == "cosine" and _are_few(len(queries) * len(vectors)):
+        near = queries @ vectors.T
+        places = np.argpartition(-near, k - 1)[:, :k] if k else np.empty((len(queries), 0), np.int64)
+        places = np.where(np.isfinite(np.take_along_axis(near, places, 1)), places, -1)
+    else:
+        with optional_dependency("retrieval"):
+            import faiss
+        kind = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
+        _, places = faiss.knn(queries, vectors, k, metric=kind)
     return distances_at(queries, vectors, places, distance), places
+
+
+class _Compared:
+    rows = 0  # by this process, without Faiss
+
+
+def _are_few(rows: int) -> bool:
+    """Whether these comparisons, with all before, take NumPy no longer than Faiss with its import."""
+    _Compared.rows += rows
+    return _Compared.rows <= _WORTH_FAISS and "faiss" not in sys.modules
 
 
 def distances_at(
