@@ -180,3 +180,11 @@ def test_galleries_of_killed_processes_are_whole() -> None:
         assert int(killed) == int(old) + int(new) == 3
         assert again == old
         assert between == "0"
+
+
+def test_what_galleries_take(tmp_path: Path) -> None:
+    (line,) = run("galleries.py", "--smoke", "--out", str(tmp_path / "taken.csv")).splitlines()
+    words = line.split()
+    assert words[:4] == ["folder", "exact", "2000", "128"]
+    assert all(float(word) > 0 for word in words[4:])
+    assert len((tmp_path / "taken.csv").read_text().splitlines()) == 2

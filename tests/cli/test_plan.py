@@ -63,3 +63,30 @@ def test_which_settings_fit(here: Here) -> None:
 )
 def test_bad_values_are_one_sentence(here: Here, flags: tuple[str, str], words: list[str]) -> None:
     assert_refused(here("plan", *MILLION, *flags), words)
+
+
+def test_a_gallery(here: Here) -> None:
+    result = here("plan", "--gallery", "1000000000", "--dim", "128", "--memory", "256GB")
+    assert result.returncode == 0, result.stderr
+    assert "1,000,000,000 rows of 128 numbers; machines of 256 GB" in result.stdout
+    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in result.stdout.splitlines()]
+    found = {tuple(cells[:2]): cells[2:] for cells in lines if len(cells) == 8}
+    memory, machines = found["folder", "exact"][:2]
+    assert 512 < float(memory.removesuffix(" GB")) < 900  # of vectors alone 512 GB
+    assert machines in ("3", "4")
+    assert {"hnsw", "ivfpq"} <= {index for store, index in found if store == "folder"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--gallery", "1000", "--batch", "8"), ["--batch is of a loss"]),
+        (("--gallery", "1000", "--class-wise"), ["--class-wise is of a loss"]),
+        (("--gallery", "0"), ["--gallery is 0", "from 1"]),
+        (("--gallery", "1000", "--classes", "10"), ["--classes", "--gallery"]),
+        (("--classes", "10"), ["--batch 128"]),
+        ((), ["--classes --gallery"]),
+    ],
+)
+def test_bad_values_of_galleries(here: Here, flags: tuple[str, ...], words: list[str]) -> None:
+    assert_refused(here("plan", "--dim", "128", *flags), words)
