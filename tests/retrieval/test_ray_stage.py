@@ -19,9 +19,10 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-import ray
 from proxemic.retrieval import EmbedStage, embed_to_file, parts
+from proxemic.retrieval.ray_stage import import_ray
 
+ray = import_ray()
 init, write, killed = ray.init, parts.Parts.write, []
 parts._IMAGES = 4
 folder = Path(sys.argv[1])

@@ -1,5 +1,6 @@
 """Embedding on a cluster of Ray: as a stage of Ray Data, and of pictures in parts."""
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -13,6 +14,8 @@ from proxemic.extras import optional_dependency
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Part, Parts
 from proxemic.retrieval.pictures import Pictures
+
+_STARTING = 300  # seconds in which a worker must have loaded the model
 
 
 class EmbedStage:
@@ -48,11 +51,23 @@ class _Worker:
         self.embedder = Embedder.load(model, device=device, precision=precision)
         self.batch_size = batch_size
 
+    def is_ready(self) -> bool:
+        """Whether the model is loaded, as it is after the constructor."""
+        return True
+
     def embed(self, pictures: Pictures) -> Part:
         with tempfile.TemporaryDirectory() as folder:
             parts = Parts(Path(folder), self.embedder, pictures, self.batch_size)
             parts.embed([0], 0, lambda _: None)
             return parts.read(0)
+
+
+def import_ray() -> Any:
+    """Ray, whose types lack much of it."""
+    # By default the workers of a command that uv has started are started by uv, too, with flags that it does not know.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    with optional_dependency("ray"):
+        return import_module("ray")
 
 
 def embed_on_ray(
@@ -63,8 +78,7 @@ def embed_on_ray(
     An actor that dies, with its node or alone, is started again, and embeds its part anew. Each part is written here
     when it comes.
     """
-    with optional_dependency("ray"):
-        ray: Any = import_module("ray")  # whose types lack much of it
+    ray = import_ray()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         ray.init(address, **quiet, **({} if address else {"include_dashboard": False}))
@@ -94,6 +108,12 @@ def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance:
     worker = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=10)(_Worker)
     given = (str(embedder.path), "cuda" if gpus else "cpu", embedder.precision, parts.batch_size)
     workers = [worker.remote(*given) for _ in range(count)]
+    ready, _ = ray.wait([each.is_ready.remote() for each in workers], timeout=_STARTING)
+    if not ready:
+        raise UserError(
+            f"Ray has started no worker in {_STARTING} seconds: look into its logs, in /tmp/ray/session_latest/logs of the "
+            "head node, and whether all nodes have proxemic and the model."
+        )
     waiting = [*reversed(numbers)]
     running = {}
     while waiting or running:
