@@ -93,7 +93,7 @@ def test_official_splits(source: type[Benchmark], root: Path) -> None:
 
 def paths(images: ImageSet) -> list[str]:
     assert isinstance(images.pixels, FilePixels)
-    return [path.as_posix() for path in images.pixels.paths]
+    return [Path(path).as_posix() for path in images.pixels.paths]
 
 
 def test_names_and_files_belong_together(source: type[Benchmark], root: Path) -> None:

@@ -22,7 +22,7 @@ def write(folder: Path, text: str) -> Path:
 
 def paths_of(pairs: FacePairs) -> list[tuple[str, str]]:
     assert isinstance(pairs.pixels, FilePixels)
-    names = [path.as_posix() for path in pairs.pixels.paths]
+    names = [Path(path).as_posix() for path in pairs.pixels.paths]
     return [(names[one], names[two]) for one, two in zip(pairs.first, pairs.second, strict=True)]
 
 

@@ -64,7 +64,7 @@ def test_every_way_to_give_a_picture_makes_what_training_sees(photographs: list[
     assert isinstance(images.pixels, FilePixels)
     transform = PREPROCESSING.evaluation()
     augmentation = Augmentation(random_resized_crop=(0.2, 1.0), noise=0.1).training(PREPROCESSING)
-    for place, path in enumerate(images.pixels.paths):
+    for place, path in enumerate(map(Path, images.pixels.paths)):
         seen, _ = EmbeddingDataset(images, transform)[place]
         trained_on, _ = EmbeddingDataset(images, augmentation)[place, 7]
         for form in forms(path):
