@@ -111,8 +111,8 @@ def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance:
     ready, _ = ray.wait([each.is_ready.remote() for each in workers], timeout=_STARTING)
     if not ready:
         raise UserError(
-            f"Ray has started no worker in {_STARTING} seconds: look into its logs (/tmp/ray/session_latest/logs of the "
-            "head node), and whether all nodes have proxemic and the model."
+            f"Ray has started no worker in {_STARTING} seconds: look into its logs (/tmp/ray/session_latest/logs of "
+            "the head node), and whether all nodes have proxemic and the model."
         )
     waiting = [*reversed(numbers)]
     running = {}
