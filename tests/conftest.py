@@ -1,6 +1,7 @@
 """What every test has in common."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from browser import Opened, chromium
 from command_line import Here, warm_proxemic
 from disk import wait_for_no_disk
 from images import write_folder, write_recipe
@@ -83,3 +85,9 @@ def run(folder: Path, tiny: Path) -> Path:
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with photos in 7 classes, the model of an untrained network, and their gallery, shop."""
     return write_shelf(tmp_path_factory.mktemp("shelf"))
+
+
+@pytest.fixture(scope="module")  # Playwright's loop runs in this thread, where asyncio.run then cannot
+def browse() -> Iterator[Opened]:
+    with chromium() as opened:
+        yield opened

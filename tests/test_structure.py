@@ -65,6 +65,7 @@ WITHOUT_SOURCE = {
     "recipes/test_messages.py": "all messages about recipes and flags",
     "recipes/test_published_rows.py": "the recipes themselves, against the papers",
     "recipes/test_untrusted.py": "reading of hostile recipes",
+    "test_browser.py": "what the tests of pages stand on",
     "test_benchmarks.py": "benchmarks/",
     "test_docs.py": "docs/",
     "test_extending.py": "docs/extending.md",

@@ -1,0 +1,71 @@
+"""The system's Chromium, and a page that notices what no page of ours may do."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+"""Options of `Opened.__call__` for a page as a phone shows it."""
+
+
+class Opened:
+    """Opens pages, and tells what they have complained of or asked others for.
+
+    Args:
+        browser: A running browser.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+
+    @contextmanager
+    def __call__(self, address: str, *, allowed: str = "", **options: Any) -> Iterator[Page]:
+        """Open an address; in the end nothing may have been written to its console, or asked of another place.
+
+        Args:
+            address: Where the page is: ``file://`` or ``http://``.
+            allowed: How the addresses begin that it may ask for, besides its own.
+            options: Of `Browser.new_context`: ``color_scheme``, ``viewport``, or those of `PHONE`.
+        """
+        context = self._browser.new_context(**options)
+        # What a machine without a network does not answer is noticed all the same.
+        faults: list[str] = []
+        page = context.new_page()
+        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        mine = (address, "data:", "blob:", *([allowed] if allowed else []))
+        page.on("request", lambda asked: None if asked.url.startswith(mine) else faults.append(f"asks {asked.url}"))
+        page.goto(address)
+        try:
+            yield page
+        finally:
+            context.close()
+        assert not faults, faults
+
+
+def faults_of_access(page: Page) -> list[str]:
+    """What hinders people who use a keyboard or a screen reader, by axe's rules (WCAG 2 A and AA); none is []."""
+    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
+    found = Axe().run(page, options=rules).response["violations"]
+    return [f"{each['id']}: {each['help']} ({each['nodes'][0]['html'][:200]})" for each in found]
+
+
+@contextmanager
+def chromium() -> Iterator[Opened]:
+    """Chromium without a window. Tests are skipped where there is none, and fail in CI, which installs it."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("There is no Chromium: .ci/run installs it with apt-get install chromium.")
+        pytest.skip("no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        # Its sandbox cannot be had by root, or in most containers; the pages are ours.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield Opened(browser)
+        browser.close()
