@@ -13,7 +13,7 @@ from proxemic.metrics import Distance, pair_distances
 from proxemic.retrieval.cleaning.suspects import nearest_others
 
 ALIKE = 0.04  # 1 - correlation of the signatures of pictures that are compared
-SAME = 0.014  # their `difference` where they are duplicates
+SAME = 0.016  # their `difference` where they are duplicates
 OF_VECTORS = 0.001  # of the median distance of random pairs, where there are vectors alone
 _PAIRS, _CELLS, _LISTED = 100_000, 2**25, 10
 
