@@ -26,7 +26,8 @@ ROOMS = {
     "training": {"analysis", "data", "distributed", "losses", "metrics", "models", "optim", "published"},
     "recipes": {"data", "losses", "training"},
     "protocols": {"data", "losses", "metrics", "models", "published", "recipes", "training"},
-    "retrieval": {"data", "metrics", "models", "recipes", "training"},
+    "pages": set(),
+    "retrieval": {"data", "metrics", "models", "pages", "recipes", "training"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
 # Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.

@@ -50,6 +50,16 @@ class Table:
         """The rows as mappings from column to value."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    @property
+    def cells(self) -> list[list[str]]:
+        """The rows as people read them."""
+        return [[MISSING if _is_missing(cell) else str(cell) for cell in row] for row in self.rows]
+
+    @property
+    def sides(self) -> str:
+        """To which side each column is aligned, ``l`` or ``r``."""
+        return self.align or "l" + "r" * (len(self.columns) - 1)
+
     def text(self, form: Format = "table") -> str:
         """Lay the table out; title and notes are left out of CSV and JSON."""
         if form == "json":
@@ -58,12 +68,11 @@ class Table:
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows(without_nan([list(self.columns), *self.rows]))
             return text.getvalue().rstrip("\n")
-        cells = [[MISSING if _is_missing(cell) else str(cell) for cell in row] for row in self.rows]
-        align = self.align or "l" + "r" * (len(self.columns) - 1)
         if form == "table":
-            return "\n".join([*filter(None, [self.title]), _terminal(self.columns, cells, align), *self.notes])
-        sides = [{"l": "---", "r": "--:"}[side] for side in align]
-        escaped = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in (self.columns, sides, *cells)]
+            return "\n".join([*filter(None, [self.title]), _terminal(self), *self.notes])
+        sides = [{"l": "---", "r": "--:"}[side] for side in self.sides]
+        lines = self.columns, sides, *self.cells
+        escaped = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
         # A line that follows a table without a blank line would be a row of it.
         title, notes = ([self.title, ""] if self.title else []), (["", *self.notes] if self.notes else [])
         return "\n".join([*title, *(f"| {line} |" for line in escaped), *notes])
@@ -106,11 +115,11 @@ def _is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _terminal(columns: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+def _terminal(content: Table) -> str:
     table = RichTable()
-    for name, side in zip(columns, align, strict=True):
+    for name, side in zip(content.columns, content.sides, strict=True):
         table.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # names are shown whole
-    for row in rows:
+    for row in content.cells:
         table.add_row(*row)
     # The names that users give their classes are no markup.
     console = Console(markup=False, emoji=False, highlight=False)

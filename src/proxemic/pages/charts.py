@@ -1,0 +1,104 @@
+"""Charts of a page: Vega-Lite, drawn by the Vega that the page brings along."""
+
+import functools
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import platformdirs
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.files import write_text
+
+with optional_dependency("train"):
+    from markupsafe import Markup
+
+MARK = '<figure class="chart">'
+
+# Seen on white and on black; after the palette of Okabe and Ito, which the colour-blind tell apart.
+COLORS = ["#0a7cc4", "#d55e00", "#009e73", "#b5651d", "#c05a9c", "#7a7f87"]
+
+# The ink of the page, light or dark, is that of the charts.
+_CONFIG: dict[str, Any] = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "style": {"guide-label": {"fill": "currentColor"}, "guide-title": {"fill": "currentColor", "fontWeight": 600}},
+    "title": {"color": "currentColor", "anchor": "start"},
+    "axis": {
+        "domainColor": "currentColor",
+        "domainOpacity": 0.3,
+        "gridColor": "currentColor",
+        "gridOpacity": 0.12,
+        "labelFontSize": 12,
+        "labelLimit": 220,
+        "tickColor": "currentColor",
+        "tickOpacity": 0.3,
+        "titleFontSize": 12,
+    },
+    "legend": {"labelFontSize": 12, "labelLimit": 320, "orient": "top", "titleFontSize": 12},
+    "header": {"labelColor": "currentColor", "labelFontSize": 12, "titleColor": "currentColor"},
+    "range": {"category": COLORS},
+    "rule": {"color": "currentColor"},
+    "text": {"color": "currentColor"},
+    "view": {"stroke": None},
+}
+
+# Expressions are interpreted (ast), as the policy of the page forbids to compile text.
+_DRAW = """
+for (const figure of document.querySelectorAll(".chart")) {
+  const [place, given] = figure.children;
+  const options = {actions: false, ast: true, defaultStyle: false, mode: "vega-lite", renderer: "svg",
+                   tooltip: {disableDefaultStyle: true}};
+  window.vegaEmbed(place, JSON.parse(given.textContent), options).then(({view}) => {
+    place.view = view;
+    place.dispatchEvent(new CustomEvent("drawn", {bubbles: true}));
+  });
+}
+"""
+
+
+def chart(spec: Mapping[str, Any], description: str) -> Markup:
+    """A chart, as wide as the page where the specification gives no width.
+
+    The page's script, which `render_page` adds, draws it in the colours of the page. When it is drawn, its ``div`` has
+    the Vega view as ``view`` and sends a ``drawn`` event.
+
+    Args:
+        spec: Vega-Lite 5 or later with its data, such as that of an Altair chart by ``to_dict``. A discrete axis y needs
+            a ``height`` in pixels, without which Vega-Lite warns in the console.
+        description: What the chart shows, in a sentence: its caption, and what a screen reader says in its place. Let a
+            table have the numbers.
+
+    Example:
+        >>> encoding = {axis: {"field": axis, "type": "quantitative"} for axis in "xy"}
+        >>> spec = {"data": {"values": [{"x": 1, "y": 2}]}, "mark": "point", "encoding": encoding}
+        >>> "<figcaption>A point.</figcaption>" in chart(spec, "A point.")
+        True
+    """
+    from jinja2.utils import htmlsafe_json_dumps
+
+    single = {"width", "vconcat", "hconcat", "concat", "facet", "repeat", "spec"}.isdisjoint(spec)
+    fitting = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}} if single else {}
+    given = {**fitting, "description": description, **spec}
+    given["config"] = _CONFIG | given.get("config", {})
+    return Markup(
+        MARK + '<div></div><script type="application/json">{}</script><figcaption>{}</figcaption></figure>'
+    ).format(htmlsafe_json_dumps(given), description)
+
+
+@functools.cache
+def vega() -> tuple[str, ...]:
+    """The scripts that draw the charts of a page: Vega, and what starts it."""
+    with optional_dependency("train"):
+        import vl_convert
+
+    # Putting it together takes seconds.
+    cached = platformdirs.user_cache_path("proxemic") / "pages" / f"vega-{vl_convert.__version__}.js"
+    try:
+        bundle = cached.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        bundle = vl_convert.javascript_bundle().replace("</script", r"<\/script").replace("<!--", r"<\!--")
+        with suppress(UserError):  # a home that cannot be written to is no reason to show no chart
+            write_text(cached, bundle)
+    return bundle, _DRAW
