@@ -1,5 +1,6 @@
 """Where the Vega of the pages comes from."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import platformdirs
@@ -13,8 +14,8 @@ from proxemic.pages import charts
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, and a bundle that is made in no time."""
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda: "a</script><!--")
-    return tmp_path / "proxemic" / "pages" / f"vega-{vl_convert.__version__}.js"
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda snippet: "a</script><!--")
+    return tmp_path / "proxemic" / "pages" / f"vega-{version('vl-convert-python')}.js"
 
 
 def test_vega_is_put_together_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from typing import Any
 
 import platformdirs
@@ -44,6 +45,8 @@ _CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
 }
 
+_NAMES = "window.vegaEmbed = vegaEmbed;"  # what the bundle offers to the other scripts
+
 # Expressions are interpreted (ast), as the policy of the page forbids to compile text.
 _DRAW = """
 for (const figure of document.querySelectorAll(".chart")) {
@@ -65,8 +68,8 @@ def chart(spec: Mapping[str, Any], description: str) -> Markup:
     the Vega view as ``view`` and sends a ``drawn`` event.
 
     Args:
-        spec: Vega-Lite 5 or later with its data, such as that of an Altair chart by ``to_dict``. A discrete axis y needs
-            a ``height`` in pixels, without which Vega-Lite warns in the console.
+        spec: Vega-Lite 5 or later with its data, such as that of an Altair chart by ``to_dict``. A discrete axis y
+            needs a ``height`` in pixels, without which Vega-Lite warns in the console.
         description: What the chart shows, in a sentence: its caption, and what a screen reader says in its place. Let a
             table have the numbers.
 
@@ -94,11 +97,11 @@ def vega() -> tuple[str, ...]:
         import vl_convert
 
     # Putting it together takes seconds.
-    cached = platformdirs.user_cache_path("proxemic") / "pages" / f"vega-{vl_convert.__version__}.js"
+    cached = platformdirs.user_cache_path("proxemic") / "pages" / f"vega-{version('vl-convert-python')}.js"
     try:
         bundle = cached.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        bundle = vl_convert.javascript_bundle().replace("</script", r"<\/script").replace("<!--", r"<\!--")
+        bundle = vl_convert.javascript_bundle(_NAMES).replace("</script", r"<\/script").replace("<!--", r"<\!--")
         with suppress(UserError):  # a home that cannot be written to is no reason to show no chart
             write_text(cached, bundle)
     return bundle, _DRAW
