@@ -176,6 +176,29 @@ def test_all_rows_are_gone_through(store: Store) -> None:
         np.testing.assert_allclose(np.concatenate([part for part, _ in batches]), vectors[kept], atol=1e-6)
 
 
+def test_rows_are_found_by_their_ids(store: Store) -> None:
+    vectors = random_vectors(20, DIM)
+    assert store.next_ids().tolist() == []
+    store.add(vectors[:15], some_items(15))
+    store.add(vectors[15:], some_items(5, 15, shop=["x", "y", "x", None, "x"]))
+    store.remove({"label": "class 1"})
+    kept = [number for number in range(20) if number % 3 != 1]
+    for after, count in ((-1, 3), (-1, 100), (5, 4), (6, 1), (18, 5), (1000, 5)):
+        assert store.next_ids(after, count).tolist() == [number for number in kept if number > after][:count]
+    assert store.next_ids(3, 2, {"label": "class 0"}).tolist() == [6, 9]
+    assert store.next_ids(where={"shop": ["x", None], "label": "class 2"}).tolist() == [2, 5, 8, 11, 14, 17]
+    with pytest.raises(ValueError, match="no column 'price'"):
+        store.next_ids(where={"price": "1"})
+    found, table = store.rows(np.array([17, 3, 4, 3, 99, -1]))
+    assert table.to_pylist() == [
+        {"id": 3, "path": "/3.jpg", "label": "class 0", "shop": None},
+        {"id": 17, "path": "/17.jpg", "label": "class 2", "shop": "x"},
+    ]
+    np.testing.assert_allclose(found, vectors[[3, 17]], atol=1e-6)
+    found, table = store.rows(np.array([4]))
+    assert (found.shape, len(table)) == ((0, DIM), 0)
+
+
 def test_columns_may_come_later(store: Store) -> None:
     store.add(random_vectors(2, DIM), some_items(2))
     store.add(random_vectors(2, DIM, 1), some_items(2, 2, price=["1", None]))

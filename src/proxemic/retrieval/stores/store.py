@@ -141,6 +141,14 @@ class Store(ABC):
         """What is known of some rows, in the order of the ids, of which each may come several times."""
 
     @abstractmethod
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        """The ids of the first rows that follow an id and meet all conditions, ascending."""
+
+    @abstractmethod
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+        """Vectors and what is known, as `iterate` gives them, of those of some ids that it has, ascending."""
+
+    @abstractmethod
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         """All rows in the order of their ids, with the ids in the table's column `id`."""
 

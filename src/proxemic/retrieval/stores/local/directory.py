@@ -202,6 +202,15 @@ class LocalStore(Store):
     def items(self, ids: Int64[np.ndarray, " rows"]) -> pa.Table:
         return self._snapshot.items(ids)  # the state that was searched
 
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        snapshot = self._now()
+        return snapshot.next_ids(after, count, snapshot.allowed(check_where(where, snapshot.columns)))
+
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+        snapshot = self._now()
+        there = snapshot.there(ids)
+        return snapshot.vectors_of(there), snapshot.items(there)
+
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         return self._now().iterate(batch_size)
 

@@ -98,6 +98,20 @@ class Snapshot:
         ]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
+    def next_ids(self, after: int, count: int, masks: Masks) -> Int64[np.ndarray, " some"]:
+        """The first of some rows that follow an id."""
+        found = np.empty(0, np.int64)
+        for shard, mask in zip(self.shards, masks, strict=True):
+            first = np.searchsorted(shard.ids, after, "right")
+            ids = shard.ids[first:] if mask is None else shard.ids[first:][mask[first:]]
+            found = np.concatenate([found, ids[: count - len(found)]])
+        return found
+
+    def there(self, ids: Int64[np.ndarray, " asked"]) -> Int64[np.ndarray, " rows"]:
+        """Those of some ids whose rows are there, ascending."""
+        parts = [shard.ids[shard.places(ids)] for shard in self.shards]
+        return np.setdiff1d(np.concatenate([np.empty(0, np.int64), *parts]), self.removed)
+
     def vectors_of(self, ids: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
         """The vectors of rows that are in the shards."""
         vectors = np.zeros((len(ids), self.manifest.info.dim), np.float32)

@@ -244,6 +244,29 @@ class MilvusStore(Store):
                 rows |= {row["id"]: row for row in self._query(condition, (*OWN, "columns"))}
         return _as_table([rows[number] for number in ids.tolist() if number in rows], columns)
 
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        found: list[int] = []
+        with in_a_sentence(self.address):
+            condition, end = self._condition(where), self._state().next_id
+            first, size = after + 1, max(count, 1024)
+            # It gives rows in no order: those of a window of ids, which widens, as few may meet the conditions.
+            while first < end and len(found) < count:
+                window = f"id >= {first} and id < {first + size}" + (f" and {condition}" if condition else "")
+                found += sorted(row["id"] for row in self._query(window, ["id"]))
+                first, size = first + size, min(2 * size, _FOUND)
+        return np.array(found[:count], np.int64)
+
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+        wanted, rows = np.unique(ids).tolist(), []
+        with in_a_sentence(self.address):
+            columns = self.columns
+            for first in range(0, len(wanted), _LISTED):
+                condition = f"id in {json.dumps(wanted[first : first + _LISTED])}"
+                rows += self._query(condition, (*OWN, "columns", "vector"))
+        rows.sort(key=lambda row: row["id"])
+        vectors = np.array([row["vector"] for row in rows], np.float32).reshape(len(rows), self.info.dim)
+        return vectors, _as_table(rows, columns)
+
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         with in_a_sentence(self.address):
             state = self._state()

@@ -235,6 +235,25 @@ class PostgresStore(Store):
 
         return self._server.run(work)
 
+    def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> Int64[np.ndarray, " some"]:
+        query = SQL("SELECT id FROM (SELECT * FROM {} {}) AS meeting WHERE id > %s ORDER BY id LIMIT %s")
+
+        def work(cursor: Cursor) -> list[tuple[Any, ...]]:
+            conditions, values = _conditions(check_where(where, self._columns(cursor)))
+            return cursor.execute(query.format(self._table, conditions), (*values, after, count)).fetchall()
+
+        return np.array([number for (number,) in self._server.run(work)], np.int64)
+
+    def rows(self, ids: Int64[np.ndarray, " asked"]) -> tuple[Float32[np.ndarray, "rows dim"], pa.Table]:
+        query = SQL("SELECT id, path, label, columns, embedding FROM {} WHERE id = ANY(%s) ORDER BY id")
+
+        def work(cursor: Cursor) -> tuple[np.ndarray, pa.Table]:
+            rows = cursor.execute(query.format(self._table), (np.unique(ids).tolist(),)).fetchall()
+            vectors = _stack([row[4] for row in rows]) if rows else np.empty((0, self.info.dim), np.float32)
+            return vectors, _as_table(rows, self._columns(cursor))
+
+        return self._server.run(work)
+
     def iterate(self, batch_size: int = 8192) -> Iterator[tuple[Float32[np.ndarray, "rows dim"], pa.Table]]:
         query = SQL("SELECT id, path, label, columns, embedding FROM {} WHERE id > %s ORDER BY id LIMIT %s")
         last, columns = -1, self.columns
