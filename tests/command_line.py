@@ -62,6 +62,7 @@ FIRST_LINES = (
     "Creating ",
     "Adding to ",
     "Removing from ",
+    "Deleting ",
     "Indexing ",
     "Searching ",
 )

@@ -13,5 +13,9 @@ class OutOfMemory(UserError):
     """The work needs more memory than there is; the message says which settings need less."""
 
 
+class UserNote(UserWarning):
+    """Something the user should know, although the work goes on: a warning, which the command line prints as a line."""
+
+
 class TrainingDiverged(UserError):
     """The loss or the weights are no longer finite."""

@@ -68,6 +68,14 @@ def test_damage_is_told_and_has_its_exit_code(shelf: Path, tmp_path: Path, here:
     assert line.startswith(f"{vectors} is damaged (its checksum is another)")
 
 
+def test_a_gallery_is_deleted_and_its_pictures_stay(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(shelf / "shop", tmp_path / "shop")
+    result = here("gallery", "delete", "shop", "--yes", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "shop is deleted\n", "Deleting shop\n")
+    assert not (tmp_path / "shop").exists()
+    assert len([*(shelf / "photos").rglob("*.png")]) == ROWS
+
+
 def test_a_gallery_of_vectors_alone(tmp_path: Path, here: Here) -> None:
     np.save(tmp_path / "birds.npy", np.random.default_rng(0).normal(size=(6, 3)))
     words = ["gallery", "create", tmp_path / "birds", tmp_path / "birds.npy", "--distance", "euclidean"]
@@ -75,6 +83,16 @@ def test_a_gallery_of_vectors_alone(tmp_path: Path, here: Here) -> None:
     assert Gallery.open(tmp_path / "birds").store.info.distance == "euclidean"
     assert "not known: it is searched by vectors" in here("gallery", "info", tmp_path / "birds").stdout
     assert here("gallery", "index", tmp_path / "birds", "exact").stdout == "index    exact\n"
+
+
+def test_pictures_that_came_as_vectors_are_known(shelf: Path, tmp_path: Path, here: Here) -> None:
+    (tmp_path / "photos").symlink_to(shelf / "photos")
+    assert (
+        here("embed", shelf / "model", "photos", "--out", "v.parquet", "--workers", "0", cwd=tmp_path).returncode == 0
+    )
+    words = ["gallery", "create", "shop", "v.parquet", "--model", shelf / "model"]
+    assert here(*words, cwd=tmp_path).stdout.startswith(f"{ROWS} added")
+    assert here("gallery", "add", "shop", "photos", cwd=tmp_path).stdout.startswith(f"0 added, {ROWS} in")
 
 
 def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here: Here) -> None:
@@ -109,6 +127,9 @@ def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here:
         ("remove shop --where price=5", ["no column 'price': its columns are path, label"]),
         ("remove shop --where id=5", ["no column 'id'"]),
         ("remove shop --where label=x --path y", ["--where and --path"]),
+        ("delete shop", ["shop would be deleted for good: add --yes"]),
+        ("delete photos --yes", ["photos holds no gallery"]),
+        ("delete nowhere --yes", ["nowhere holds no gallery"]),
         ("info nowhere", ["nowhere holds no gallery"]),
         ("verify photos", ["photos holds no gallery"]),
         ("index shop best", ["best"]),

@@ -6,8 +6,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from proxemic import __version__
 from proxemic.allocator import keep_freed_memory
@@ -31,7 +33,7 @@ from proxemic.cli import (
     tune,
     verify,
 )
-from proxemic.errors import UserError
+from proxemic.errors import UserError, UserNote
 from proxemic.files import readable
 
 __all__ = ["main"]
@@ -95,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     keep_freed_memory()
     try:
-        arguments.run(arguments, rest)
+        with _notes_as_lines():
+            arguments.run(arguments, rest)
         print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
     except KeyboardInterrupt:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
@@ -137,6 +140,20 @@ class _Parser(argparse.ArgumentParser):
             time.sleep(_LATER)
             self.exit(2)
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+@contextmanager
+def _notes_as_lines() -> Iterator[None]:
+    """Have our own warnings printed as one line, without the place in the code that Python adds."""
+
+    def format_note(message: Warning | str, category: type[Warning], *place: Any) -> str:
+        return f"proxemic: {message}\n" if issubclass(category, UserNote) else before(message, category, *place)
+
+    before, warnings.formatwarning = warnings.formatwarning, format_note
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _fail(error: Exception, arguments: argparse.Namespace) -> int:

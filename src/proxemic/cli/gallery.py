@@ -21,6 +21,14 @@ from proxemic.errors import UserError
 if TYPE_CHECKING:
     from proxemic.retrieval import Added, Gallery
 
+DOING = {
+    "create": "Creating",
+    "add": "Adding to",
+    "remove": "Removing from",
+    "delete": "Deleting",
+    "verify": "Verifying",
+    "index": "Indexing",
+}
 INDEXES = ("exact", "hnsw", "ivfpq")
 
 
@@ -60,6 +68,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     info = action("info", _info, "say what is in it")
     info.add_argument("--format", choices=("table", "json"), default="table", help="of what is printed")
 
+    delete = action("delete", _delete, "delete it with all its vectors, but none of the pictures themselves")
+    delete.add_argument("--yes", action="store_true", help="must be given: there is no way back")
+
     action("verify", _verify, "read all of it; the exit code is 1 where it is damaged")
 
     index = action("index", _index, "make another index: exact is slow and finds all, hnsw and ivfpq are approximate")
@@ -70,10 +81,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
-    """Create, add, remove, describe, verify or index."""
+    """Create, add, remove, delete, describe, verify or index."""
     if arguments.action != "info":  # before what takes seconds to import
-        doing = {"create": "Creating", "add": "Adding to", "remove": "Removing from", "verify": "Verifying"}
-        say(f"{doing.get(arguments.action, 'Indexing')} {without_password(arguments.gallery)}")
+        say(f"{DOING[arguments.action]} {without_password(arguments.gallery)}")
     arguments.does(arguments)
 
 
@@ -126,7 +136,7 @@ def _remove(arguments: argparse.Namespace) -> None:
     if where and arguments.path:
         raise UserError("--where and --path are both given: remove by one of them, then by the other.")
     from proxemic.retrieval import Gallery
-    from proxemic.retrieval.gallery import absolute
+    from proxemic.retrieval.pictures import absolute
 
     gallery = Gallery.open(arguments.gallery)
     if arguments.path:
@@ -134,6 +144,16 @@ def _remove(arguments: argparse.Namespace) -> None:
         where["path"] = [name for path in arguments.path for name in (path, absolute(path))]
     removed = gallery.remove(where)
     print(f"{removed:,} removed, {len(gallery):,} in {gallery.store.address}")
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    address = without_password(arguments.gallery)
+    if not arguments.yes:
+        raise UserError(f"{address} would be deleted for good: add --yes if that is meant.")
+    from proxemic.retrieval import Gallery
+
+    Gallery.delete(arguments.gallery)
+    print(f"{address} is deleted")
 
 
 def _info(arguments: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Literal, get_args
@@ -26,7 +26,7 @@ from proxemic.files import readable, write_text
 from proxemic.locks import exclusive_lock
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.parts import Parts
-from proxemic.retrieval.pictures import Pictures, list_pictures, list_vectors
+from proxemic.retrieval.pictures import Pictures, absolute, list_pictures, list_vectors
 from proxemic.retrieval.preparing import enough_workers
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.training.auto_precision import choose_precision, settle_evaluation
@@ -288,7 +288,8 @@ def _write(
     listed, named = _beside(out, "unreadable.csv"), _beside(out, "paths.csv")
     others: list[Path | str] = []
     if unreadable:
-        _write_csv(listed, parts.folder, ("path", "why"), unreadable.items())
+        listing = ((absolute(name), why) for name, why in unreadable.items())
+        _write_csv(listed, parts.folder, ("path", "why"), listing)
         others.append(listed)
         few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
         few += "; ..." if len(unreadable) > 3 else ""
@@ -306,6 +307,8 @@ def _write(
     else:
         remove_file(listed)
     shown = parts.pictures.select(places) if unreadable else parts.pictures
+    if not parts.embedder.takes_vectors:  # rows of a file have names of other kinds
+        shown = replace(shown, names=tuple(map(absolute, shown.names)))
     rows = rows_of_pictures(shown)
     if Path(out).suffix.lower() == ".npy":
         texts = rows.label_texts()

@@ -18,9 +18,17 @@ from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import embed_parts
 from proxemic.retrieval.items import Where, check_where, make_items
-from proxemic.retrieval.pictures import Pictures, list_pictures
+from proxemic.retrieval.pictures import Pictures, absolute, list_pictures
 from proxemic.retrieval.preparing import Picture
-from proxemic.retrieval.stores import GalleryInfo, IndexKind, Neighbours, Store, create_store, open_store
+from proxemic.retrieval.stores import (
+    GalleryInfo,
+    IndexKind,
+    Neighbours,
+    Store,
+    create_store,
+    delete_store,
+    open_store,
+)
 from proxemic.retrieval.stores.store import PartlyWritten
 from proxemic.retrieval.vector_rows import VectorRows, check_vectors, is_vector_file, read_vector_rows, useless_vectors
 
@@ -155,6 +163,17 @@ class Gallery:
         """Open a gallery; see `open_store`. With an embedder, or the path of one, that must be the gallery's."""
         store = open_store(os.fspath(address))
         return cls(store, Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder)
+
+    @classmethod
+    def delete(cls, address: str | os.PathLike[str]) -> None:
+        """Delete a gallery for good: of a folder, the gallery's own files, and the folder if it then is empty.
+
+        A process that is killed meanwhile leaves the gallery whole, or none.
+
+        Raises:
+            UserError: If there is none, another process writes to it, or the store cannot be reached.
+        """
+        delete_store(os.fspath(address))
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -468,12 +487,3 @@ def _read(source: Source) -> list[Pictures | VectorRows]:
     others = [each for each in sources if each not in files]
     read: list[Pictures | VectorRows] = [read_vector_rows(Path(each)) for each in files]
     return [list_pictures(*others), *read] if others or not files else read
-
-
-def absolute(name: str) -> str:
-    """A path from the root; an address of another kind as it is."""
-    if "://" in name:
-        return name
-    path = Path(name).absolute()
-    # What lies above a link is only known to the file system.
-    return str(path.parent.resolve() / path.name if ".." in path.parts else path)

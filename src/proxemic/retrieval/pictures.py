@@ -84,6 +84,15 @@ def _stamp(path: Path | str, known: dict[Path, tuple[int, int]]) -> tuple[int, i
     return known[path]
 
 
+def absolute(name: str) -> str:
+    """A path from the root; an address of another kind as it is."""
+    if "://" in name:
+        return name
+    path = Path(name).absolute()
+    # What lies above a link is only known to the file system.
+    return str(path.parent.resolve() / path.name if ".." in path.parts else path)
+
+
 def list_vectors(source: str | os.PathLike[str]) -> Pictures:
     """List the rows of a file of vectors, for a head alone: with labels, and names where it has them.
 

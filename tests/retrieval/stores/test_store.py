@@ -6,7 +6,7 @@ import pytest
 from galleries import clustered_vectors, naive_search, random_vectors, recall, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval.items import make_items
-from proxemic.retrieval.stores import GalleryInfo, IndexKind, Store, create_store, open_store
+from proxemic.retrieval.stores import GalleryInfo, IndexKind, Store, create_store, delete_store, open_store
 
 DIM = 8
 
@@ -306,3 +306,17 @@ def test_labels_are_counted(store: Store) -> None:
     store.remove({"path": "/3.jpg"})
     assert store.count_labels() == {"a": 2, "b": 2, None: 1, "": 1}
     assert store.size is None or store.size > 7 * DIM * 4
+
+
+def test_a_deleted_gallery_is_gone_and_may_be_made_anew(store: Store, address: str) -> None:
+    store.add(random_vectors(5, DIM), some_items(5))
+    delete_store(address)
+    with pytest.raises(UserError, match=r"no gallery"):
+        len(store)
+    for call in (open_store, delete_store):
+        with pytest.raises(UserError, match=r"no gallery|does not exist|not a gallery"):
+            call(address)
+    again = create_store(address, GalleryInfo(DIM + 1))
+    assert len(again) == 0
+    assert again.add(random_vectors(1, DIM + 1), some_items(1)).tolist() == [0]
+    again.close()

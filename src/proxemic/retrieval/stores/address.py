@@ -24,6 +24,11 @@ def open_store(address: str) -> Store:
     return _class_of(address).open(address)
 
 
+def delete_store(address: str) -> None:
+    """Delete the gallery at an address; see `open_store`."""
+    _class_of(address).delete(address)
+
+
 def _class_of(address: str) -> type[Store]:
     # What is not asked for is not imported: it need not be installed.
     if address.startswith(("postgresql://", "postgres://")):

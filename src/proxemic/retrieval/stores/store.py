@@ -112,6 +112,14 @@ class Store(ABC):
     def open(cls, address: str) -> Self:
         """Open a gallery; `UserError` where there is none, or it cannot be reached or read."""
 
+    @classmethod
+    @abstractmethod
+    def delete(cls, address: str) -> None:
+        """Delete a gallery, and nothing else; `UserError` where there is none.
+
+        Killed in between, it leaves the gallery whole, or none: deleting or making one there cleans up.
+        """
+
     @abstractmethod
     def __len__(self) -> int: ...
 

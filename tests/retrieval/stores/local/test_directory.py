@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -435,3 +436,65 @@ def test_removed_rows_that_are_none(store: LocalStore, ids: list[int]) -> None:
         assert "is damaged (it does not have the ids of the removed rows)" in str(error)  # noqa: PT017
     else:
         assert (found.ids >= 0).all()
+
+
+@pytest.mark.parametrize("killed_at", range(9))
+def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
+    store: LocalStore, killed_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.build_index("hnsw")
+    before, calls = content(store.folder), count()
+
+    class KilledError(BaseException):
+        pass
+
+    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == killed_at:
+                raise KilledError
+            return work(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "unlink", "rmdir"):
+            patch.setattr(Path, name, dying(getattr(Path, name)))
+        with pytest.raises(KilledError):
+            LocalStore.delete(str(store.folder))
+    if killed_at == 0:
+        assert content(store.folder) == before
+        return
+    with pytest.raises(UserError, match="holds no gallery"):
+        LocalStore.open(str(store.folder))
+    if killed_at % 2:
+        assert len(LocalStore.create(str(store.folder), GalleryInfo(DIM))) == 0
+        assert {path.name for path in store.folder.iterdir()} == {"manifest.json", ".lock", ".writer.json"}
+    elif store.folder.exists() and any(path.name != ".lock" for path in store.folder.iterdir()):
+        LocalStore.delete(str(store.folder))
+        assert not store.folder.exists()
+
+
+def test_only_what_a_gallery_has_written_is_deleted(store: LocalStore, tmp_path: Path) -> None:
+    (store.folder / "photos").mkdir()
+    (store.folder / "notes.txt").write_text("ours")
+    LocalStore.delete(str(store.folder))
+    assert {path.name for path in store.folder.iterdir()} == {"photos", "notes.txt"}
+    other = tmp_path / "web"
+    other.mkdir()
+    (other / "manifest.json").write_text('{"name": "a page"}')
+    (other / "vectors-000001-0.safetensors").write_text("theirs")
+    for folder in (other, store.folder, tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UserError, match=r"holds no gallery|is damaged"):
+            LocalStore.delete(str(folder))
+    assert sorted(path.name for path in other.iterdir()) == ["manifest.json", "vectors-000001-0.safetensors"]
+
+
+def test_a_gallery_is_not_deleted_while_another_process_writes(store: LocalStore, tmp_path: Path) -> None:
+    process = warm.Process("-c", WRITER, store.folder, tmp_path / "writes")
+    while not (tmp_path / "writes").exists():
+        assert process.poll() is None, process.communicate()
+    with pytest.raises(UserError, match=r"is being written to by process"):
+        LocalStore.delete(str(store.folder))
+    process.kill()
+    process.communicate()
+    assert len(LocalStore.open(str(store.folder))) == 53

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
-from proxemic.errors import UserError
+from proxemic.errors import UserError, UserNote
 from proxemic.files import write_errors
 from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.local.arrays import check_content, check_size, write_arrays
+from proxemic.retrieval.stores.local.deleting import delete_folder, finish_deleting
 from proxemic.retrieval.stores.local.exact import BLOCK
 from proxemic.retrieval.stores.local.manifest import MANIFEST, Damaged, IndexEntry, Manifest, Shard
 from proxemic.retrieval.stores.local.shards import write_shard
@@ -52,6 +53,7 @@ class LocalStore(Store):
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
         folder = Path(address)
+        finish_deleting(folder)
         check_is_empty(folder)
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +65,10 @@ class LocalStore(Store):
     @classmethod
     def open(cls, address: str) -> Self:
         return cls(Path(address))
+
+    @classmethod
+    def delete(cls, address: str) -> None:
+        delete_folder(Path(address))
 
     def _open(self, read: bytes) -> None:
         while True:
@@ -192,7 +198,7 @@ class LocalStore(Store):
                 self._index = _indexing().LoadedIndex(snapshot, entry)
             except Damaged as error:
                 self._unusable = entry
-                warnings.warn(str(Damaged(error.path, error.why, _NO_INDEX)), stacklevel=4)
+                warnings.warn(str(Damaged(error.path, error.why, _NO_INDEX)), UserNote, stacklevel=4)
                 return None
             self._search = None
         if self._search is None or self._search.snapshot is not snapshot:

@@ -15,7 +15,7 @@ from proxemic.retrieval.stores.store import GalleryInfo
 
 MANIFEST = "manifest.json"
 _LARGEST = 2**26  # bytes; a gallery has some dozens of files
-_NAME = re.compile(r"(vectors|items|removed|index)-\d{6,18}(-\d{1,9})?\.(safetensors|parquet)")
+NAME = re.compile(r"(vectors|items|removed|index)-\d{6,18}(-\d{1,9})?\.(safetensors|parquet)")
 _CHECKSUM = "sha256"
 
 
@@ -35,7 +35,7 @@ class File:
 
     def __post_init__(self) -> None:
         # Names come from a file: no path may lead out of the folder.
-        if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
+        if not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
             raise ValueError(f"it names a file {self.name!r}, which none of a gallery is called")
         _check_counts(f"the bytes of {self.name}", self.bytes)
         if not (isinstance(self.sha256, str) and len(self.sha256) == 64):

@@ -102,6 +102,17 @@ class MilvusStore(Store):
             raise
         return store
 
+    @classmethod
+    def delete(cls, address: str) -> None:
+        store = cls.open(address)
+        try:
+            with in_a_sentence(store.address):
+                # Without it, there is no gallery: what is then left in the other one is written over.
+                store._client.drop_collection(store._name, timeout=_PATIENCE)
+                store._client.delete(_GALLERIES, ids=[store._name], timeout=_PATIENCE)
+        finally:
+            store.close()
+
     @property
     def _client(self) -> Any:
         return self._server.client

@@ -22,6 +22,7 @@ with optional_dependency("milvus"):
 
 LITE = "milvus-lite:"
 _PATIENCE = 5  # seconds to connect in
+_NO_COLLECTION = 100
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LOCK = threading.Lock()
 _OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
@@ -88,6 +89,8 @@ def in_a_sentence(shown: str) -> Iterator[None]:
                 f"{shown} cannot be reached: {said}. Start the server, or correct host, port, user, password or "
                 "database."
             ) from error
+        if error.code == _NO_COLLECTION:
+            raise UserError(f"{shown} holds no gallery any more ({said}): make it anew.") from error
         raise UserError(f"{shown} refuses this: {said}.") from error
     except grpc.RpcError as error:
         said = " ".join(str(getattr(error, "details", lambda: error)()).split()).rstrip(".")

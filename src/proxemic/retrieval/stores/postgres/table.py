@@ -107,6 +107,20 @@ class PostgresStore(Store):
         except ValueError as error:
             raise UserError(f"{server.address.shown} is not a gallery that can be read: {error}.") from error
 
+    @classmethod
+    def delete(cls, address: str) -> None:
+        store = cls.open(address)
+
+        def work(cursor: Cursor) -> None:
+            store._line(cursor, lock=True)
+            cursor.execute(SQL("DROP TABLE IF EXISTS {}").format(store._table))
+            cursor.execute("DELETE FROM proxemic_galleries WHERE number = %s", (store._number,))
+
+        try:
+            store._server.run(work)
+        finally:
+            store.close()
+
     def __len__(self) -> int:
         return self._fetch(SQL("SELECT count(*) FROM {}").format(self._table))[0][0]
 
