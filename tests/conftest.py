@@ -13,7 +13,6 @@ from browser import Opened, chromium
 from command_line import Here, warm_proxemic
 from disk import wait_for_no_disk
 from images import write_folder, write_recipe
-from shelves import write_shelf
 
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
 # fails is what was changed. Many others are tried by pytest --hypothesis-profile=explore.
@@ -84,6 +83,8 @@ def run(folder: Path, tiny: Path) -> Path:
 @pytest.fixture(scope="session")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with photos in 7 classes, the model of an untrained network, and their gallery, shop."""
+    from shelves import write_shelf  # not with this file: older jaxtyping checks only what is imported after it
+
     return write_shelf(tmp_path_factory.mktemp("shelf"))
 
 
