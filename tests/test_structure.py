@@ -27,7 +27,7 @@ ROOMS = {
     "recipes": {"data", "losses", "training"},
     "protocols": {"data", "losses", "metrics", "models", "published", "recipes", "training"},
     "pages": set(),
-    "retrieval": {"data", "metrics", "models", "pages", "recipes", "training"},
+    "retrieval": {"analysis", "data", "metrics", "models", "pages", "recipes", "training"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
 # Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.

@@ -27,6 +27,7 @@ from proxemic.analysis.landscape import (
     pushes_off_proxies,
 )
 from proxemic.analysis.map import PrincipalComponents, principal_components, t_sne
+from proxemic.analysis.similarity_maps import SimilarityMaps, gradient_map, similarity_maps
 
 __all__ = [
     "Answer",
@@ -38,6 +39,7 @@ __all__ = [
     "Landscape",
     "Minimum",
     "PrincipalComponents",
+    "SimilarityMaps",
     "WarpPotential",
     "alignment",
     "characteristics",
@@ -47,6 +49,7 @@ __all__ = [
     "find_minimum",
     "gap_bounds",
     "gradient_field",
+    "gradient_map",
     "hubness",
     "landscape_of",
     "loss_values",
@@ -57,6 +60,7 @@ __all__ = [
     "principal_components",
     "pushes_off_proxies",
     "score_dependence",
+    "similarity_maps",
     "squared_gaps",
     "t_sne",
     "two_class_forces",

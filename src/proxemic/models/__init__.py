@@ -12,6 +12,7 @@ from proxemic.models.heads import begin_at_principal_components, principal_compo
 from proxemic.models.iresnet import IResNet, iresnet_backbone
 from proxemic.models.lora import LoRA
 from proxemic.models.onnx_backbone import OnnxBackbone
+from proxemic.models.places import is_mean_over_places, place_embeddings
 from proxemic.models.pooling import AvgMaxPool, AvgPool, GeM, MaxPool
 from proxemic.models.saving import is_model, load_model, read_checksum, save_model, takes_vectors
 from proxemic.models.timm_models import TimmBackbone, timm_backbone
@@ -36,8 +37,10 @@ __all__ = [
     "build_model",
     "check_backbone",
     "iresnet_backbone",
+    "is_mean_over_places",
     "is_model",
     "load_model",
+    "place_embeddings",
     "principal_components",
     "read_checksum",
     "save_model",

@@ -14,6 +14,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.contact_sheet import write_contact_sheet
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
+    from proxemic.retrieval.explaining import Explanation, explain_similarity
     from proxemic.retrieval.gallery import Added, Gallery, Hit
     from proxemic.retrieval.pictures import Pictures, list_pictures
     from proxemic.retrieval.ray_stage import EmbedStage
@@ -33,6 +34,7 @@ __all__ = [
     "Embedded",
     "EmbeddedFile",
     "Embedder",
+    "Explanation",
     "Gallery",
     "GalleryInfo",
     "GallerySummary",
@@ -47,6 +49,7 @@ __all__ = [
     "cluster",
     "embed_pictures",
     "embed_to_file",
+    "explain_similarity",
     "list_pictures",
     "recognize",
     "search_gallery",

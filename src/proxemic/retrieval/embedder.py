@@ -169,6 +169,11 @@ class Embedder:
         return next((part.device for part in self.model.parameters()), torch.device("cpu"))
 
     @cached_property
+    def network(self) -> nn.Module:
+        """The model as a module from prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``, a tensor."""
+        return _Tensors(self.model)
+
+    @cached_property
     def dim(self) -> int:
         """Numbers of an embedding."""
         if isinstance(self.model, EmbeddingModel):
@@ -205,7 +210,7 @@ class Embedder:
 
     def embed_prepared(self, batches: Iterable[Tensor]) -> Iterator[Float32[Tensor, "batch dim"]]:
         """Embed one batch of prepared images after the other."""
-        return embed_batches(_Tensors(self.model), batches, self.precision)
+        return embed_batches(self.network, batches, self.precision)
 
     def embed_readable(
         self, pictures: Sequence[Picture] | Pixels | Vectors, *, batch_size: int = 64, workers: int = 0

@@ -1,0 +1,107 @@
+"""Which places of two pictures make them similar: exact shares of the similarity, or gradients in their place."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SimilarityMaps:
+    """The shares that the places of two pictures have in their cosine similarity.
+
+    Args:
+        similarity: The cosine of the two embeddings, in [-1, 1].
+        pairs: What each pair of places, one of each picture, contributes to it; all of them add up to it.
+    """
+
+    similarity: float
+    pairs: Float64[Tensor, "height width other_height other_width"]
+
+    @property
+    def first(self) -> Float64[Tensor, "height width"]:
+        """What the places of the first picture contribute; they add up to the similarity."""
+        return self.pairs.sum((2, 3))
+
+    @property
+    def second(self) -> Float64[Tensor, "height width"]:
+        """The same of the second picture."""
+        return self.pairs.sum((0, 1))
+
+
+@torch.no_grad()
+def similarity_maps(
+    first: Float[Tensor, "dim height width"], second: Float[Tensor, "dims other_height other_width"]
+) -> SimilarityMaps:
+    r"""Divide the cosine of two embeddings, each of which is a mean over places, among the pairs of their places.
+
+    $$\cos(f, g) = \sum_p \sum_q \frac{\langle f_p, g_q \rangle}{P \, Q \, \|f\| \, \|g\|}, \qquad
+    f = \frac1P \sum_p f_p, \quad g = \frac1Q \sum_q g_q$$
+
+    This is exact, with average pooling and a linear head, as a mean and a linear layer can change places: the vector of
+    a place is $f_p = W x_p + b$, and `proxemic.models.place_embeddings` gives it. Contributions may be negative: such
+    places make the pictures less similar. Computed in float64. A vector of zeros has a similarity of 0 to all others.
+
+    Args:
+        first: The vectors of the places of one picture, of which the embedding is the mean, or any positive multiple.
+        second: Those of the other picture.
+
+    Raises:
+        ValueError: If there are no places, or the vectors have different dimensions.
+
+    Source: Stylianou, Souvenir and Pless, Visualizing Deep Similarity Networks, WACV 2019.
+
+    >>> left = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])  # one row of two places, of two dimensions
+    >>> maps = similarity_maps(left, torch.tensor([[[1.0]], [[0.0]]]))
+    >>> round(maps.similarity, 4), [round(each, 4) for each in maps.first[0].tolist()]
+    (0.7071, [0.7071, 0.0])
+    """
+    if first.shape[0] != second.shape[0] or not first.numel() or not second.numel():
+        raise ValueError(
+            f"first has shape {list(first.shape)} and second {list(second.shape)}, but both must be [dim, height, "
+            "width] with the same dim, and 1 or more places"
+        )
+    one, other = _shares(first), _shares(second)
+    pairs = torch.einsum("dhw,dij->hwij", one, other)
+    return SimilarityMaps(float(one.sum((1, 2)) @ other.sum((1, 2))), pairs)
+
+
+def gradient_map(
+    activation: Float[Tensor, "*batch dim height width"],
+    embedding: Float[Tensor, " size"],
+    other: Float[Tensor, " size"],
+) -> Float64[Tensor, "*batch height width"]:
+    r"""An approximation for networks whose embeddings are no means over places: gradient times activation.
+
+    $$m_p = \Big\langle x_p, \frac{\partial}{\partial x_p} \frac{\langle f(x), g \rangle}{\|f\| \, \|g\|} \Big\rangle$$
+
+    Both norms are held fixed: a cosine does not change with the length of an embedding, so that the contributions of
+    all places would cancel. With a linear network without a bias, this is the exact map of `similarity_maps`; otherwise
+    it holds near this activation only, and need not add up to the similarity.
+
+    Args:
+        activation: A feature map, of which the embedding is computed.
+        embedding: The embedding, with its graph, before it is scaled to unit length.
+        other: The embedding of the other picture.
+
+    Raises:
+        ValueError: If the embedding does not depend on the activation.
+
+    >>> x = torch.tensor([[[3.0, 1.0]]], requires_grad=True)
+    >>> [round(each, 4) for each in gradient_map(x, x.mean((1, 2)), torch.tensor([2.0]))[0].tolist()]
+    [0.75, 0.25]
+    """
+    unit = other.detach() / other.detach().norm().clamp(min=1e-12)
+    score = embedding @ unit / embedding.detach().norm().clamp(min=1e-12)
+    try:
+        (gradient,) = torch.autograd.grad(score, activation, retain_graph=True)
+    except RuntimeError as error:
+        raise ValueError(f"the embedding has no gradient with respect to the activation: {error}") from error
+    return (activation.detach().double() * gradient.double()).sum(-3)
+
+
+def _shares(vectors: Float[Tensor, "dim height width"]) -> Float64[Tensor, "dim height width"]:
+    """Vectors of places divided such that their sum has unit length."""
+    vectors = vectors.double()
+    return vectors / vectors.sum((1, 2)).norm().clamp(min=torch.finfo(torch.float64).tiny)

@@ -1,0 +1,84 @@
+"""Embeddings as means over the places of a feature map, for the networks whose embeddings are such means."""
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from proxemic.models.embedding import EmbeddingModel
+from proxemic.models.heads import UnitLength
+
+_POOLINGS = ("avg", "max", "avg+max")
+_HEADS = ("none", "linear", "linear+layer_norm")
+
+
+def is_mean_over_places(model: nn.Module) -> bool:
+    """Whether `place_embeddings` can divide the embeddings of a network: a linear head over average or max pooling."""
+    return (
+        isinstance(model, EmbeddingModel)
+        and not model.config.takes_vectors
+        and model.config.pooling in _POOLINGS
+        and model.config.head in _HEADS
+    )
+
+
+@torch.no_grad()
+def place_embeddings(
+    model: EmbeddingModel, features: Float[Tensor, "batch channels height width"]
+) -> Float64[Tensor, "batch dim height width"]:
+    r"""What each place of a feature map contributes to the embedding, which is the mean of these.
+
+    $$W \Big(\frac{1}{P} \sum_p x_p\Big) + b = \frac{1}{P} \sum_p (W x_p + b)$$
+
+    The bias is shared equally by all places. Under max pooling a channel is of the place that has its maximum, or of
+    several in equal parts. A norm without trained weights is linear but for its divisor, which is that of the pooled
+    features. The scaling of embeddings to unit length is left out.
+
+    Args:
+        model: A network of which `is_mean_over_places` says so.
+        features: What its backbone gives.
+
+    Raises:
+        ValueError: If it is another network.
+
+    >>> from proxemic.models import ModelConfig, build_model
+    >>> model = build_model(ModelConfig(embedding_size=8, in_channels=1, normalize=False, width=4)).eval()
+    >>> features = model.backbone(torch.rand(2, 1, 32, 32))
+    >>> places = place_embeddings(model, features)
+    >>> embeddings = model.embed_features(model.pooling(features))
+    >>> places.shape, torch.allclose(places.mean((2, 3)).float(), embeddings, atol=1e-5)
+    (torch.Size([2, 8, 4, 4]), True)
+    """
+    if not is_mean_over_places(model):
+        raise ValueError(
+            f"the embeddings are no means over places: pooling must be one of {', '.join(_POOLINGS)}, and head one of "
+            f"{', '.join(_HEADS)}"
+        )
+    x = features.double()
+    local = torch.zeros_like(x)
+    if "avg" in model.config.pooling:
+        local += x
+    if "max" in model.config.pooling:
+        largest = x == x.amax((2, 3), keepdim=True)
+        local += x * largest * (x.shape[2] * x.shape[3]) / largest.sum((2, 3), keepdim=True)
+    places = local.movedim(1, 3)  # channels last, as layers take them
+    for layer in model.head:
+        places = _apply(layer, places)
+    return places.movedim(3, 1)
+
+
+def _apply(
+    layer: nn.Module, places: Float64[Tensor, "batch height width channels"]
+) -> Float64[Tensor, "batch height width other_channels"]:
+    match layer:
+        case nn.Linear():
+            bias = None if layer.bias is None else layer.bias.double()
+            return nn.functional.linear(places, layer.weight.double(), bias)
+        case UnitLength():
+            return places / places.mean((1, 2), keepdim=True).norm(dim=3, keepdim=True).clamp(min=1e-12)
+        case nn.LayerNorm():
+            pooled = places.mean((1, 2), keepdim=True)
+            divisor = (pooled.var(3, correction=0, keepdim=True) + layer.eps).sqrt()
+            return (places - places.mean(3, keepdim=True)) / divisor
+        case nn.Identity():
+            return places
+    raise AssertionError(f"{type(layer).__name__} is no layer of a linear head")

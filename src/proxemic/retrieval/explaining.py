@@ -1,0 +1,142 @@
+"""Why two pictures are near: how much each place of them contributes to their similarity."""
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float64
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+from torchvision.transforms.v2.functional import to_pil_image
+
+from proxemic.analysis.similarity_maps import gradient_map, similarity_maps
+from proxemic.data import Preprocessing, read_image
+from proxemic.errors import UserError
+from proxemic.models import EmbeddingModel, is_mean_over_places, place_embeddings
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.preparing import Picture
+
+_CELLS = 14  # along each side of a map that is made of pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What the places of two pictures contribute to their similarity.
+
+    Args:
+        similarity: The cosine of their embeddings, in [-1, 1].
+        method: ``exact``: the contributions to either picture add up to the similarity. ``gradients``: they are an
+            approximation, see `proxemic.analysis.gradient_map`.
+        maps: The contribution of each place of the first picture, and of the second.
+        pictures: Both as the network sees them, after resize and crop, which the maps cover.
+    """
+
+    similarity: float
+    method: Literal["exact", "gradients"]
+    maps: tuple[Float64[Tensor, "height width"], Float64[Tensor, "other_height other_width"]]
+    pictures: tuple[Image.Image, Image.Image]
+
+
+def explain_similarity(embedder: Embedder, first: Picture, second: Picture) -> Explanation:
+    """Divide the similarity of two pictures among their places.
+
+    With average or max pooling and a linear head, the similarity is a sum over pairs of places: the maps are exact.
+    With other networks they are gradients times activations of the last feature map, or of the pixels in places of
+    1/14 of each side where there is none. Those of a network of your own that scales embeddings to unit length itself
+    add up to zero.
+
+    Args:
+        embedder: What embeds them; in float32, whatever its precision.
+        first: A picture, as `Embedder.embed` takes them.
+        second: The other.
+
+    Raises:
+        UnreadableImageError: If one cannot be read as an image.
+        UserError: If the model takes vectors, or runs in ONNX Runtime, which has no gradients.
+
+    >>> from torchvision.transforms.v2.functional import pil_to_tensor
+    >>> embedder = Embedder(nn.Flatten(), lambda image: pil_to_tensor(image.resize((28, 28))) / 255)
+    >>> red = explain_similarity(embedder, Image.new("RGB", (9, 9), "red"), Image.new("RGB", (9, 9), "red"))
+    >>> red.method, round(red.similarity, 4), red.maps[0].shape, round(float(red.maps[0].sum()), 4)
+    ('gradients', 1.0, torch.Size([14, 14]), 1.0)
+    """
+    if embedder.takes_vectors:
+        raise UserError(f"{embedder.path or 'The model'} takes vectors, which have no places to explain.")
+    images = [embedder.prepare(picture)[None].to(embedder.device) for picture in (first, second)]
+    seen = _as_seen(embedder, first, images[0]), _as_seen(embedder, second, images[1])
+    model = embedder.model
+    if isinstance(model, EmbeddingModel) and is_mean_over_places(model):
+        with torch.no_grad():
+            grids = [_as_grid(model.backbone(image)) for image in images]
+        if grids[0] is not None and grids[1] is not None:
+            one, other = (place_embeddings(model, grid)[0].cpu() for grid in grids if grid is not None)
+            exact = similarity_maps(one, other)
+            return Explanation(exact.similarity, "exact", (exact.first, exact.second), seen)
+    with torch.enable_grad():
+        (one_map, one), (other_map, other) = (_embed_with_map(embedder, image) for image in images)
+        if not (one.requires_grad and other.requires_grad):
+            raise UserError(
+                f"{embedder.path or 'The model'} gives no gradients, as one that runs in ONNX Runtime: explain with "
+                "the run that it was exported from."
+            )
+        maps = _gradients(one_map, one, other), _gradients(other_map, other, one)
+    similarity = float(torch.cosine_similarity(one.detach().double(), other.detach().double(), dim=0))
+    return Explanation(similarity, "gradients", maps, seen)
+
+
+def _embed_with_map(
+    embedder: Embedder, image: Float[Tensor, "1 channels height width"]
+) -> tuple[Float[Tensor, "1 dim rows columns"], Float[Tensor, " size"]]:
+    """The last feature map that has several places, or the pixels; and the embedding that was computed of it."""
+    image = image.requires_grad_()
+    found = [image]
+
+    def keep(layer: nn.Module, given: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.requires_grad and _as_grid(output) is not None:
+            found.append(output)
+
+    model = embedder.model
+    hooks = [layer.register_forward_hook(keep) for layer in model.modules()]
+    try:
+        # Of unit length, its gradient along itself would be zero, and the contributions would cancel.
+        ours = isinstance(model, EmbeddingModel)
+        embedding = (model.head(model.features(image)) if ours else embedder.network(image))[0].float()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[-1], embedding
+
+
+def _gradients(
+    activation: Float[Tensor, "1 dim rows columns"], embedding: Float[Tensor, " size"], other: Float[Tensor, " size"]
+) -> Float64[Tensor, "height width"]:
+    grid = _as_grid(gradient_map(activation, embedding, other)[:, None])
+    assert grid is not None
+    if activation.is_leaf:  # the pixels
+        height, width = grid.shape[2:]
+        cells = min(height, _CELLS), min(width, _CELLS)
+        grid = adaptive_avg_pool2d(grid, cells) * (height * width / (cells[0] * cells[1]))
+    return grid[0, 0].cpu()
+
+
+def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 channels height width"]) -> Image.Image:
+    """What the network sees, as a picture: by our own preparation, or else from the numbers, from black to white."""
+    if isinstance(embedder.transform, Preprocessing) and not isinstance(picture, Tensor):
+        return embedder.transform.fit()(read_image(picture, embedder.prepare.side)).convert("RGB")
+    image = prepared[0].detach().float().cpu()
+    low, high = image.aminmax()
+    image = (image - low) / (high - low).clamp(min=1e-12)
+    return to_pil_image(image if len(image) in (1, 3) else image[:1]).convert("RGB")
+
+
+def _as_grid(features: Tensor) -> Float[Tensor, "batch channels height width"] | None:
+    """A feature map with its places where they are in the picture; None where there is one place, or no grid."""
+    if features.ndim != 4:
+        return None
+    batch, channels, height, width = features.shape
+    if width == 1 and height > 1:  # the patches of a transformer
+        side = isqrt(height)
+        return features.reshape(batch, channels, side, side) if side * side == height else None
+    return features if height * width > 1 else None
