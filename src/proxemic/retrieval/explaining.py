@@ -9,7 +9,6 @@ from jaxtyping import Float, Float64
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
-from torchvision.transforms.v2.functional import to_pil_image
 
 from proxemic.analysis.similarity_maps import gradient_map, similarity_maps
 from proxemic.data import Preprocessing, read_image
@@ -125,6 +124,8 @@ def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 ch
     """What the network sees, as a picture: by our own preparation, or else from the numbers, from black to white."""
     if isinstance(embedder.transform, Preprocessing) and not isinstance(picture, Tensor):
         return embedder.transform.fit()(read_image(picture, embedder.prepare.side)).convert("RGB")
+    from torchvision.transforms.v2.functional import to_pil_image  # a second of time
+
     image = prepared[0].detach().float().cpu()
     low, high = image.aminmax()
     image = (image - low) / (high - low).clamp(min=1e-12)
