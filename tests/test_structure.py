@@ -74,6 +74,7 @@ WITHOUT_SOURCE = {
     "test_imports.py": "importing each package",
     "test_readme.py": "README.md",
     "test_structure.py": "the whole repository",
+    "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
     "training/test_fine_tuning.py": "model.train, model.lora and others, in runs",
     "training/test_plateau.py": "phases that end at a plateau",
 }
