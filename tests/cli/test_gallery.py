@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from command_line import Here, assert_refused, warm_proxemic
-from proxemic.cli.pictures import read_where, without_password
+from proxemic.cli.pictures import without_password
 from proxemic.retrieval import Gallery
 from shelves import CLASSES, DIM, EACH, write_model
 
@@ -153,8 +153,7 @@ def test_bad_input_is_one_sentence(shelf: Path, tmp_path: Path, here: Here, word
     assert not (tmp_path / "new").exists()
 
 
-def test_conditions() -> None:
-    assert read_where(["label=a=b", "label=c", "shop="]) == {"label": ["a=b", "c"], "shop": [None, ""]}
+def test_passwords_are_not_shown() -> None:
     assert without_password("postgresql://ann:secr@t@host/shop") == "postgresql://ann@host/shop"
     assert without_password("postgresql://ann@host/shop") == "postgresql://ann@host/shop"
     assert without_password("C:/shop") == "C:/shop"

@@ -11,11 +11,11 @@ from proxemic.cli.pictures import (
     add_reading,
     add_where,
     check_reading,
-    read_where,
     say,
     say_unreadable,
     without_password,
 )
+from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _say_added(gallery: "Gallery", added: "Added") -> None:
 
 
 def _remove(arguments: argparse.Namespace) -> None:
-    where = read_where(arguments.where)
+    where = read_conditions(arguments.where, "--where")
     if where and arguments.path:
         raise UserError("--where and --path are both given: remove by one of them, then by the other.")
     from proxemic.retrieval import Gallery

@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from proxemic.errors import UserError
 
@@ -38,17 +38,6 @@ def check_reading(arguments: argparse.Namespace) -> None:
         raise UserError(f"--batch-size is {arguments.batch_size}, but must be 1 or more.")
     if arguments.workers < 0:
         raise UserError(f"--workers is {arguments.workers}, but must be 0 or more.")
-
-
-def read_where(conditions: Sequence[str]) -> dict[str, list[str | None]]:
-    """Read ``COLUMN=VALUE`` as often as it was given."""
-    read: dict[str, list[str | None]] = {}
-    for condition in conditions:
-        name, sign, value = condition.partition("=")
-        if not (name and sign):
-            raise UserError(f"--where is {condition!r}, but must be COLUMN=VALUE, as label=shoe.")
-        read.setdefault(name, []).extend([value] if value else [None, ""])
-    return read
 
 
 def say(text: str) -> None:

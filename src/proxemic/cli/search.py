@@ -9,11 +9,11 @@ from proxemic.cli.pictures import (
     add_reading,
     add_where,
     check_reading,
-    read_where,
     say,
     say_unreadable,
     without_password,
 )
+from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
 
 
@@ -41,7 +41,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Search, and print."""
     check_reading(arguments)
-    where = read_where(arguments.where)
+    where = read_conditions(arguments.where, "--where")
     sheets = {".html": arguments.html, ".png": arguments.png}
     for ending, path in sheets.items():
         if path is not None and path.suffix.lower() != ending:

@@ -1,0 +1,72 @@
+"""``proxemic serve``."""
+
+import argparse
+import os
+
+from proxemic.cli.pictures import ADDRESS, say, without_password
+
+TOKEN = "PROXEMIC_TOKEN"
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="show a gallery in a browser, and answer searches over HTTP",
+        description="Serve a page on which a picture is dropped, pasted or chosen and its neighbours in a gallery are "
+        "shown, and the same as JSON, which /openapi.json describes. Only this machine reaches it, unless --host is "
+        "given.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("gallery", metavar="GALLERY", help=ADDRESS)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on, as 0.0.0.0 (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one (default: 8000)")
+    parser.add_argument(
+        "--token",
+        help=f"what clients must give, 16 characters or more; the variable {TOKEN} does not show it to others on this "
+        "machine",
+    )
+    parser.add_argument(
+        "--name", action="append", default=[], help="a further host name of the server; may be repeated"
+    )
+    parser.add_argument("--rate", type=float, help="false accept rate whose threshold is taken (default: 0.01)")
+    parser.add_argument("--threshold", type=float, help="a distance instead")
+    parser.add_argument("--model", metavar="MODEL", help="where the gallery's model is now (default: where it was)")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-bytes", type=int, default=20_000_000, metavar="N", help="of a request (default: 20 MB)")
+    limits.add_argument(
+        "--max-pixels", type=int, default=50_000_000, metavar="N", help="of a picture (default: 50 million)"
+    )
+    limits.add_argument(
+        "--max-seconds",
+        type=float,
+        default=30,
+        metavar="S",
+        help="for a request to come, and to be answered (default: 30)",
+    )
+    limits.add_argument("--max-queue", type=int, default=64, metavar="N", help="requests that wait (default: 64)")
+    parser.set_defaults(run=run, takes_flags=False)
+
+
+def run(arguments: argparse.Namespace, flags: list[str]) -> None:
+    """Serve, until Ctrl-C."""
+    say(f"Opening {without_password(arguments.gallery)}")  # before what takes seconds to import
+    from proxemic.serve import Limits, serve
+
+    serve(
+        arguments.gallery,
+        model=arguments.model,
+        host=arguments.host,
+        port=arguments.port,
+        token=arguments.token or os.environ.get(TOKEN) or None,
+        names=arguments.name,
+        rate=arguments.rate,
+        threshold=arguments.threshold,
+        limits=Limits(
+            bytes=arguments.max_bytes,
+            pixels=arguments.max_pixels,
+            seconds=arguments.max_seconds,
+            queue=arguments.max_queue,
+        ),
+        report=say,
+    )

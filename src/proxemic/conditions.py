@@ -1,0 +1,20 @@
+"""Conditions on what a gallery knows of its pictures, as users write them."""
+
+from collections.abc import Sequence
+
+from proxemic.errors import UserError
+
+
+def read_conditions(conditions: Sequence[str], given_as: str = "where") -> dict[str, list[str | None]]:
+    """Read ``COLUMN=VALUE`` as often as it was given; without a value, empty cells are meant.
+
+    >>> read_conditions(["label=shoe", "label=hat", "shop="])
+    {'label': ['shoe', 'hat'], 'shop': [None, '']}
+    """
+    read: dict[str, list[str | None]] = {}
+    for condition in conditions:
+        name, sign, value = condition.partition("=")
+        if not (name and sign):
+            raise UserError(f"{given_as} is {condition!r}, but must be COLUMN=VALUE, as label=shoe.")
+        read.setdefault(name, []).extend([value] if value else [None, ""])
+    return read

@@ -1,0 +1,167 @@
+// The page of proxemic serve. Text of others only ever becomes the text of elements, never HTML.
+
+const at = (id) => document.getElementById(id);
+const conditions = [];
+let gallery = { columns: [], labels: [], takes_pictures: true };
+let query = null; // a file, or a picture of the gallery
+let asking = new AbortController();
+
+function make(tag, properties, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+async function ask(path, options) {
+  const answer = await fetch(path, options);
+  const content = await answer.json().catch(() => ({}));
+  if (answer.ok) return content;
+  // FastAPI lists what is wrong with a parameter; all else is one sentence.
+  const { detail } = content;
+  throw new Error(typeof detail === "string" ? detail : detail?.[0]?.msg ?? `The server answers ${answer.status}.`);
+}
+
+function say(text) {
+  at("status").textContent = text;
+}
+
+function parameters(further) {
+  const all = new URLSearchParams(further);
+  for (const [column, value] of conditions) all.append("where", `${column}=${value}`);
+  return all;
+}
+
+function card(row) {
+  const name = row.label ?? row.name;
+  const image = make("img", { src: `items/${row.id}/thumbnail`, alt: `Search with ${name}`, loading: "lazy" });
+  const button = make("button", { type: "button", onclick: () => search(row) }, image);
+  image.onerror = () => {
+    image.replaceWith(make("span", { className: "none" }, "no picture"));
+    button.setAttribute("aria-label", `Search with ${name}, which has no picture`);
+  };
+  const lines = [make("b", {}, row.label ?? "no label")];
+  if (row.distance !== undefined) {
+    const far = gallery.threshold !== null && gallery.threshold >= 0 && row.distance > gallery.threshold;
+    lines.push(make("span", {}, ` ${row.distance.toFixed(4)}`), make("small", {}, far ? " beyond the threshold" : ""));
+  }
+  const original = make("a", { href: `items/${row.id}/picture`, target: "_blank", rel: "noopener" }, row.name);
+  const further = Object.entries(row.columns).filter(([, text]) => text !== null);
+  const known = further.map(([column, text]) => make("div", {}, make("small", {}, `${column}: ${text}`)));
+  return make("li", {}, make("figure", {}, button, make("figcaption", {}, ...lines, make("div", {}, original), ...known)));
+}
+
+function verdict(recognition, row) {
+  if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and what is nearest to it"];
+  if (!recognition) return ["No threshold was learnt: nothing is named."];
+  const { label, distance, threshold } = recognition;
+  if (threshold < 0) return ["Nothing is named: no distance is small enough for the threshold."];
+  const why = distance === null ? "" : `, nearest at ${distance.toFixed(4)}, threshold ${threshold.toFixed(4)}`;
+  return [make("b", { className: label === null ? "other" : "same" }, label ?? "unknown"), why];
+}
+
+async function search(wanted) {
+  query = wanted;
+  const file = wanted instanceof File ? wanted : null;
+  if (!at("count").reportValidity()) return;
+  if (file && !gallery.takes_pictures) return say(gallery.notes.join(" "));
+  const most = Number(at("file").dataset.most);
+  if (file && file.size > most) {
+    return say(`The picture has ${file.size.toLocaleString("en")} bytes, but at most ${most.toLocaleString("en")} are taken.`);
+  }
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  say("Searching …");
+  const k = at("count").value;
+  try {
+    let found;
+    if (file) {
+      const body = new FormData();
+      body.append("picture", file);
+      found = await ask(`search?${parameters({ k })}`, { method: "POST", body, signal });
+    } else {
+      found = await ask(`search?${parameters({ k, item: wanted.id })}`, { signal });
+    }
+    if (at("query").src.startsWith("blob:")) URL.revokeObjectURL(at("query").src);
+    at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
+    at("query").alt = file ? "Your picture" : "The chosen picture";
+    at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted));
+    at("hits").replaceChildren(...found.hits.map(card));
+    at("answer").hidden = false;
+    say(`${found.hits.length} found`);
+    // The button that was pressed may be gone.
+    at("answer-title").focus({ preventScroll: true });
+    at("answer").scrollIntoView({ block: "nearest" });
+  } catch (error) {
+    if (error.name !== "AbortError") say(error.message);
+  }
+}
+
+let listed = 0; // the listing that is meant, of several that are under way
+
+async function list(after) {
+  const mine = ++listed;
+  try {
+    const { items, more } = await ask(`items?${parameters({ after, count: 24 })}`);
+    if (mine !== listed) return;
+    if (after < 0) at("items").replaceChildren();
+    at("items").append(...items.map(card));
+    at("more").hidden = !more;
+    at("more").onclick = () => list(items.at(-1).id);
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+function changed() {
+  at("conditions").replaceChildren(
+    ...conditions.map((condition, place) => {
+      const text = `${condition[0]} = ${condition[1] || "(none)"} ✕`;
+      const remove = () => (conditions.splice(place, 1), changed());
+      return make("button", { type: "button", title: "Remove this filter", onclick: remove }, text);
+    }),
+  );
+  list(-1);
+  if (query) search(query);
+}
+
+function take(files) {
+  if (files.length) search(files[0]);
+  else say("That is no file: drop, paste or choose a picture.");
+}
+
+function offer() {
+  const known = at("column").value === "label" ? gallery.labels : [];
+  at("values").replaceChildren(...known.map((value) => make("option", { value })));
+}
+
+at("file").onchange = () => at("file").files.length && take(at("file").files);
+at("column").onchange = offer;
+at("count").onchange = () => query && search(query);
+at("filters").onsubmit = (event) => {
+  event.preventDefault();
+  const condition = [at("column").value, at("value").value];
+  if (!conditions.some(([column, value]) => column === condition[0] && value === condition[1])) conditions.push(condition);
+  at("value").value = "";
+  changed();
+};
+document.onpaste = (event) => event.clipboardData.files.length && take(event.clipboardData.files);
+document.ondragover = (event) => (event.preventDefault(), at("drop").classList.add("over"));
+document.ondragleave = () => at("drop").classList.remove("over");
+document.ondrop = (event) => {
+  event.preventDefault();
+  at("drop").classList.remove("over");
+  take(event.dataTransfer.files);
+};
+
+try {
+  gallery = await ask("gallery");
+  const what = `${gallery.rows.toLocaleString("en")} pictures, ${gallery.label_count.toLocaleString("en")} labels, ${gallery.distance} distance.`;
+  at("about").textContent = [what, ...gallery.notes].join(" ");
+  at("column").append(...["label", ...gallery.columns].map((name) => make("option", {}, name)));
+  at("file").disabled = !gallery.takes_pictures;
+  offer();
+} catch (error) {
+  say(error.message);
+}
+list(-1);
