@@ -65,6 +65,7 @@ FIRST_LINES = (
     "Deleting ",
     "Indexing ",
     "Searching ",
+    "Opening ",
 )
 """How the line begins that says at once, on standard error, what a command is about to do."""
 

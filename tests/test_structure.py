@@ -28,6 +28,7 @@ ROOMS = {
     "protocols": {"data", "losses", "metrics", "models", "published", "recipes", "training"},
     "pages": set(),
     "retrieval": {"analysis", "data", "metrics", "models", "pages", "recipes", "training"},
+    "serve": {"data", "pages", "retrieval"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
 # Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.

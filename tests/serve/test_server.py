@@ -1,0 +1,351 @@
+"""A real server, asked over HTTP by those who mean well and by those who do not."""
+
+import io
+import os
+import shutil
+import signal
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from command_line import Here, assert_refused
+from ports import free_port
+from proxemic.retrieval import Embedder, Gallery
+from servings import Serving
+
+PHOTO = "photos/class 03/2.png"
+
+
+def photo(stall: Path, name: str = PHOTO) -> bytes:
+    return (stall / name).read_bytes()
+
+
+def files(content: bytes) -> dict[str, Any]:
+    return {"picture": ("../../a picture.png", content)}
+
+
+def png(width: int, height: int, rows: bytes = b"") -> bytes:
+    """A PNG file whose header says what it likes."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    body = chunk(b"IDAT", zlib.compress(rows or bytes((width + 1) * height)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
+
+
+def assert_serves(serving: Serving, stall: Path) -> None:
+    found = serving.client.post("/search", files=files(photo(stall)), params={"k": 1})
+    assert found.status_code == 200, found.text
+
+
+def test_a_search_is_that_of_the_gallery(serving: Serving, stall: Path) -> None:
+    answer = serving.client.post("/search", files=files(photo(stall)), params={"k": 5}).json()
+    gallery = Gallery.open(stall / "shop")
+    (hits,) = gallery.search(stall / PHOTO, 5)
+    assert [each["id"] for each in answer["hits"]] == [hit.id for hit in hits]
+    assert [each["name"] for each in answer["hits"]] == [Path(hit.path).name for hit in hits]
+    assert [each["label"] for each in answer["hits"]] == [hit.label for hit in hits]
+    assert [each["distance"] for each in answer["hits"]] == pytest.approx([hit.distance for hit in hits], abs=1e-6)
+    assert answer["recognition"] == {
+        "label": "class 03",
+        "distance": answer["hits"][0]["distance"],
+        "nearest": answer["hits"][0]["id"],
+        "threshold": 0.0001,
+    }
+    assert str(stall) not in str(answer), "folders of this machine"
+
+
+def test_conditions_and_unknown_ones(serving: Serving, stall: Path) -> None:
+    where = {"where": ["label=class 01", "label=class 02"], "k": 100}
+    answer = serving.client.post("/search", files=files(photo(stall)), params=where).json()
+    assert {each["label"] for each in answer["hits"]} == {"class 01", "class 02"}
+    assert len(answer["hits"]) == 8
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "BMP")
+    answer = serving.client.post("/search", files=files(file.getvalue())).json()
+    assert answer["recognition"]["label"] is None
+    assert answer["recognition"]["distance"] > 0.0001
+
+
+def test_a_picture_of_the_gallery_is_searched_for(serving: Serving, stall: Path) -> None:
+    answer = serving.client.get("/search", params={"item": 7, "k": 3}).json()
+    gallery = Gallery.open(stall / "shop")
+    vector, _ = gallery.store.rows(np.array([7]))
+    (hits,) = gallery.search_vectors(vector, 4)
+    assert [each["id"] for each in answer["hits"]] == [hit.id for hit in hits if hit.id != 7][:3]
+    assert answer["recognition"] is None
+
+
+def test_a_vector_is_the_embedders(serving: Serving, stall: Path) -> None:
+    answer = serving.client.post("/embed", files=files(photo(stall))).json()
+    embedder = Embedder.load(stall / "model")
+    np.testing.assert_allclose(answer["vector"], embedder.embed(stall / PHOTO)[0], atol=1e-5)
+    assert answer["model"] == embedder.checksum
+
+
+def test_the_gallery_is_gone_through(serving: Serving) -> None:
+    client = serving.client
+    assert client.get("/gallery").json() == {
+        "name": "shop",
+        "rows": 28,
+        "distance": "cosine",
+        "dim": 6,
+        "columns": [],
+        "labels": [f"class {number:02}" for number in range(7)],
+        "label_count": 7,
+        "takes_pictures": True,
+        "threshold": 0.0001,
+        "rate": None,
+        "notes": [],
+    }
+    seen, after, more = [], -1, True
+    while more:
+        page = client.get("/items", params={"after": after, "count": 11}).json()
+        seen += page["items"]
+        after, more = page["items"][-1]["id"], page["more"]
+    assert [each["id"] for each in seen] == [*range(28)]
+    assert client.get("/items/5").json() == seen[5]
+    some = client.get("/items", params={"where": "label=class 04"}).json()
+    assert [each["label"] for each in some["items"]] == ["class 04"] * 4
+    assert not some["more"]
+
+
+def test_pictures_are_given_out(serving: Serving, stall: Path) -> None:
+    row = serving.client.get("/items/9").json()
+    answer = serving.client.get("/items/9/picture")
+    assert answer.content == photo(stall, f"photos/{row['label']}/{row['name']}")
+    assert answer.headers["content-type"] == "image/png"
+    for path in ("/", "/gallery", "/items/9/picture", "/items/9/thumbnail", "/items/99"):
+        headers = serving.client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+    answer = serving.client.get("/items/9/thumbnail")
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(answer.content)).size == (256, 256)
+
+
+def test_the_interface_is_described(serving: Serving) -> None:
+    described = serving.client.get("/openapi.json").json()
+    paths = {"/gallery", "/search", "/embed", "/items", "/items/{id}", "/items/{id}/picture", "/items/{id}/thumbnail"}
+    assert described["paths"].keys() == paths
+    assert [serving.client.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/items/28", 404),
+        ("/items/28/picture", 404),
+        ("/items/99999999999/thumbnail", 404),
+        ("/items/-1", 422),
+        ("/items/99999999999999999999999", 422),
+        ("/items/..%2f..%2f..%2fetc%2fpasswd/picture", 404),
+        ("/items/%2e%2e/picture", 422),
+        ("/page.html", 404),
+        ("/..%2fpage.html", 404),
+        ("/search?item=99", 404),
+        ("/search", 422),
+        ("/search?item=1&k=0", 422),
+        ("/search?item=1&k=1001", 422),
+        ("/search?item=1&where=label", 422),
+        ("/search?item=1&where=price=5", 422),
+        ("/items?where=id=5", 422),
+        ("/items?count=1000000000", 422),
+        ("/embed", 405),
+    ],
+)
+def test_what_is_not_there_is_refused(serving: Serving, path: str, status: int) -> None:
+    answer = serving.client.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["detail"]
+
+
+def truncated(stall: Path) -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise((90, 90), 50).save(file, "PNG")
+    return file.getvalue()[:-2000]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (lambda _: b"", 415, "no picture"),
+        (lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "no picture"),
+        (lambda _: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "no picture"),
+        (lambda _: png(60_000, 60_000, b"x"), 413, "pixels"),
+        (lambda _: png(501, 500), 413, "501 x 500 pixels, but at most 250,000"),
+        (lambda _: png(500, 500), 200, ""),
+        (lambda _: os.urandom(400_001), 413, "at most 400,000 bytes"),
+        (truncated, 422, "cannot be read"),
+    ],
+)
+def test_what_is_no_picture_is_refused(serving: Serving, stall: Path, content: Any, status: int, words: str) -> None:
+    for path in ("/search", "/embed"):
+        answer = serving.client.post(path, files=files(content(stall)))
+        assert answer.status_code == status, answer.text
+        assert words in answer.text
+    assert_serves(serving, stall)
+
+
+def test_a_body_without_a_length_is_measured(serving: Serving, stall: Path) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.png"\r\n\r\n'
+        for _ in range(100):
+            yield bytes(10_000)
+
+    answer = httpx.post(
+        f"{serving.address}search", content=parts(), headers={"Content-Type": "multipart/form-data; boundary=x"}
+    )
+    assert answer.status_code == 413
+    assert answer.headers["connection"] == "close"
+    assert_serves(serving, stall)
+
+
+def test_those_who_do_not_end_do_no_harm(serving: Serving, stall: Path) -> None:
+    head = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    beginnings = (
+        b"",
+        b"GET / HT",
+        head,
+        head + b"Content-Length: 5000\r\n\r\n",
+        head + b"\r\n",
+        b"\x16\x03\x01 no HTTP",
+    )
+    slow = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(60)]
+    for number, each in enumerate(slow):
+        each.sendall(beginnings[number % len(beginnings)])
+    assert_serves(serving, stall)
+    for each in slow[::2]:  # truncated: the others stay
+        each.close()
+    assert_serves(serving, stall)
+    for each in slow:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:80@localhost"}, 421),
+        ({"Host": "192.168.0.7"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "LOCALHOST:9"}, 200),
+        ({"Host": "[::1]"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
+    ],
+)
+def test_pages_of_others_learn_nothing(serving: Serving, headers: dict[str, str], status: int) -> None:
+    assert serving.client.get("/gallery", headers=headers).status_code == status
+
+
+def test_a_form_of_another_page_is_refused(serving: Serving, stall: Path) -> None:
+    own = {"Origin": serving.address.rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    other = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    for headers, status in ((own, 200), (other, 403), ({"Origin": "http://127.0.0.1:1"}, 403)):
+        answer = serving.client.post("/search", files=files(photo(stall)), headers=headers)
+        assert answer.status_code == status
+
+
+def test_only_pictures_that_are_still_there_leave(serving: Serving, stall: Path) -> None:
+    secret = stall / "secret.txt"
+    secret.write_text("a secret")
+    kept = serving.client.get("/items/27").json()
+    path = stall / "photos" / kept["label"] / kept["name"]
+    content = path.read_bytes()
+
+    def answers() -> list[int]:
+        return [serving.client.get(f"/items/27/{what}").status_code for what in ("picture", "thumbnail")]
+
+    try:
+        assert answers() == [200, 200]
+        for change in (
+            path.unlink,
+            lambda: path.symlink_to(secret),
+            lambda: (path.unlink(), path.symlink_to(stall / PHOTO)),
+            lambda: (path.unlink(), shutil.copy(secret, path)),
+            lambda: (path.unlink(), path.mkdir()),
+            lambda: (path.rmdir(), os.mkfifo(path)),
+        ):
+            change()
+            assert answers() == [404, 404]
+    finally:
+        path.unlink()
+        path.write_bytes(content)
+    assert answers() == [200, 200]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="the worker is found in /proc")
+def test_a_kill_of_the_worker_leaves_it_serving(serving: Serving, stall: Path) -> None:
+    worker = serving.worker()
+    os.kill(worker, signal.SIGSTOP)  # so that requests are in flight, however fast it is
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{serving.address}search", files=files(photo(stall)), timeout=60))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while True:  # until the queue is full
+        try:
+            answer = httpx.post(f"{serving.address}search", files=files(photo(stall)), timeout=0.5)
+        except httpx.TimeoutException:
+            continue
+        assert answer.status_code == 503
+        assert "4 requests are waiting already" in answer.text
+        assert answer.headers["retry-after"] == "1"
+        break
+    assert serving.client.get("/").status_code == 200
+    os.kill(worker, signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    said = [answer.json().get("detail", "") for answer in answers]
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert any("ended in the middle of this request: try again" in each for each in said), said
+    assert_serves(serving, stall)
+    assert serving.worker() != worker
+    assert "The worker process was ended by SIGKILL, and is started again." in serving.log.read_text()
+
+
+def test_what_others_change_is_seen(serving: Serving, stall: Path) -> None:
+    gallery = Gallery.open(stall / "shop")
+    new = stall / "more" / "class 00" / "0.png"
+    assert gallery.add([new]).rows == 1
+    (number,) = gallery.store.next_ids(27)
+    assert serving.client.get("/gallery").json()["rows"] == 29
+    answer = serving.client.post("/search", files=files(new.read_bytes()), params={"k": 2}).json()
+    assert number in [each["id"] for each in answer["hits"]]
+    assert serving.client.get(f"/items/{number}/picture").content == new.read_bytes()
+    assert gallery.remove({"path": str(new)}) == 1
+    assert serving.client.get(f"/items/{number}/picture").status_code == 404
+    assert serving.client.get("/gallery").json()["rows"] == 28
+
+
+def test_what_cannot_be_served(here: Here, shelf: Path) -> None:
+    def refused(words: str, *said: str) -> None:
+        assert_refused(here("serve", *words.split(), cwd=shelf), said)
+
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        refused(f"shop --port {taken.getsockname()[1]}", "cannot be listened on", "give another --port")
+    refused("shop --host 0.0.0.0", "--host 0.0.0.0 lets other machines in", "--token")
+    refused("shop --token short", "16 or more characters")
+    refused("shop --port 65536", "must be a whole number from 0 to 65535")
+    refused("shop --max-queue 0", "queue is 0, but must be a whole number above 0")
+    refused("shop --host no.such.host.invalid --token 0123456789abcdef", "cannot be listened on")

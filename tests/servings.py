@@ -1,0 +1,54 @@
+"""`proxemic serve` as a process of its own, with its worker process, asked over HTTP."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+from command_line import ENVIRONMENT, command
+
+
+class Serving:
+    """A running server.
+
+    Args:
+        folder: Where its output goes.
+        words: Of the command line, after ``proxemic serve``.
+    """
+
+    def __init__(self, folder: Path, *words: str | Path) -> None:
+        self.log = folder / "serve.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command("serve", *words, "--port", "0"), stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True
+            )
+        found = None
+        while found is None:
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)
+            found = re.search(r"at (http://127\.0\.0\.1:(\d+)/)", self.log.read_text())
+        self.address, self.port = found[1], int(found[2])
+        self.client = httpx.Client(base_url=self.address, timeout=60)
+
+    def worker(self) -> int:
+        """The number of the worker process: the youngest below the server."""
+        parents = {}
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+        children = {self.process.pid}
+        for number in sorted(parents):
+            children |= {number} if parents[number] in children else set()
+        return max(children)
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """End it as Ctrl-C does, with its worker, and give its exit code."""
+        self.client.close()
+        os.kill(self.process.pid, number)
+        return self.process.wait(60)
