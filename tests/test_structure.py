@@ -29,6 +29,7 @@ ROOMS = {
     "pages": set(),
     "retrieval": {"analysis", "data", "metrics", "models", "pages", "recipes", "training"},
     "serve": {"data", "pages", "retrieval"},
+    "report": {"analysis", "data", "metrics", "models", "pages", "protocols", "recipes", "retrieval", "training"},
     "analyze": {"analysis", "data", "losses", "metrics", "protocols", "recipes", "training"},
 }
 # Arrows back up, within functions only, where users give the name of a recipe or the folder of a run.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         protocols,
         published,
         recipes,
+        report,
         retrieval,
         training,
     )
@@ -51,6 +52,7 @@ __all__ = [
     "published",
     "reality_check",
     "recipes",
+    "report",
     "retrieval",
     "train",
     "training",

@@ -14,7 +14,7 @@ from proxemic.pages import charts
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, and a bundle that is made in no time."""
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda snippet: "a</script><!--")
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda _: "a</script><!--")
     return tmp_path / "proxemic" / "pages" / f"vega-{version('vl-convert-python')}.js"
 
 

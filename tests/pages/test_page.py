@@ -51,6 +51,7 @@ def test_a_page_is_read_in_any_light_on_a_phone_and_by_a_screen_reader(
         drawn(page)
         assert faults_of_access(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only the table scrolls sideways"
+        assert page.get_by_role("img", name="Another.").count() == 1
         box = page.locator(".chart svg").first.bounding_box()
         assert box is not None
         assert 250 < box["width"] <= page.evaluate("innerWidth")

@@ -27,6 +27,7 @@ _CONFIG: dict[str, Any] = {
     "style": {"guide-label": {"fill": "currentColor"}, "guide-title": {"fill": "currentColor", "fontWeight": 600}},
     "title": {"color": "currentColor", "anchor": "start"},
     "axis": {
+        "aria": False,
         "domainColor": "currentColor",
         "domainOpacity": 0.3,
         "gridColor": "currentColor",
@@ -37,7 +38,15 @@ _CONFIG: dict[str, Any] = {
         "tickOpacity": 0.3,
         "titleFontSize": 12,
     },
-    "legend": {"labelFontSize": 12, "labelLimit": 320, "orient": "top", "titleFontSize": 12},
+    "legend": {
+        "aria": False,
+        "columns": 2,
+        "labelFontSize": 12,
+        "labelLimit": 320,
+        "orient": "top",
+        "titleFontSize": 12,
+    },
+    "mark": {"aria": False},  # a chart is one picture with a description; Vega's names of marks are none
     "header": {"labelColor": "currentColor", "labelFontSize": 12, "titleColor": "currentColor"},
     "range": {"category": COLORS},
     "rule": {"color": "currentColor"},
@@ -53,7 +62,12 @@ for (const figure of document.querySelectorAll(".chart")) {
   const [place, given] = figure.children;
   const options = {actions: false, ast: true, defaultStyle: false, mode: "vega-lite", renderer: "svg",
                    tooltip: {disableDefaultStyle: true}};
-  window.vegaEmbed(place, JSON.parse(given.textContent), options).then(({view}) => {
+  const spec = JSON.parse(given.textContent);
+  window.vegaEmbed(place, spec, options).then(({view}) => {
+    const drawing = place.querySelector("svg");
+    drawing.setAttribute("role", "img");
+    drawing.setAttribute("aria-label", spec.description);
+    drawing.removeAttribute("aria-hidden");
     place.view = view;
     place.dispatchEvent(new CustomEvent("drawn", {bubbles: true}));
   });

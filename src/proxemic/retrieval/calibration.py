@@ -146,6 +146,10 @@ class Calibration:
             return json.dumps(without_nan(asdict(self)), indent=2)
         if form == "csv":
             return Table.of_records([asdict(each) for each in self.thresholds]).text("csv")
+        return self.table().text(form)
+
+    def table(self) -> Table:
+        """For people."""
         interval = f"{100 * self.level:g}% interval"
         header = ["false accepts", "threshold", interval, "measured", "true accepts", interval]
         rows = [
@@ -163,7 +167,7 @@ class Calibration:
             f"{self.data}: {self.images:,} pictures of {self.classes:,} classes, {self.distance} distance; in percent "
             "but for thresholds"
         )
-        return Table(header, rows, title, self.notes(), "lrrrrr").text(form)
+        return Table(header, rows, title, self.notes(), "lrrrrr")
 
     def notes(self) -> list[str]:
         """What the figures do not say."""

@@ -1,0 +1,126 @@
+"""Sections about a run: how it was trained, on what, by which recipe, where."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from proxemic.data import ImageSet
+from proxemic.errors import UserError
+from proxemic.files import read_json
+from proxemic.pages import Section, chart, table
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.tables import Table
+from proxemic.training import RunDirectory
+
+_NO_METRIC = {"epoch", "step", "loss", "seconds", "phase"}
+
+
+def curves(run: FinishedRun) -> Section | None:
+    """The loss and the validation metrics by epoch, with the chosen one."""
+    history = run.history
+    if not history:
+        return None
+    chosen = (run.metrics or {}).get("epoch", 0)
+    names = [name for name in history[0] if name not in _NO_METRIC]
+    shown = _lines(history, ["loss"], "loss", chosen, "The mean loss of each epoch.")
+    if names:
+        best = f"chosen was epoch {chosen}" if chosen else "the network of before the first epoch was kept"
+        shown += _lines(history, names, "validation", chosen, f"Metrics of the validation by epoch; {best}.")
+    rows = [[int(row["epoch"]), *(f"{row[name]:.4f}" for name in ("loss", *names))] for row in history]
+    numbers = table(Table(["epoch", "loss", *names], rows), description="Every epoch")
+    return Section("Training", shown + _folded("Every epoch", numbers))
+
+
+def data(run: FinishedRun) -> Section | None:
+    """What the run was trained, chosen and tested on."""
+    directory = RunDirectory(run.path)
+    classes, recorded = directory.read_classes(), run.metrics or {}
+    try:
+        parts = {name: getattr(run.splits, name) for name in ("train", "validation", "test")}
+    except (UserError, ValueError):  # images may have gone elsewhere since
+        parts = {}
+    if parts:
+        columns = ["split", "classes", parts["train"].kind, "fewest of a class", "median", "most"]
+        rows = [[name, *_sizes(images)] for name, images in parts.items() if images is not None]
+    elif classes is not None:
+        columns = ["split", "classes"]
+        named = {"train": classes.train, "validation": classes.validation, "test": classes.test}
+        rows = [[name, f"{len(each):,}"] for name, each in named.items() if each]
+    else:
+        return None
+    facts = {"from": classes.root if classes else None, "split": recorded.get("split")}
+    shown = table(Table(columns, rows), description="Splits")
+    return Section("Data", shown + _facts({name: str(value) for name, value in facts.items() if value}, "Data"))
+
+
+def recipe(run: FinishedRun) -> Section:
+    """Every value of the recipe."""
+    content, text = run.content, RunDirectory(run.path).recipe.read_text(encoding="utf-8")
+    model, training = content["model"], content["training"]
+    facts = {
+        "loss": content["loss"]["class_path"].rpartition(".")[2],
+        "backbone": f"{model['backbone']}, {model['embedding_size']} dimensions",
+        "epochs": str(training["epochs"]),
+        "seed": str(run.seed),
+    }
+    listing = Markup('<div class="scroll" tabindex="0" role="group" aria-label="recipe.yaml"><pre>{}</pre></div>')
+    return Section("Recipe", _facts(facts, "Recipe") + _folded("Every value (recipe.yaml)", listing.format(text)))
+
+
+def environment(run: FinishedRun) -> Section:
+    """The machine, the libraries and the command."""
+    found = read_json(RunDirectory(run.path).environment)
+    facts = {name: found.get(name) for name in ("command", "python", "platform", "processors", "threads")}
+    facts |= {"accelerator": found.get("accelerator") or "none", "processes": found.get("processes")}
+    facts |= {f"package {name}": version for name, version in dict(found.get("packages") or {}).items()}
+    facts["seconds per epoch"] = _seconds(run.history)
+    return Section("Environment", _facts({name: _text(value) for name, value in facts.items() if value}, "Environment"))
+
+
+def _lines(history: Sequence[Mapping[str, float]], names: Sequence[str], title: str, chosen: int, said: str) -> Markup:
+    values = [
+        {"epoch": int(row["epoch"]), "name": name, "value": row[name]}
+        for row in history
+        for name in names
+        if row[name] == row[name]  # not NaN
+    ]
+    x = {"field": "epoch", "type": "quantitative", "axis": {"tickMinStep": 1, "format": "d"}}
+    colour = {"field": "name", "type": "nominal", "title": None, "sort": [*names]}
+    line: dict[str, Any] = {
+        "data": {"values": values},
+        "mark": {"type": "line", "point": len(history) < 50, "tooltip": True},
+        "encoding": {
+            "x": x,
+            "y": {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False}},
+            **({"color": colour, "strokeDash": colour | {"legend": None}} if len(names) > 1 else {}),
+        },
+    }
+    rule = {
+        "data": {"values": [{"epoch": chosen}]},
+        "mark": {"type": "rule", "strokeDash": [4, 3], "opacity": 0.6},
+        "encoding": {"x": x},
+    }
+    return chart({"height": 220, "layer": [rule, line] if chosen else [line]}, said)
+
+
+def _sizes(images: ImageSet) -> list[str]:
+    sizes = images.labels.bincount().sort().values
+    numbers = (len(sizes), len(images), *(int(sizes[place]) for place in (0, len(sizes) // 2, -1)))
+    return [f"{number:,}" for number in numbers]
+
+
+def _seconds(history: Sequence[Mapping[str, float]]) -> str:
+    return f"{sum(row['seconds'] for row in history) / len(history):.1f}" if history else ""
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _facts(facts: Mapping[str, str], description: str) -> Markup:
+    return table(Table(["", "value"], [*map(list, facts.items())], align="ll"), description=description)
+
+
+def _folded(title: str, content: Markup) -> Markup:
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, content)

@@ -1,0 +1,207 @@
+"""What all sections of a report are about: the embeddings of the pictures that a model is judged by, made once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from logging import getLogger
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float, Int64
+from PIL import Image
+from torch import Tensor, nn
+
+from proxemic.data import ImageSet
+from proxemic.data.embeddings import RowLabels
+from proxemic.data.embeddings.files import rows_of_images
+from proxemic.data.pixels import UnreadableImageError
+from proxemic.data.vectors import Vectors
+from proxemic.errors import UserError
+from proxemic.files import read_json
+from proxemic.metrics import RetrievalMetrics, nearest_neighbours
+from proxemic.models import load_model
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.training import EvaluationConfig, RunDirectory
+from proxemic.training.auto_precision import settle_evaluation
+from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
+from proxemic.training.start import BothStarts, SideBySide
+
+NEAREST = 10
+"""Neighbours of each query that sections may show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The nearest rows of each query, nearest first.
+
+    Args:
+        queries: The row of each query.
+        distances: To its neighbours.
+        rows: The row of each neighbour; -1 where there are no more, at an infinite distance.
+    """
+
+    queries: Int64[Tensor, " queries"]
+    distances: Float[Tensor, "queries k"]
+    rows: Int64[Tensor, "queries k"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A model's embeddings of the pictures that it is judged by.
+
+    Args:
+        name: The run, or the gallery.
+        split: Which pictures: ``test`` or ``validation`` classes of a run, or ``all``.
+        embeddings: One per row.
+        rows: What is known of the rows; a label of -1 is none.
+        config: How embeddings are evaluated.
+        picture: A row's picture, at least as large as the side in pixels where the original is; None where there is
+            none, or it cannot be read.
+        before: Embeddings of the same rows by the network as it came (``start``) and with its new head
+            (``untrained``), as far as they are known.
+        run: The run, where it is one.
+        images: The pictures as the run reads them.
+        others: Other models on the same rows.
+    """
+
+    name: str
+    split: str
+    embeddings: Float[Tensor, "rows dim"]
+    rows: RowLabels
+    config: EvaluationConfig
+    picture: Callable[[int, int], Image.Image | None]
+    before: Mapping[str, Float[Tensor, "rows width"]] = field(default_factory=dict)
+    run: FinishedRun | None = None
+    images: ImageSet | None = None
+    others: tuple["Judged", ...] = ()
+
+    @cached_property
+    def metrics(self) -> RetrievalMetrics:
+        """The metrics; `ValueError` where rows have no label."""
+        return evaluate_embeddings(self.embeddings, self.rows, self.config)
+
+    @cached_property
+    def metrics_before(self) -> dict[str, RetrievalMetrics]:
+        """The metrics of the embeddings in ``before``."""
+        return {name: evaluate_embeddings(each, self.rows, self.config) for name, each in self.before.items()}
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """The nearest rows of the gallery to each query, itself and its sequence aside."""
+        rows, count = self.rows, len(self.embeddings)
+        everything = torch.ones(count, dtype=torch.bool)
+        asked = (everything if rows.is_query is None else rows.is_query).nonzero().squeeze(1)
+        searched = (everything if rows.is_gallery is None else rows.is_gallery).nonzero().squeeze(1)
+        place = torch.full((count,), -1).index_copy(0, searched, torch.arange(len(searched)))
+        sequences = None if rows.sequences is None else rows.sequences.numbers
+        k = min(NEAREST, len(searched) - 1)
+        if k < 1:
+            return Neighbours(asked, torch.empty(len(asked), 0), torch.empty(len(asked), 0, dtype=torch.int64))
+        distances, found = nearest_neighbours(
+            self.embeddings[asked],
+            self.embeddings[searched],
+            k=k,
+            distance=self.config.distance,
+            exclude=place[asked],
+            query_sequences=None if sequences is None else sequences[asked],
+            gallery_sequences=None if sequences is None else sequences[searched],
+        )
+        return Neighbours(asked, distances, torch.where(found < 0, -1, searched[found]))
+
+    def label(self, row: int) -> str | None:
+        """The name of a row's class."""
+        labels, names = self.rows.labels, self.rows.class_names
+        number = -1 if labels is None else int(labels[row])
+        return None if number < 0 else str(number) if names is None else names[number]
+
+
+def judge_run(
+    path: str | Path, others: Sequence[str | Path] = (), *, report: Callable[[str], object] | None = None
+) -> Judged:
+    """Embed the test classes of a run, or its validation classes where it has no test.
+
+    Args:
+        path: The directory of a finished run.
+        others: Further runs, which embed the same pictures.
+        report: Is told what the user should know; None logs it.
+
+    Raises:
+        UserError: If a run is not finished, holds no class out, or its pictures are not where they were.
+    """
+    report = report or getLogger("proxemic").info
+    run = FinishedRun(Path(path))
+    split, images = _held_out(run)
+    networks, widths = nn.ModuleList([run.model]), {"": run.model.config.embedding_size}
+    start = RunDirectory(run.path).start
+    if start.exists():
+        both = BothStarts(load_model(start, run.recipe.model.custom_backbone)[0])
+        networks, widths = networks.append(both), widths | both.widths
+    # In one pass: reading the images takes longer than embedding them.
+    parts = _embed(run, SideBySide(networks), images, run, report).split([*widths.values()], dim=1)
+    own, *first = (part.contiguous() for part in parts)
+    asked = {"start": run.recipe.evaluation.start, "untrained": run.recipe.evaluation.untrained}
+    before = {name: each for name, each in zip([*widths][1:], first, strict=True) if asked[name]}
+    beside = []
+    for other in map(FinishedRun, map(Path, others)):
+        trained = RunDirectory(other.path).read_classes()
+        if common := {*images.class_names} & (trained.trained if trained else set()):
+            report(f"{other.path} was trained on {len(common):,} of the {images.num_classes:,} classes that are shown.")
+        beside.append(_judged(other, split, images, _embed(other, other.model, images, run, report), run))
+    return _judged(run, split, images, own, run, before, tuple(beside))
+
+
+def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
+    """The test classes; of a trial of a search, which must not see them, and where there are none, the validation."""
+    splits = run.splits
+    if splits.test is not None and read_json(RunDirectory(run.path).environment).get("test", True):
+        return "test", splits.test
+    if splits.validation is None:
+        raise UserError(f"{run.path} holds no classes out, which a report could show.")
+    return "validation", splits.validation
+
+
+def _embed(
+    run: FinishedRun, model: nn.Module, images: ImageSet, asked: FinishedRun, report: Callable[[str], object]
+) -> Float[Tensor, "images width"]:
+    """Embed images by a network of a run, with its preprocessing, and with the batches of the run that is asked for."""
+    evaluation, preprocessing = asked.recipe.evaluation, run.recipe.images
+    directory, size = RunDirectory(run.path), evaluation.batch_size
+    return embed_images(
+        model.to(pick_device("auto")),
+        images,
+        preprocessing,
+        batch_size=size,
+        workers=asked.recipe.batches.workers,
+        description="report",
+        precision=settle_evaluation(evaluation.precision, model, preprocessing, directory, size, report),
+    )
+
+
+def _judged(
+    run: FinishedRun,
+    split: str,
+    images: ImageSet,
+    embeddings: Float[Tensor, "images width"],
+    asked: FinishedRun,
+    before: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
+    others: tuple[Judged, ...] = (),
+) -> Judged:
+    rows = rows_of_images(images)
+    config = asked.recipe.evaluation
+    return Judged(run.name, split, embeddings, rows, config, _Pictures(images), before, run, images, others)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pictures:
+    """Reads pictures of an image set."""
+
+    images: ImageSet
+
+    def __call__(self, row: int, side: int) -> Image.Image | None:
+        if isinstance(self.images.pixels, Vectors):
+            return None
+        try:
+            return self.images.pixels.load(row, side)
+        except UnreadableImageError:  # it was there a moment ago
+            return None

@@ -1,0 +1,132 @@
+"""Sections of metrics: values with intervals, beside the network before training, and differences from other runs."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from proxemic.metrics import Interval, paired_differences
+from proxemic.pages import Section, chart, table
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.protocols.statistics import few_classes
+from proxemic.report.judged import Judged
+from proxemic.tables import MISSING, Table, percent
+
+BEFORE = {"start": "the network as it came", "untrained": "untrained"}
+"""What the networks of before the first step are called."""
+
+_LEVEL = 0.95
+
+
+def metrics(judged: Judged) -> Section:
+    """The metrics of a run and of others with intervals, beside the networks of before training and chance."""
+    found = judged.metrics
+    columns = {judged.name: found, **{f"{each.name} (other)": each.metrics for each in judged.others}}
+    columns |= {BEFORE[name]: each for name, each in judged.metrics_before.items()}
+    intervals = {name: each.intervals(level=_LEVEL) for name, each in columns.items()}
+    rows = [
+        [metric, *(_cell(each.get(metric)) for each in intervals.values()), percent(found.chance.get(metric))]
+        for metric in found
+    ]
+    classes = len(found.labels[found.evaluated].unique())
+    title = (
+        f"{judged.split}: {classes:,} classes, {found.queries:,} queries; in percent, with {100 * _LEVEL:g}% intervals "
+        "of a bootstrap over classes"
+    )
+    notes = [note for note in (few_classes(classes), _left_out(found.left_out)) if note]
+    shown = table(Table(["metric", *columns, "chance"], rows, title, notes))
+    return Section("Metrics", points(intervals) + shown)
+
+
+def recorded_metrics(run: FinishedRun) -> Section:
+    """The metrics that a run has recorded, which have no intervals."""
+    recorded = run.metrics or {}
+    split = "test" if "test" in recorded else "validation"
+    ending = "" if split == "test" else "validation_"
+    names = {split: run.name, **{f"{ending}{name}": said for name, said in BEFORE.items()}, "chance": "chance"}
+    columns = {said: recorded[name] for name, said in names.items() if name in recorded}
+    if not columns:
+        return Section("Metrics", Markup("<p>The run was trained without classes held out, and has none.</p>"))
+    rows = [[metric, *(percent(each.get(metric)) for each in columns.values())] for metric in columns[run.name]]
+    title = f"{split}, in percent, as the run has recorded them: without its pictures there are no intervals"
+    values = {
+        said: {metric: Interval(value, math.nan, math.nan) for metric, value in each.items()}
+        for said, each in columns.items()
+        if said != "chance"
+    }
+    return Section("Metrics", points(values) + table(Table(["metric", *columns], rows, title)))
+
+
+def differences(judged: Judged) -> Section | None:
+    """By how much a run exceeds the others, paired by query."""
+    own, tables = judged.metrics, Markup()
+    for other in judged.others:
+        found = paired_differences(
+            own.per_query, other.metrics.per_query, own.labels, average=own.average, level=_LEVEL
+        )
+        rows = [
+            [metric, f"{100 * each.difference:+.2f}", _bounds(each.low, each.high), f"{each.p_value:.3f}"]
+            for metric, each in found.items()
+        ]
+        title = f"{judged.name} less {other.name}, in percent, on the same queries"
+        tables += table(Table(["metric", "difference", "95% interval", "p"], rows, title))
+    if not tables:
+        return None
+    note = "Whole classes are drawn, or exchanged; p is not corrected for the number of metrics."
+    return Section("Differences", tables + Markup("<p><small>{}</small></p>").format(note))
+
+
+def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
+    """A chart of the values of each model, with their intervals where there are any."""
+    names = [*values]
+    order = list(dict.fromkeys(metric for each in values.values() for metric in each))
+    data = [
+        {"metric": metric, "model": name, "value": 100 * each.value, **_ends(each)}
+        for name, of in values.items()
+        for metric, each in of.items()
+        if not math.isnan(each.value)
+    ]
+    bounded = [each for each in data if "low" in each]  # Vega warns of a scale without values
+    place = {
+        "y": {"field": "metric", "type": "nominal", "sort": order, "title": None},
+        "yOffset": {"field": "model", "type": "nominal", "sort": names},
+        "color": {"field": "model", "type": "nominal", "sort": names, "title": None},
+    }
+    value: dict[str, Any] = {"field": "value", "type": "quantitative", "title": "percent", "scale": {"zero": False}}
+    tip = [{"field": field, "type": kind} for field, kind in (("model", "nominal"), ("metric", "nominal"))]
+    numbers = ("value", "low", "high") if bounded else ("value",)
+    tip += [{"field": field, "type": "quantitative", "format": ".2f"} for field in numbers]
+    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    lines = {"data": {"values": bounded}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": ends}
+    marks = {
+        "mark": {"type": "point", "filled": True, "opacity": 1, "size": 60},
+        "encoding": {"x": value, "shape": place["color"] | {"legend": None}, "tooltip": tip},
+    }
+    spec = {
+        "data": {"values": data},
+        "height": len(order) * max(24, 12 * len(names) + 8),
+        "encoding": place,
+        "layer": [*([lines] if bounded else []), marks],
+    }
+    said = "Values of the metrics as points" + (", with their intervals as lines" if bounded else "")
+    return chart(spec, f"{said}; the table has the numbers.")
+
+
+def _ends(each: Interval) -> dict[str, float]:
+    return {} if math.isnan(each.low) else {"low": 100 * each.low, "high": 100 * each.high}
+
+
+def _cell(each: Interval | None) -> str:
+    if each is None:
+        return MISSING
+    bounds = _bounds(each.low, each.high)
+    return percent(each.value) + (f" ({bounds})" if bounds != MISSING else "")
+
+
+def _bounds(low: float, high: float) -> str:
+    return MISSING if math.isnan(low) else f"{percent(low)} … {percent(high)}"
+
+
+def _left_out(queries: int) -> str:
+    return f"{queries:,} queries have no other picture of their class, and are left out." if queries else ""

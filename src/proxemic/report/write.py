@@ -1,0 +1,62 @@
+"""Write reports: which sections they have, in which order."""
+
+from collections.abc import Callable
+from logging import getLogger
+from pathlib import Path
+
+from proxemic.errors import UserError
+from proxemic.files import write_text
+from proxemic.pages import Section, render_page
+from proxemic.protocols.recipe_content import class_name
+from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.report.about import curves, data, environment, recipe
+from proxemic.report.distances import distances
+from proxemic.report.judged import Judged, judge_run
+from proxemic.report.metrics import differences, metrics, recorded_metrics
+
+OF_JUDGED: tuple[Callable[[Judged], Section | None], ...] = (metrics, differences, distances)
+"""The sections about embeddings; each gives None where it has nothing to show."""
+
+OF_RUN: tuple[Callable[[FinishedRun], Section | None], ...] = (curves, data, recipe, environment)
+"""The sections about a run."""
+
+
+def write_report(
+    target: str | Path, *others: str | Path, out: str | Path, report: Callable[[str], object] | None = None
+) -> Path:
+    """Write a page about a run, beside other runs: one file that opens without a network.
+
+    Args:
+        target: The directory of a finished run, whose test classes are embedded; or, where there is no test, its
+            validation classes.
+        others: Further runs, which are compared with the first on its pictures.
+        out: The page, ``.html``.
+        report: Is told what the user should know, such as that the pictures are gone and what the run has recorded is
+            shown alone. None logs it.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: If there is no finished run, or the page cannot be written.
+
+    Example::
+
+        proxemic.report.write_report("runs/photos", out="photos.html")
+    """
+    report, path = report or getLogger("proxemic").info, Path(out)
+    if path.suffix.lower() != ".html":
+        raise UserError(f"The report is {path}, but must end in .html.")
+    run = FinishedRun(Path(target))
+    try:
+        judged = judge_run(target, others, report=report)
+    except (UserError, ValueError) as error:
+        if others:
+            raise
+        report(f"The report has no pictures, but what the run has recorded: {error}")
+        judged = None
+    sections = [recorded_metrics(run)] if judged is None else [section(judged) for section in OF_JUDGED]
+    sections += [section(run) for section in OF_RUN]
+    title = f"{run.name}: {class_name(run.content['loss'])}, seed {run.seed}"
+    write_text(path, render_page(title, [each for each in sections if each is not None]))
+    return path

@@ -1,0 +1,33 @@
+"""Reports of runs, in a real browser."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import PHONE, Opened, faults_of_access
+from proxemic.errors import UserError
+from proxemic.report import write_report
+
+
+@pytest.fixture(scope="module")
+def page_of_run(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(run, out=tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
+def test_the_report_of_a_run(browse: Opened, page_of_run: Path, look: dict[str, Any]) -> None:
+    with browse(page_of_run.as_uri(), **look) as page:
+        page.wait_for_function("[...document.querySelectorAll('.chart > div')].every(place => place.view)")
+        assert faults_of_access(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        titles = page.locator("h2").all_inner_texts()
+        assert [title for title in titles if title in ("Metrics", "Distances", "Training", "Data", "Recipe")]
+        assert titles[-1] == "Environment"
+
+
+def test_what_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"must end in \.html"):
+        write_report(run, out=tmp_path / "report.pdf")
+    with pytest.raises(UserError, match="holds no run"):
+        write_report(tmp_path, out=tmp_path / "report.html")
