@@ -3,6 +3,7 @@
 Functions of tensors and losses, and plots of what they give. What reads runs and writes files is `proxemic.analyze`.
 """
 
+from proxemic.analysis.confusion import ConfusedPair, confused_pairs
 from proxemic.analysis.forces import Forces, plot_forces, two_class_forces
 from proxemic.analysis.gap import GapBounds, class_minimizers, gap_bounds, squared_gaps
 from proxemic.analysis.geometry import ClassDistances, Hubness, alignment, class_distances, hubness, uniformity
@@ -26,13 +27,14 @@ from proxemic.analysis.landscape import (
     plot_landscape,
     pushes_off_proxies,
 )
-from proxemic.analysis.map import PrincipalComponents, principal_components, t_sne
+from proxemic.analysis.map import PrincipalComponents, principal_components, t_sne, umap
 from proxemic.analysis.similarity_maps import SimilarityMaps, gradient_map, similarity_maps
 
 __all__ = [
     "Answer",
     "Characteristics",
     "ClassDistances",
+    "ConfusedPair",
     "Forces",
     "GapBounds",
     "Hubness",
@@ -45,6 +47,7 @@ __all__ = [
     "characteristics",
     "class_distances",
     "class_minimizers",
+    "confused_pairs",
     "every_proxy_loss",
     "find_minimum",
     "gap_bounds",
@@ -64,5 +67,6 @@ __all__ = [
     "squared_gaps",
     "t_sne",
     "two_class_forces",
+    "umap",
     "uniformity",
 ]

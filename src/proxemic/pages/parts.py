@@ -48,30 +48,42 @@ def table(content: Table, *, description: str = "") -> Markup:
     ).format(content.title or description or "Table", caption, head, body, notes)
 
 
-def data_url(image: Image.Image, side: int) -> str:
+_SMALLER = ((1, 80), (1, 60), (1, 40), (0.7, 60), (0.7, 40), (0.5, 50), (0.5, 30), (0.35, 30), (0.25, 30), (0.15, 20))
+"""Sides, as parts of the side, and qualities that are tried for a picture that is to be small."""
+
+
+def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
     """A small copy of a picture, as an address that holds it.
 
     Args:
         image: A picture of any mode and size.
         side: The longest side of the copy, in pixels; smaller pictures stay as they are.
+        most: Characters of the address, some 1,500 or more: noisy pictures are compressed more, and made smaller, until
+            it has no more. None does neither.
 
     Returns:
         The address of a JPEG: ``data:image/jpeg;base64,…``.
     """
-    small = image.convert("RGB")
-    small.thumbnail((side, side))
-    content = io.BytesIO()
-    small.save(content, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+    whole, address = image.convert("RGB"), ""
+    for part, quality in _SMALLER:
+        small = whole.copy()
+        small.thumbnail((max(1, round(part * side)),) * 2)
+        content = io.BytesIO()
+        small.save(content, "JPEG", quality=quality, optimize=True)
+        address = f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+        if most is None or len(address) <= most:
+            break
+    return address
 
 
-def picture(image: Image.Image | None, side: int, alt: str) -> Markup:
+def picture(image: Image.Image | None, side: int, alt: str, most: int | None = None) -> Markup:
     """A picture of a page in a square of its own.
 
     Args:
         image: The picture, of any size; None says that there is none.
         side: The side of the square, in CSS pixels, and the longest side of the copy in the page.
         alt: What a screen reader says in its place; nothing where the text beside it says the same.
+        most: As of `data_url`.
 
     Example:
         >>> print(picture(None, 96, "hat"))
@@ -80,7 +92,7 @@ def picture(image: Image.Image | None, side: int, alt: str) -> Markup:
     size = f"width:{side:d}px;height:{side:d}px"
     if image is None:
         return Markup('<span class="picture" style="{}">no picture</span>').format(size)
-    return Markup('<img class="picture" style="{}" alt="{}" src="{}">').format(size, alt, data_url(image, side))
+    return Markup('<img class="picture" style="{}" alt="{}" src="{}">').format(size, alt, data_url(image, side, most))
 
 
 def figure(shown: Markup, caption: Markup | str) -> Markup:

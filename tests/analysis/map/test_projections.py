@@ -1,5 +1,8 @@
 """Principal components against numpy's singular values; t-SNE for what it promises."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxemic.analysis.map.projections import principal_components, t_sne
+from proxemic.analysis.map.projections import principal_components, t_sne, umap
 
 
 def sample(rows: int, dim: int, seed: int = 0) -> Tensor:
@@ -74,6 +77,30 @@ def test_tsne_of_little(points: Tensor) -> None:
     assert places.isfinite().all()
 
 
+class _Umap:
+    """In place of umap-learn's class, which compiles for a minute: moves nothing."""
+
+    def __init__(self, n_neighbors: int, init: np.ndarray, random_state: int, n_jobs: int) -> None:
+        assert (random_state, n_jobs) == (0, 1), "or it would not be repeated"
+        self.neighbours, self.init = n_neighbors, init
+
+    def fit_transform(self, rows: np.ndarray) -> np.ndarray:
+        assert 2 <= self.neighbours < len(rows)
+        return self.init
+
+
+@pytest.mark.parametrize("points", [sample(4, 5), sample(30, 1), torch.ones(5, 3)], ids=["few", "line", "one place"])
+def test_umap_begins_at_the_principal_components(points: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "umap", ModuleType("umap"))
+    monkeypatch.setattr(sys.modules["umap"], "UMAP", _Umap, raising=False)
+    places = umap(points)
+    components = principal_components(points, min(2, points.shape[1])).project(points)
+    scale = components[:, 0].std(correction=0) or 1.0
+    torch.testing.assert_close(places[:, : components.shape[1]], components / scale, atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="neighbours is 1, but must be 2 or more"):
+        umap(points, neighbours=1)
+
+
 def test_refuses() -> None:
     points = sample(6, 3)
     for k in (0, 4):
@@ -86,6 +113,6 @@ def test_refuses() -> None:
     with pytest.raises(ValueError, match="perplexity is 0"):
         t_sne(points, perplexity=0.0)
     points[0, 0] = torch.inf
-    for draw in (principal_components, t_sne):
+    for draw in (principal_components, t_sne, umap):
         with pytest.raises(ValueError, match="NaN or infinite values in 1 of 6"):
             draw(points)

@@ -1,4 +1,4 @@
-"""Maps of embeddings: rows in two dimensions, by principal components or t-SNE."""
+"""Maps of embeddings: rows in two dimensions, by principal components, t-SNE or UMAP."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -91,10 +91,7 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
     with optional_dependency("train"):
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
-    start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
-    components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
-    # As scikit-learn scales it; rows that are all the same have no spread to scale by.
-    start[:, : components.shape[1]] = 1e-4 * components / (components[:, 0].std(correction=0) or 1.0)
+    start = 1e-4 * _start(embeddings)  # as scikit-learn scales it
     perplexity = min(perplexity, (len(embeddings) - 1) / 3)
     # Of several threads the sums would differ in the last bit, and soon the whole map.
     with threadpool_limits(1):
@@ -102,6 +99,45 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
         method = TSNE(perplexity=perplexity, init=begin, random_state=0)
         places = method.fit_transform(embeddings.detach().float().cpu().numpy())
     return torch.from_numpy(places).double()
+
+
+def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Float64[Tensor, "rows 2"]:
+    """A UMAP of the embeddings: near rows stay near, while distances and axes mean nothing.
+
+    It starts from the principal components, with a fixed seed on one thread. The first call of a process compiles,
+    which may take a minute; 1,000 rows then take some seconds on one core.
+
+    Args:
+        embeddings: Finite embeddings, at least 4 rows; unit rows where directions count, as the distances are
+            Euclidean.
+        neighbours: How many neighbours a row has, 2 or more; with few rows at most rows - 1.
+
+    Raises:
+        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
+        ModuleNotFoundError: If umap-learn is not installed, of the extra ``umap``.
+
+    Source: McInnes, Healy and Melville, UMAP: Uniform Manifold Approximation and Projection, 2018; umap-learn.
+    """
+    _check_rows(embeddings, 4)
+    if neighbours < 2:
+        raise ValueError(f"neighbours is {neighbours}, but must be 2 or more")
+    with optional_dependency("umap"):
+        from umap import UMAP
+    rows, start = embeddings.detach().float().cpu().numpy(), _start(embeddings)
+    if not start.any():  # all rows are the same
+        return start
+    begin: Any = start.float().numpy()
+    method: Any = UMAP(n_neighbors=min(neighbours, len(rows) - 1), init=begin, random_state=0, n_jobs=1)
+    return torch.from_numpy(method.fit_transform(rows)).double()
+
+
+def _start(embeddings: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows 2"]:
+    """The principal components, such that the first has a standard deviation of 1, where a map begins."""
+    start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
+    components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
+    # Rows that are all the same have no spread to scale by.
+    start[:, : components.shape[1]] = components / (components[:, 0].std(correction=0) or 1.0)
+    return start
 
 
 def _check_rows(embeddings: Tensor, least: int) -> None:
