@@ -67,7 +67,8 @@ def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
     whole, address = image.convert("RGB"), ""
     for part, quality in _SMALLER:
         small = whole.copy()
-        small.thumbnail((max(1, round(part * side)),) * 2)
+        longest = max(1, round(part * side))
+        small.thumbnail((longest, longest))
         content = io.BytesIO()
         small.save(content, "JPEG", quality=quality, optimize=True)
         address = f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
