@@ -74,6 +74,7 @@ WITHOUT_SOURCE = {
     "test_extending.py": "docs/extending.md",
     "test_init.py": "proxemic/__init__.py",
     "test_imports.py": "importing each package",
+    "test_migrating.py": "docs/migrating",
     "test_readme.py": "README.md",
     "test_structure.py": "the whole repository",
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",

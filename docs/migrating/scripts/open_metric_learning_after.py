@@ -42,7 +42,7 @@ for epoch in range(3):
         total += loss.item()
     print(f"loss of epoch {epoch}: {total / len(batches):.4f}")
 
-embeddings, labels = embed_dataset(model.eval(), test)
+embeddings, labels = embed_dataset(model.eval(), test)[0], splits.test_images.labels
 metrics = retrieval_metrics(
     embeddings, labels, distance="euclidean", recall_at=(1, 5), precision_at=(5,), map_at=(5,), map_divisors=("hits",)
 )
