@@ -1,5 +1,5 @@
-# make demo, test, coverage, docs, lint, types, lowest: each sets everything up by itself and writes nothing outside this
-# folder but uv's cache.
+# make demo, test, coverage, docs, dist, lint, types, lowest: each sets everything up by itself and writes nothing outside
+# this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
@@ -11,7 +11,7 @@ HERE = env $(CACHES)
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
 PYTEST = pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage docs lint types lowest setup
+.PHONY: demo test coverage docs dist lint types lowest setup
 
 demo: setup
 	@$(RUN) $(HERE) proxemic demo
@@ -28,6 +28,15 @@ coverage: setup
 # Every command, example, figure and link of README.md and docs/.
 docs: setup
 	$(RUN) $(TESTING) pytest README.md tests/test_readme.py tests/test_docs.py tests/test_extending.py
+
+# dist/: the source distribution and the wheel, with the man page. Of the same commit they have the same bytes. Both are
+# then looked into, and the wheel installed bare and with each extra, by the oldest and the newest Python that is there.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: setup
+	@rm -rf dist && mkdir -p .cache
+	$(RUN) python docs/make_manual.py .cache/proxemic.1
+	PROXEMIC_MANUAL=$(CURDIR)/.cache/proxemic.1 $(UV) build --quiet
+	$(RUN) $(TESTING) PROXEMIC_DIST=$(CURDIR)/dist pytest tests/test_distributions.py
 
 lint: setup
 	$(RUN) ruff check

@@ -15,6 +15,7 @@ LONGEST = (
     "tests/cli/test_tune.py",
     "tests/test_readme.py",
     "tests/test_docs.py",
+    "tests/test_distributions.py",
     "tests/test_benchmarks.py",
     "tests/cli/test_reality_check.py",
     "tests/test_imports.py",

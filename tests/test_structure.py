@@ -70,6 +70,7 @@ WITHOUT_SOURCE = {
     "recipes/test_untrusted.py": "reading of hostile recipes",
     "test_browser.py": "what the tests of pages stand on",
     "test_benchmarks.py": "benchmarks/",
+    "test_distributions.py": "what make dist makes",
     "test_docs.py": "docs/",
     "test_extending.py": "docs/extending.md",
     "test_init.py": "proxemic/__init__.py",

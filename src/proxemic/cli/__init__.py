@@ -73,16 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
-    parser = _Parser(
-        prog="proxemic",
-        description="Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"proxemic {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    parser = build_parser()
     words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
     arguments, rest = parser.parse_known_args(words)
     # Recipes are text, and libraries that write files into a run take no other names.
@@ -116,6 +107,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _fail(error, arguments)
     return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands with their flags."""
+    parser = _Parser(
+        prog="proxemic",
+        description="Proxy-based deep metric learning: train an embedding, evaluate it on unseen classes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"proxemic {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print a script by which a shell completes commands, flags, recipes and files",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
 
 
 def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,6 +168,20 @@ def _notes_as_lines() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints a script and ends, as `--version` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        from proxemic.cli.completion import completion
+
+        try:
+            script = completion(parser, values)
+        except ModuleNotFoundError as error:  # it says what to install
+            parser.error(str(error))
+        print(script)
+        parser.exit()
 
 
 def _fail(error: Exception, arguments: argparse.Namespace) -> int:

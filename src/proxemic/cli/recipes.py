@@ -2,6 +2,8 @@
 
 import argparse
 
+from proxemic.extras import optional_dependency
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -23,7 +25,8 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         for name in names:
             print(f"{name:{max(map(len, names))}}  {recipe_summary(name)}")
         return
-    import yaml
+    with optional_dependency("train"):
+        import yaml
 
     from proxemic.models import check_backbone
     from proxemic.recipes.checking import names_nothing

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
 
 if TYPE_CHECKING:
     from proxemic.training.multiprocess.processes import Processes
@@ -92,7 +93,8 @@ def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] =
         out = new_directory(str(recipe))
     if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # before what takes seconds to import
         print(f"Resuming {out}" if recipe is None else f"Training {recipe}: {out}", flush=True)
-    from tqdm import tqdm
+    with optional_dependency("train"):
+        from tqdm import tqdm
 
     from proxemic.cli.show import print_metrics
     from proxemic.recipes.flags import read_flags

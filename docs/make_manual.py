@@ -1,0 +1,30 @@
+"""Write the man page from the flags of all commands: ``python docs/make_manual.py FILE``."""
+
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from argparse_manpage.manpage import Manpage
+
+from proxemic.cli import build_parser
+
+REQUESTS = "B|I|PP|SH|SS|TH|TP|br|fi|ie|nf|\\."
+
+
+def manual() -> str:
+    """The page; its date is that of SOURCE_DATE_EPOCH, where that is set."""
+    described = {
+        "project_name": "proxemic",
+        "version": version("proxemic"),
+        "description": "proxy-based deep metric learning",
+        "manual_title": "Proxemic",
+    }
+    page = str(Manpage(build_parser(), described))
+    # What a line of text begins with is no request, as .txt is one, nor are headings two lines.
+    page = re.sub(rf"^(?=\.(?!({REQUESTS})\b)|')", r"\\&", page, flags=re.MULTILINE)
+    return re.sub(r"^\.SH\n", ".SH ", page, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(manual(), encoding="utf-8")

@@ -1,0 +1,57 @@
+"""Completion of commands, flags, recipes and files by a shell."""
+
+import argparse
+from collections.abc import Iterator
+
+from proxemic.extras import optional_dependency
+
+_RECIPES = ("RECIPE", "NAME|FILE")
+_FOLDERS = ("DIR",)
+_FILES = (
+    *("DIR|FILE", "DIR|TABLE|FILE", "FILE", "FILE.csv|DIR", "GALLERY", "MODEL", "PATH", "PATH|NAME", "QUERY"),
+    *("RUN", "RUN|FILE", "SOURCE", "STEM", "TABLE"),
+)
+"""What arguments are called that take each; a test finds those that are called otherwise."""
+
+# shtab's own functions part names with blanks; bash appends no blank to what a function of such a name gives.
+_BASH = """
+_proxemic_files() { compgen -f -- "$1"; }
+_proxemic_dirs() { compgen -d -- "$1"; }
+_proxemic_recipe_files() { compgen -W "$_proxemic_recipes" -- "$1"; compgen -f -- "$1"; }
+_proxemic_recipes='NAMES'
+"""
+_ZSH = """
+_proxemic_recipes() { _alternative 'recipes:recipe:(NAMES)' 'files:file:_files' }
+"""
+
+
+def completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A script for bash, zsh or tcsh; `ModuleNotFoundError` without shtab."""
+    with optional_dependency("train"):
+        import shtab
+    from proxemic.recipes import list_recipes
+
+    names = " ".join(list_recipes())
+    recipes = {"bash": "_proxemic_recipe_files", "zsh": "_proxemic_recipes", "tcsh": f"({names})"}
+    files = {"bash": "_proxemic_files", "zsh": "_files", "tcsh": "f"}
+    folders = {"bash": "_proxemic_dirs", "zsh": "_files -/", "tcsh": "d"}
+    by_name = {
+        **dict.fromkeys(_RECIPES, recipes),
+        **dict.fromkeys(_FILES, files),
+        **dict.fromkeys(_FOLDERS, folders),
+    }
+    for action in arguments_of(parser):
+        if isinstance(action.metavar, str) and action.choices is None and action.metavar in by_name:
+            vars(action)["complete"] = by_name[action.metavar]
+    preamble = {"bash": _BASH.replace("NAMES", names), "zsh": _ZSH.replace("NAMES", names)}
+    return shtab.complete(parser, shell, preamble=preamble.get(shell, ""))
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All arguments of a parser, and of those below it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from arguments_of(each)
+        else:
+            yield action

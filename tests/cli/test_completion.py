@@ -1,0 +1,114 @@
+"""``proxemic --print-completion``, in a real shell where there is one."""
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command_line import Here
+from proxemic.cli import build_parser, completion
+
+# What takes neither a file nor the name of a recipe.
+OTHERS = {
+    *("A", "ADDRESS", "A,B", "B", "C", "COLUMN", "COLUMN=VALUE", "D", "INDEX", "K", "KEY[,KEY…]=LIST", "LIST", "N"),
+    *("N|LIST", "NAME", "NAME=NUMBER", "NAMES", "R", "RATES", "S", "SIZE", "T", "URL", "W", "X", "1,3"),
+}
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "proxemic.bash"
+    path.write_text(completion.completion(build_parser(), "bash"))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my photos").mkdir()
+    (tmp_path / "my photos" / "cat one.png").touch()
+    (tmp_path / "mine.yaml").touch()
+    return tmp_path
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["reco"], {"recognize"}),
+        (["gallery", "del"], {"delete"}),
+        (["train", "--reci"], {"--recipe"}),
+        (["search", "shop", "q.png", "--format", "j"], {"json"}),
+        (
+            ["recipes", "show", "cars/proxy-nca"],
+            {"cars/proxy-nca", "cars/proxy-nca-plus-plus", "cars/proxy-nca-plus-plus-512"},
+        ),
+        (["train", "--recipe", "m"], {"mine.yaml", "my photos"}),
+        (["compare", "own", "mi"], {"mine.yaml"}),
+        (["search", "my"], {"my photos"}),
+        (["search", "shop", "my photos/c"], {"my photos/cat one.png"}),
+        (["train", "--out", "m"], {"my photos"}),
+    ],
+)
+def test_what_bash_offers(script: Path, folder: Path, words: list[str], offered: set[str]) -> None:
+    code = """
+source "$1"; shift
+COMP_WORDS=(proxemic "$@"); COMP_CWORD=$#
+$(complete -p proxemic | sed -E 's/.*-F ([^ ]+) .*/\\1/')
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(["bash", "-c", code, "bash", script, *words], cwd=folder, capture_output=True, text=True)
+    assert {*done.stdout.splitlines()} == offered, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_a_tab_completes_what_is_typed(script: Path, folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    (folder / "rc").write_text(f"source '{script}'\nproxemic() {{ printf 'got <%s>' \"$@\"; }}\n")
+    typed = "source rc\nproxemic recipes show glyphs-small/ada\t\nproxemic sea\tshop my\tcat\t\n"
+    environment = {**os.environ, "TERM": "dumb", "HISTFILE": "", "INPUTRC": "/dev/null"}
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
+    )
+    os.close(theirs)
+    try:
+        os.write(ours, typed.encode())
+        said = "".join(_until(ours, "<my photos/cat one.png>"))
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
+    assert re.findall(r"got <([^>]*)>", said) == [
+        *("recipes", "show", "glyphs-small/adaface"),
+        *("search", "shop", "my photos/cat one.png"),
+    ]
+
+
+def _until(terminal: int, told: str) -> Iterator[str]:
+    read, end = "", time.monotonic() + 60
+    while told not in read and time.monotonic() < end:
+        part = os.read(terminal, 4096).decode(errors="replace")
+        read += part
+        yield part
+
+
+def test_the_other_shells(here: Here) -> None:
+    assert "_alternative 'recipes:recipe:(cars/arcface " in here("--print-completion", "zsh").stdout
+    assert "n/--recipe/(cars/arcface " in here("--print-completion", "tcsh").stdout
+    assert "'fish'" in here("--print-completion", "fish").stderr
+    for name, check in (("bash", ["-n"]), ("zsh", ["-n"]), ("tcsh", ["-n"])):
+        if (shell := shutil.which(name)) is not None:
+            text = completion.completion(build_parser(), name)
+            assert subprocess.run([shell, *check], input=text, capture_output=True, text=True).stderr == ""
+
+
+def test_every_argument_is_known_to_take_files_or_none() -> None:
+    """A new command whose argument has another name says here what it takes."""
+    known = {*completion._RECIPES, *completion._FOLDERS, *completion._FILES, *OTHERS}
+    named = {action.metavar for action in completion.arguments_of(build_parser()) if action.choices is None}
+    assert {name for name in named if isinstance(name, str)} <= known
