@@ -66,6 +66,7 @@ FIRST_LINES = (
     "Indexing ",
     "Searching ",
     "Opening ",
+    "Exporting ",
 )
 """How the line begins that says at once, on standard error, what a command is about to do."""
 

@@ -90,7 +90,7 @@ class IResNet(nn.Module):
             features = self.get_submodule(f"layer{stage}")(features)
         flat = self.bn2(features).flatten(1)
         with torch.autocast(flat.device.type, enabled=False):
-            return self.features(self.fc(flat.float()))[:, :, None, None]
+            return self.features(self.fc(flat.to(self.fc.weight.dtype)))[:, :, None, None]
 
 
 def iresnet_backbone(name: str, *, in_channels: int = 3, weights: str | Path | None = None) -> IResNet:

@@ -153,3 +153,15 @@ def read_onnx(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def read_note(content: bytes, key: str) -> str | None:
+    """What the writer of an ONNX file noted in its ``metadata_props`` under a key."""
+    with optional_dependency("onnx"):
+        import onnx
+        from google.protobuf.message import DecodeError
+    try:
+        notes = onnx.ModelProto.FromString(content).metadata_props
+    except DecodeError:
+        return None
+    return next((each.value for each in notes if each.key == key), None)

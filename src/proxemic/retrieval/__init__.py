@@ -15,6 +15,7 @@ with optional_dependency("train"):
     from proxemic.retrieval.embedder import Embedder
     from proxemic.retrieval.embedding import Embedded, embed_pictures
     from proxemic.retrieval.explaining import Explanation, explain_similarity
+    from proxemic.retrieval.exporting import Exported, export
     from proxemic.retrieval.gallery import Added, Gallery, Hit
     from proxemic.retrieval.pictures import Pictures, list_pictures
     from proxemic.retrieval.ray_stage import EmbedStage
@@ -35,6 +36,7 @@ __all__ = [
     "EmbeddedFile",
     "Embedder",
     "Explanation",
+    "Exported",
     "Gallery",
     "GalleryInfo",
     "GallerySummary",
@@ -50,6 +52,7 @@ __all__ = [
     "embed_pictures",
     "embed_to_file",
     "explain_similarity",
+    "export",
     "list_pictures",
     "recognize",
     "search_gallery",

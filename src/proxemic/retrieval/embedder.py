@@ -22,13 +22,16 @@ from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone, read_checksum
 from proxemic.models.folding import fold_batch_norm
-from proxemic.models.onnx_backbone import read_onnx
+from proxemic.models.onnx_backbone import read_note, read_onnx
 from proxemic.models.saving import has_own_backbone
 from proxemic.models.timm_models import TimmBackbone
 from proxemic.retrieval.preparing import Picture, Preparation, Transform
 from proxemic.retrieval.stores.store import Distance
 from proxemic.training.embed import embed_batches, load_embedder, pick_device
 from proxemic.training.recipe import EvaluationPrecision
+
+ONNX_NOTE = "proxemic"
+"""Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
 
 
 class Embedder:
@@ -84,11 +87,11 @@ class Embedder:
         precision: EvaluationPrecision = "32-true",
         backbone: type[nn.Module] | None = None,
     ) -> "Embedder":
-        """Load a run, a ``model.safetensors`` with its ``model.json``, or an ONNX file with a JSON file beside it.
+        """Load a run, a ``model.safetensors`` with its ``model.json``, or an ONNX file.
 
         Args:
             path: The directory or the file. Beside ``model.onnx``, ``model.json`` has the ``preprocessing`` and perhaps
-                the ``distance``.
+                the ``distance``; where there is none, what `export` has noted in the file itself is taken.
             device: Where to compute; auto takes an accelerator where there is one.
             precision: ``32-true``, or ``bf16-mixed``.
             backbone: The class of the backbone, where that is a class of your own; of a run it is found.
@@ -124,24 +127,26 @@ class Embedder:
     @classmethod
     def _load_onnx(cls, path: Path, precision: EvaluationPrecision) -> "Embedder":
         content = read_onnx(path)
-        description = read_json(path.with_suffix(".json"))
         made = hashlib.sha256(content).hexdigest()
+        beside = path.with_suffix(".json")
+        noted = None if beside.exists() else read_note(content, ONNX_NOTE)
+        file, description = (beside, read_json(beside)) if noted is None else (path, _parsed(noted, path))
         if description.get("sha256", made) != made:
             raise ValueError(
-                f"{path} is not the file that {path.with_suffix('.json')} describes, whose sha256 is another: put the "
-                "two that belong together side by side."
+                f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
+                "together side by side."
             )
         try:
             preprocessing = Preprocessing(**description["preprocessing"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path.with_suffix('.json')} does not say how images are prepared: {error}") from error
+            raise ValueError(f"{file} does not say how images are prepared: {error}") from error
         size, channels = preprocessing.size, preprocessing.channels
         config = ModelConfig(str(path), train="head", in_channels=channels, image_size=size)
         network = nn.Sequential(OnnxBackbone(content, config), nn.Flatten())
         return cls(
             network,
             preprocessing,
-            distance=_checked_distance(description.get("distance", "cosine"), path.with_suffix(".json")),
+            distance=_checked_distance(description.get("distance", "cosine"), file),
             checksum=made,
             path=path.absolute(),
             precision=precision,
@@ -276,6 +281,16 @@ def checksum_of(path: Path) -> str:
     if path.suffix.lower() == ".onnx":
         return hashlib.sha256(read_onnx(path)).hexdigest()
     return read_checksum(path)
+
+
+def _parsed(note: str, path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(note)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} has no {path.with_suffix('.json').name} beside it, and its own note is damaged.")
+    return content
 
 
 def _own_backbone(folder: Path) -> type[nn.Module] | None:

@@ -8,6 +8,7 @@ from jaxtyping import Float32
 from torch import Tensor
 from tqdm import tqdm
 
+from proxemic.data import ImageSet
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.pictures import Pictures
 
@@ -22,7 +23,12 @@ class Embedded:
 
 
 def embed_pictures(
-    embedder: Embedder, pictures: Pictures, *, batch_size: int = 64, workers: int = 0, description: str = "embedding"
+    embedder: Embedder,
+    pictures: Pictures | ImageSet,
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    description: str = "embedding",
 ) -> Embedded:
     """Embed all pictures that can be read, in order, with a progress bar on terminals."""
     parts = [*embed_parts(embedder, pictures, batch_size=batch_size, workers=workers, description=description)]
@@ -35,7 +41,7 @@ def embed_pictures(
 
 def embed_parts(
     embedder: Embedder,
-    pictures: Pictures,
+    pictures: Pictures | ImageSet,
     *,
     at_least: int = 1,
     batch_size: int = 64,

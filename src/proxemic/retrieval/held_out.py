@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from proxemic.data import ImageSet, Preprocessing
+from proxemic.data import ImageSet, Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, number_labels, read_embeddings
 from proxemic.data.embeddings.files import MADE_BY
 from proxemic.data.embeddings.formats import read_metadata
@@ -45,7 +45,7 @@ def embed_held_out(
     report: Callable[[str], object],
 ) -> HeldOut:
     """Embed a run's own classes of a split, or those of a source that it was not trained on."""
-    run = _run_of(embedder)
+    run = run_of(embedder)
     if source is None:
         split = split or "validation"
         images = _own_images(embedder, run, split, report)
@@ -84,7 +84,8 @@ def embed_held_out(
     return HeldOut(LabelledEmbeddings(content.embeddings[kept], rows), rows.labels, name)
 
 
-def _run_of(embedder: Embedder) -> RunDirectory | None:
+def run_of(embedder: Embedder) -> RunDirectory | None:
+    """The run whose model it is, or None."""
     if embedder.path is None:
         return None
     folder = embedder.path if embedder.path.is_dir() else embedder.path.parent
@@ -99,13 +100,7 @@ def _own_images(
             f"{embedder.path or 'The model'} is no run, whose held-out classes are known: give labelled pictures of "
             "classes that it was not trained on (--data.root)."
         )
-    run.check_run(test=split == "test")
-    from proxemic.recipes.reader import read_evaluation  # which imports much
-
-    splits = run.locate(read_evaluation(run.recipe).data).load()
-    run.check_images(split_fingerprint(splits))
-    for note in splits.notes:
-        report(note)
+    splits = own_splits(run, report, test=split == "test")
     if split == "test":
         return splits.test_images
     if splits.validation is None:
@@ -114,6 +109,18 @@ def _own_images(
             "classes (--data.root), or take its test classes (--split test), which are then no measure of the result."
         )
     return splits.validation
+
+
+def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:
+    """The images of a run as they were split when it began; with `test`, refused where its test must not be seen."""
+    run.check_run(test=test)
+    from proxemic.recipes.reader import read_evaluation  # which imports much
+
+    splits = run.locate(read_evaluation(run.recipe).data).load()
+    run.check_images(split_fingerprint(splits))
+    for note in splits.notes:
+        report(note)
+    return splits
 
 
 def _embed_labelled(

@@ -1,0 +1,305 @@
+"""Export: from a trained model to a file for other programs, with what it is worth."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, get_args
+
+import torch
+
+from proxemic.data import ImageSet, Preprocessing
+from proxemic.errors import UserError
+from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_atomically
+from proxemic.models import EmbeddingModel
+from proxemic.retrieval.embedder import ONNX_NOTE, Embedder
+from proxemic.retrieval.exporting.card import write_card
+from proxemic.retrieval.exporting.graphs import (
+    HalfPrecision,
+    Program,
+    check_exportable,
+    note,
+    write_onnx,
+    write_program,
+)
+from proxemic.retrieval.exporting.parity import Measured, check, labelled_images, measure, whole_classes
+from proxemic.retrieval.exporting.quantizing import is_convolutional, quantize
+from proxemic.retrieval.held_out import own_splits, run_of
+from proxemic.tables import percent
+from proxemic.training import RunDirectory
+from proxemic.training.recipe import EvaluationConfig
+
+Target = Literal["onnx", "torch"]
+SUFFIXES: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2"}
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported file, and what it was measured at.
+
+    Args:
+        path: The file; beside it lie `description` and `card`.
+        description: The JSON file that says how pictures are prepared.
+        card: The model card.
+        precision: ``float32``, ``float16`` or ``int8``.
+        bytes: Of the file.
+        data: The images on which it was compared with the model.
+        images: Their number.
+        difference: The largest difference of a number of the embeddings, in units of the embeddings' mean length.
+        recall: Recall@1 of the model, from 0 to 1.
+        exported_recall: Recall@1 of the file.
+    """
+
+    path: Path
+    description: Path
+    card: Path
+    precision: str
+    bytes: int
+    data: str
+    images: int
+    difference: float
+    recall: float
+    exported_recall: float
+
+    def text(self) -> str:
+        """A few lines for people."""
+        price = 100 * (self.exported_recall - self.recall)
+        recall = f"{percent(self.exported_recall)}, of the model {percent(self.recall)}"
+        return (
+            f"{self.path}: {self.precision}, {self.bytes / 1e6:,.1f} MB\n"
+            f"Recall@1 on {self.data}: {recall} ({price:+.2f}); "
+            f"largest difference of embeddings {self.difference:.1e}\n"
+            f"Beside it: {self.description.name} (how pictures are prepared) and {self.card.name} (the model card)"
+        )
+
+
+def export(
+    model: str | os.PathLike[str],
+    to: Target = "onnx",
+    out: str | os.PathLike[str] | None = None,
+    *,
+    source: str | os.PathLike[str] | None = None,
+    most_images: int | None = None,
+    half: bool = False,
+    int8: bool = False,
+    licence: str | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    report: Callable[[str], object] | None = None,
+) -> Exported:
+    """Export a model, after comparing the file with it on images.
+
+    The file takes prepared images ``[batch, channels, size, size]`` of any batch and gives what `Embedder` gives. It
+    is put in place only if its embeddings differ from the model's by at most 1e-4 and its Recall@1 is the same; that of
+    ``half`` and ``int8`` may differ, and is told. Beside ``NAME.onnx`` are written ``NAME.json``, with the
+    preprocessing, and ``NAME.md``, a model card.
+
+    Args:
+        model: The directory of a run, or a ``model.safetensors``.
+        to: ``onnx``, or ``torch`` for a program of `torch.export` (``.pt2``).
+        out: The file; None takes ``export/model.onnx`` and the like in the directory of the model. One that was
+            exported before is replaced.
+        source: Labelled pictures to compare on, a folder or a table; None takes the test images of the run.
+        most_images: Compare on no more than about so many images, of whole classes drawn at random; None: on all.
+        half: The backbone computes in float16.
+        int8: 8 bits (``onnx`` only). Convolutional networks are calibrated on training images of the run.
+        licence: For the card, as hubs name it, such as ``mit``.
+        batch_size: Pictures that the network sees at once.
+        workers: Processes that read pictures.
+        report: Is told what the user should know. None logs it.
+
+    Raises:
+        UserError: If an argument is refused, the network cannot be exported, or the file is not the same model.
+        ValueError: If a file of the model is damaged.
+        ImportError: If onnx, onnxscript or onnxruntime is not installed.
+
+    Example::
+
+        exported = export("runs/photos", int8=True)
+        exported.recall - exported.exported_recall  # the price
+        Embedder.load(exported.path).embed(["a.jpg"])
+    """
+    report = report or getLogger("proxemic").info
+    _check(model, to, half=half, int8=int8, most_images=most_images)
+    target = _target(Path(model), to, out, half=half, int8=int8)
+    embedder = Embedder.load(model, device="cpu")
+    check_exportable(embedder.model)
+    preprocessing = embedder.transform
+    assert isinstance(preprocessing, Preprocessing)
+    run = run_of(embedder)
+    calibrates = int8 and is_convolutional(embedder.model)
+    if calibrates and run is None:
+        raise UserError("--int8 is calibrated on training images, which only a run knows: export the run.")
+    images, training, data = _images(embedder, run, source, calibrates, report)
+    whole = len(images)
+    images = images if most_images is None else whole_classes(images, most_images)
+    data = f"{len(images):,} {data}" if len(images) == whole else f"{len(images):,} of {whole:,} {data}"
+    config = _evaluation(embedder, run)
+
+    def measured(by: Embedder, description: str) -> Measured:
+        return measure(
+            by, images, config, batch_size=batch_size, workers=workers, description=description, report=report
+        )
+
+    reference = measured(embedder, "the model")
+    images = reference.images
+    with TemporaryDirectory(prefix="proxemic-export-") as folder:
+        made = Path(folder) / target.name
+        sample = torch.zeros(2, preprocessing.channels, preprocessing.size, preprocessing.size)
+        network = embedder.model
+        if half:
+            assert isinstance(network, EmbeddingModel)
+            network = HalfPrecision(network)
+        quantisation = None
+        precision = "int8" if int8 else "float16" if half else "float32"
+        usage = {"preprocessing": preprocessing.as_dict(), "distance": embedder.distance}
+        if to == "torch":
+            write_program(network, sample, made)
+            exported = measured(Embedder(Program(made), preprocessing, distance=embedder.distance), made.name)
+        else:
+            write_onnx(network, sample, made)
+            if int8:
+                quantize(made, made, embedder, training)
+                quantisation = "dynamic" if training is None else "static"
+            note(made, ONNX_NOTE, json.dumps(usage))
+            exported = measured(Embedder.load(made), made.name)
+        if precision == "float32":
+            check(reference, exported)
+        found = Exported(
+            target,
+            target.with_suffix(".json"),
+            target.with_suffix(".md"),
+            precision,
+            made.stat().st_size,
+            data,
+            len(images),
+            reference.difference(exported),
+            reference.recall,
+            exported.recall,
+        )
+        description = {
+            "format": FORMAT,
+            "file": target.name,
+            "sha256": _sha256(made),
+            "bytes": found.bytes,
+            **usage,
+            "dim": embedder.dim,
+            "precision": precision,
+            **({"quantisation": quantisation} if quantisation else {}),
+            "backbone": _backbone(embedder),
+            "model": embedder.checksum,
+            "parity": {
+                "data": found.data,
+                "images": found.images,
+                "largest_difference": found.difference,
+                "recall@1": {"model": found.recall, "file": found.exported_recall},
+            },
+        }
+        card = write_card(
+            target,
+            name=target.stem if run is None else run.path.name,
+            description=description,
+            images=data,
+            model=reference,
+            exported=exported,
+            run=run,
+            whole_test=source is None and len(images) == whole,
+            trained_on=_trained_on(run, images) if source is not None else 0,
+            licence=licence,
+        )
+        _put_in_place(made, found, json.dumps(description, indent=2) + "\n", card)
+    return found
+
+
+def _check(model: str | os.PathLike[str], to: str, *, half: bool, int8: bool, most_images: int | None) -> None:
+    if to not in get_args(Target):
+        raise UserError(f"--to is {to}, but must be onnx or torch.")
+    if half and int8:
+        raise UserError("--half and --int8 are both given, but a file has one precision: drop one.")
+    if int8 and to == "torch":
+        raise UserError("--int8 is done by ONNX Runtime, but --to is torch: take --to onnx.")
+    if most_images is not None and most_images < 2:
+        raise UserError(f"--images is {most_images}, but must be 2 or more.")
+    if Path(model).suffix.lower() in SUFFIXES.values():
+        raise UserError(f"{model} is an exported file already: give the directory of a run, or a model.safetensors.")
+
+
+def _target(model: Path, to: Target, out: str | os.PathLike[str] | None, *, half: bool, int8: bool) -> Path:
+    """Where the file goes, which may replace one that was exported there before, but no other model."""
+    suffix = SUFFIXES[to]
+    kind = f"{'-torch' if to == 'torch' else ''}{'-half' if half else '-int8' if int8 else ''}"
+    folder = model if model.is_dir() else model.parent
+    target = folder / "export" / f"model{kind}{suffix}" if out is None else Path(out)
+    if target.suffix != suffix or target.is_dir():
+        raise UserError(f"--out is {target}, but must be the name of a file that ends in {suffix}, as {to} is written.")
+    check_folder(target)
+    beside = target.with_suffix(".json")
+    if beside.exists() and read_json(beside).get("file") != target.name:
+        raise UserError(
+            f"{beside} belongs to another model, but would be replaced by that of {target.name}: give another --out."
+        )
+    return target
+
+
+def _images(
+    embedder: Embedder,
+    run: RunDirectory | None,
+    source: str | os.PathLike[str] | None,
+    calibrates: bool,
+    report: Callable[[str], object],
+) -> tuple[ImageSet, ImageSet | None, str]:
+    """The images to compare on, those of the training where they are needed, and the words for the first."""
+    if source is not None:
+        training = own_splits(run, report, test=False).train if run is not None and calibrates else None
+        images = labelled_images(source)
+        return images, training, f"images of {images.num_classes:,} classes of {Path(source).name}"
+    if run is None:
+        raise UserError(
+            f"{embedder.path} is no run, whose test images are known: give labelled pictures to compare the file on "
+            "(--data.root)."
+        )
+    splits = own_splits(run, report, test=True)
+    if splits.test is None:
+        raise UserError(f"{run.path} has no test classes to compare the file on: give labelled pictures (--data.root).")
+    return splits.test, splits.train if calibrates else None, f"test images of {splits.test.num_classes:,} classes"
+
+
+def _evaluation(embedder: Embedder, run: RunDirectory | None) -> EvaluationConfig:
+    if run is None:
+        return EvaluationConfig(distance=embedder.distance)
+    from proxemic.recipes.reader import read_evaluation  # which imports much
+
+    return read_evaluation(run.recipe).evaluation
+
+
+def _trained_on(run: RunDirectory | None, images: ImageSet) -> int:
+    classes = None if run is None else run.read_classes()
+    return 0 if classes is None else len({*images.class_names} & classes.trained)
+
+
+def _backbone(embedder: Embedder) -> str:
+    model = embedder.model
+    return model.config.backbone_name if isinstance(model, EmbeddingModel) else type(model).__name__
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _put_in_place(made: Path, found: Exported, description: str, card: str) -> None:
+    """Killed between any two of these, it leaves a file that can be used, if only by its own note, or none."""
+    found.path.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale_temporaries(found.path.parent)
+    found.description.unlink(missing_ok=True)  # of the file that is replaced
+    with write_atomically(found.path) as temporary:
+        shutil.copyfile(made, temporary)
+    for path, text in ((found.description, description), (found.card, card)):
+        with write_atomically(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,128 @@
+"""A network as a program that runs without its code: an ONNX file, or an exported program of torch."""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from proxemic.errors import UserError
+from proxemic.extras import optional_dependency
+from proxemic.models import EmbeddingModel, OnnxBackbone
+
+INPUT, OUTPUT = "images", "embeddings"
+_LARGEST = 2**31 - 2**22  # bytes of the weights in one ONNX file, with room for the graph
+
+
+class HalfPrecision(nn.Module):
+    """A copy of a network whose backbone computes in float16; images, pooling, head and embeddings are float32."""
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model)
+        self.model.backbone.half()
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.model.backbone(images.half())
+        return self.model.embed_features(self.model.pooling(features.float()))
+
+
+class Program(nn.Module):
+    """An exported program as a module; its weights are not shown, as it takes float32 whatever they are."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._run = (torch.export.load(file).module(),)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self._run[0](images)
+
+
+def check_exportable(model: nn.Module) -> None:
+    """Raise `UserError` for a network that cannot be exported."""
+    if any(isinstance(part, OnnxBackbone) for part in model.modules()):
+        raise UserError(
+            "The backbone of this model is an ONNX file already, run by ONNX Runtime: torch cannot export what is in "
+            "it. Use that file, and the head of the model.safetensors."
+        )
+    if isinstance(model, EmbeddingModel) and model.config.takes_vectors:
+        raise UserError("This model takes vectors: export is for models of pictures, and it is a head alone.")
+
+
+def write_program(model: nn.Module, images: Tensor, file: Path) -> None:
+    """Write an exported program of torch, for batches of any size."""
+    with _quiet():
+        torch.export.save(_export(model, images), file)
+
+
+def write_onnx(model: nn.Module, images: Tensor, file: Path) -> None:
+    """Write an ONNX file, for batches of any size."""
+    size = sum(part.numel() * part.element_size() for part in (*model.parameters(), *model.buffers()))
+    if size > _LARGEST:
+        raise UserError(
+            f"The weights have {size / 2**30:.1f} GiB, but an ONNX file holds 2 GiB at most: take --half, or --to "
+            "torch."
+        )
+    with optional_dependency("onnx"):
+        import onnx
+        import onnxruntime  # noqa: F401 - which is to check it: say at once that it is missing
+        import onnxscript  # noqa: F401
+    with _quiet():
+        made = torch.onnx.export(
+            _export(model, images), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+        )
+    assert made is not None
+    content = made.model_proto
+    for node in content.graph.node:  # which part of which class it was
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for value in (*content.graph.value_info, *content.graph.input, *content.graph.output, *content.graph.initializer):
+        value.ClearField("metadata_props")
+        value.ClearField("doc_string")
+    for value in (*content.graph.input, *content.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save_model(content, file)
+
+
+def note(file: Path, key: str, text: str) -> None:
+    """Note a text in an ONNX file, under a key of its ``metadata_props``."""
+    import onnx
+
+    content = onnx.load_model(file)
+    added = content.metadata_props.add()
+    added.key, added.value = key, text
+    onnx.save_model(content, file)
+
+
+def _export(model: nn.Module, images: Tensor) -> Any:
+    try:
+        with torch.no_grad():
+            made = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+    except Exception as error:  # torch raises classes of its own for each way in which a network cannot be traced
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"torch cannot export this network: {type(error).__name__}: {message}") from error
+    for part in made.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # where the code lay on this machine
+    return made
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch tells its developers."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [each.level for each in loggers]
+    try:
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)

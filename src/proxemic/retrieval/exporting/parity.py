@@ -1,0 +1,110 @@
+"""Whether a file gives what the model gives: embeddings and Recall@1 of both, on real images."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from proxemic.data import ImageSet
+from proxemic.data.vectors import Vectors
+from proxemic.errors import UserError
+from proxemic.metrics import RetrievalMetrics
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.embedding import embed_pictures
+from proxemic.retrieval.pictures import list_pictures
+from proxemic.training.embed import evaluate_embeddings
+from proxemic.training.recipe import EvaluationConfig
+
+LARGEST_DIFFERENCE = 1e-4
+"""Of a number of an embedding of unit length; others are compared in units of their mean length."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Embeddings of images by a model, and their metrics.
+
+    Args:
+        images: Those that can be read.
+        embeddings: ``[N, D]``.
+        metrics: Of these, as the run evaluates them.
+    """
+
+    images: ImageSet
+    embeddings: Tensor
+    metrics: RetrievalMetrics
+
+    @property
+    def recall(self) -> float:
+        """Recall@1."""
+        return self.metrics["recall@1"]
+
+    def difference(self, other: "Measured") -> float:
+        """The largest difference of two numbers of the embeddings, in units of the mean length."""
+        length = self.embeddings.norm(dim=1).mean()
+        return float((self.embeddings - other.embeddings).abs().max() / length)
+
+
+def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
+    """The pictures of a folder or a table that have labels."""
+    pictures = list_pictures(source)
+    labelled = pictures.select([place for place, label in enumerate(pictures.labels) if label is not None])
+    if len({*labelled.labels}) < 2:
+        raise UserError(
+            f"{source} has no pictures of two classes, but Recall@1 is measured: give a folder with a folder for each "
+            "class, or a table with the columns path and label."
+        )
+    if isinstance(labelled.pixels, Vectors):
+        raise UserError(f"{source} has vectors, but export compares on pictures: give a folder or a table of these.")
+    return ImageSet.from_names(labelled.pixels, [str(label) for label in labelled.labels])
+
+
+def whole_classes(images: ImageSet, most: int) -> ImageSet:
+    """All images of classes drawn at random until there are at least so many."""
+    if len(images) <= most:
+        return images
+    order = torch.randperm(images.num_classes, generator=torch.Generator().manual_seed(0))
+    counts = images.labels.bincount(minlength=images.num_classes)[order].cumsum(0)
+    return images.select_classes(order[: int((counts < most).sum()) + 1].sort().values)
+
+
+def measure(
+    embedder: Embedder,
+    images: ImageSet,
+    config: EvaluationConfig,
+    *,
+    batch_size: int,
+    workers: int,
+    description: str,
+    report: Callable[[str], object],
+) -> Measured:
+    """Embed images and evaluate the embeddings."""
+    found = embed_pictures(embedder, images, batch_size=batch_size, workers=workers, description=description)
+    if found.unreadable:
+        place, why = next(iter(found.unreadable.items()))
+        report(
+            f"{len(found.unreadable):,} of {len(images):,} images cannot be read, and are left out: {place} ({why})."
+        )
+    if not found.embeddings.isfinite().all():
+        raise UserError(f"Embeddings of {description} are not finite: check the weights, or leave out --half.")
+    images = images if len(found.places) == len(images) else images.select(found.places)
+    config = replace(config, recall_at=sorted({1, *config.recall_at}), nmi=False)
+    return Measured(images, found.embeddings, evaluate_embeddings(found.embeddings, images, config))
+
+
+def check(model: Measured, file: Measured) -> None:
+    """Raise `UserError` unless the file gives the same embeddings, up to rounding, and the same Recall@1."""
+    difference = model.difference(file)
+    if difference > LARGEST_DIFFERENCE or model.recall != file.recall:
+        changed = int((_hits(model) != _hits(file)).sum())
+        raise UserError(
+            f"The exported file is not the same model, so that it is not kept: on {len(model.images):,} images its "
+            f"embeddings differ by up to {difference:.1e} (allowed: {LARGEST_DIFFERENCE:.0e}), and its Recall@1 is "
+            f"{100 * file.recall:.2f} instead of {100 * model.recall:.2f} ({changed:,} queries changed); try --to "
+            "torch, or other images (--data.root, --images)."
+        )
+
+
+def _hits(of: Measured) -> Tensor:
+    return of.metrics.per_query["recall@1"].nan_to_num()

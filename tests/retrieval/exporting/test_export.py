@@ -1,0 +1,276 @@
+"""Exporting a run: what is written, when nothing is, and what runs the file."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from command_line import ENVIRONMENT, Here, assert_refused
+from images import write_folder
+from proxemic.data import Preprocessing
+from proxemic.models import read_checksum
+from proxemic.retrieval import Embedder, Exported, export, list_pictures
+from proxemic.retrieval.exporting import alone
+from shelves import write_model
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+module: Any = sys.modules[export.__module__]
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export(run, out=tmp_path_factory.mktemp("exported") / "net.onnx", licence="mit")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files of every kind that need something done to them."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    large = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((330, 270))
+    turned = Image.Exif()
+    turned[274] = 6
+    large.save(folder / "upright.jpg")
+    large.save(folder / "turned.jpg", exif=turned)
+    large.convert("CMYK").save(folder / "printed.jpg")
+    clear = large.convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
+    clear.save(folder / "clear.png")
+    large.quantize(16).save(folder / "palette.png")
+    large.convert("LA").save(folder / "grey.png")
+    Image.fromarray((rng.random((40, 50)) * 65535).astype(np.uint16)).save(folder / "deep.png")
+    large.resize((20, 31)).save(folder / "small.png")
+    return sorted(folder.iterdir())
+
+
+def test_the_file_is_the_model(run: Path, folder: Path, exported: Exported, tmp_path: Path) -> None:
+    embedder = Embedder.load(run, device="cpu")
+    paths = [str(path) for path in list_pictures(folder).pixels.paths]  # type: ignore[union-attr]
+    theirs = Embedder.load(exported.path)
+    assert theirs.distance == embedder.distance
+    for batch_size in (1, 7):
+        torch.testing.assert_close(theirs.embed(paths, batch_size=batch_size), embedder.embed(paths), atol=1e-5, rtol=0)
+    assert 0 <= exported.difference < 1e-5
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert exported.recall == exported.exported_recall == metrics["test"]["recall@1"]
+    description = json.loads(exported.description.read_text())
+    assert description["model"] == read_checksum(run)
+    assert description["sha256"] == theirs.checksum
+    assert description["dim"] == theirs.dim
+    assert description["parity"]["images"] == exported.images == 24
+    alone = tmp_path / "alone.onnx"
+    alone.write_bytes(exported.path.read_bytes())
+    assert torch.equal(Embedder.load(alone).embed(paths), theirs.embed(paths)), "how pictures are prepared is inside"
+    assert str(Path(__file__).parents[3]).encode() not in alone.read_bytes(), "nor where the code lay"
+
+
+def test_a_damaged_note_in_the_file_is_one_sentence(exported: Exported, tmp_path: Path) -> None:
+    import onnx
+
+    content = onnx.load_model(exported.path)
+    (noted,) = (each for each in content.metadata_props if each.key == "proxemic")
+    noted.value = "[1]"
+    onnx.save_model(content, tmp_path / "net.onnx")
+    with pytest.raises(ValueError, match=r"has no net\.json beside it, and its own note is damaged"):
+        Embedder.load(tmp_path / "net.onnx")
+
+
+WITHOUT_TORCH = """
+import runpy, sys
+sys.modules |= {"torch": None, "proxemic": None, "torchvision": None}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_script_of_the_card_needs_neither_torch_nor_us(
+    exported: Exported, pictures: list[Path], tmp_path: Path
+) -> None:
+    (script,) = re.findall(r"```python\n(\"\"\".*?)```", exported.card.read_text(), re.DOTALL)
+    (tmp_path / "embed.py").write_text(script)
+    words = [str(tmp_path / "embed.py"), str(exported.path), *map(str, pictures)]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stderr
+    vectors = np.array([line.split() for line in done.stdout.splitlines()], np.float32)
+    expected = Embedder.load(exported.path).embed(pictures).numpy()
+    assert vectors.shape == expected.shape
+    np.testing.assert_allclose(vectors, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resize": None, "reduce": True},
+        {"resize": 32, "reduce": True, "channel_order": "bgr", "white": 255},
+        {"resize": [40, 30]},
+        {"channels": 1, "mean": [0.5], "std": [0.25], "reduce": True},
+    ],
+)
+def test_the_script_prepares_pictures_as_training_does(changes: dict[str, Any], pictures: list[Path]) -> None:
+    how = Preprocessing(size=28, **changes)
+    prepare = Embedder(torch.nn.Flatten(), how).prepare
+    for path in pictures:
+        ours, theirs = alone.prepare(str(path), how.as_dict()), prepare(path).numpy()
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, atol=1e-4 if how.white == 255 else 1e-5)
+
+
+def test_the_card_is_what_hubs_read(exported: Exported) -> None:
+    from huggingface_hub import ModelCard
+
+    card: Any = ModelCard.load(exported.card)
+    assert card.data.license == "mit"
+    assert {"onnx", "metric-learning", "convnet"} <= {*(card.data.tags or [])}
+    results = {each.metric_type: each.metric_value for each in card.data.eval_results or []}
+    assert results["recall@1"] == pytest.approx(exported.recall, abs=1e-6)
+    for said in ("24 test images of 4 classes", "no honest interval", "AllPairMultiProxyAnchorLoss", "| chance |"):
+        assert said in card.text
+    assert "No licence is stated" not in card.text
+    assert str(exported.path.parent) not in exported.card.read_text(), "nobody's folders"
+
+
+def test_names_in_a_card_are_only_text(tmp_path: Path) -> None:
+    hostile = tmp_path / "<script>`x|y`: [a](b)\n- &"
+    photos = write_folder(hostile / "photos <b>", classes=2, images=2, size=16)
+    card = export(write_model(tmp_path / "model"), "torch", source=photos, licence="other: x\ny").card.read_text()
+    front, body = card.split("---\n", 2)[1:]
+    import yaml
+
+    assert yaml.safe_load(front)["license"] == "other: x\ny"
+    assert "photos &lt;b&gt;" in body
+    assert "<b>" not in body
+
+
+@pytest.mark.parametrize(("options", "precision"), [({"half": True}, "float16"), ({"int8": True}, "int8")])
+def test_fewer_digits_have_a_price(
+    options: dict[str, Any], precision: str, run: Path, exported: Exported, tmp_path: Path
+) -> None:
+    found = export(run, out=tmp_path / "small.onnx", **options)
+    assert (found.precision, found.bytes) == (precision, found.path.stat().st_size)
+    assert found.bytes < 0.7 * exported.bytes
+    assert 1e-5 < found.difference < 0.2
+    assert Embedder.load(found.path).dim == 16
+    assert f"{100 * (found.exported_recall - found.recall):+.2f}" in found.text()
+    assert f"{100 * found.exported_recall:.2f}" in found.card.read_text()
+    assert json.loads(found.description.read_text())["parity"]["recall@1"]["file"] == found.exported_recall
+
+
+def test_a_program_of_torch(run: Path, folder: Path, tmp_path: Path) -> None:
+    found = export(run, "torch", tmp_path / "net.pt2", source=folder, most_images=20)
+    assert (found.images, found.difference) == (24, 0)
+    assert found.data == "24 of 72 images of 12 classes of images"
+    script = "import sys, torch; print(torch.export.load(sys.argv[1]).module()(torch.zeros(5, 3, 28, 28)).shape)"
+    done = subprocess.run([sys.executable, "-c", script, found.path], capture_output=True, text=True)
+    assert done.stdout.strip() == "torch.Size([5, 16])", done.stderr
+    assert b"/proxemic/" not in found.path.read_bytes(), "nor where the code lay"
+
+
+def perturb(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
+    write = module.write_onnx
+
+    def wrong(model: Any, *others: Any) -> None:
+        with torch.no_grad():
+            for parameter in model.head.parameters():
+                parameter.mul_(1 + by * torch.randn_like(parameter))
+        write(model, *others)
+
+    monkeypatch.setattr(module, "write_onnx", wrong)
+
+
+def test_a_file_that_is_not_the_model_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Here
+) -> None:
+    perturb(monkeypatch, 0.01)
+    done = here("export", run, "--out", tmp_path / "new" / "net.onnx")
+    assert_refused(done, ["is not the same model", "embeddings differ by up to", "allowed: 1e-04", "Recall@1"])
+    assert not [*tmp_path.iterdir()]
+
+
+def test_killed_at_any_time_there_is_a_file_that_can_be_used(
+    run: Path, exported: Exported, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are put in place by renaming: before and after each of these, what is there is whole."""
+    names = [exported.path, exported.description, exported.card]
+    for new in (True, False):
+        for step in range(4):
+            folder = tmp_path / f"{new}-{step}"
+            folder.mkdir()
+            if not new:
+                for path in names:
+                    (folder / path.name).write_bytes(path.read_bytes())
+            remaining = [step]
+
+            def replace(path: Path, target: Path, remaining: list[int] = remaining, rename: Any = Path.rename) -> Any:
+                remaining[0] -= 1
+                if remaining[0] < 0:
+                    raise KeyboardInterrupt
+                return rename(path, target)
+
+            made = Exported(**{**vars(exported), **{
+                key: folder / path.name for key, path in zip(("path", "description", "card"), names, strict=True)
+            }})  # fmt: skip
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "replace", replace)
+                if step < 3:
+                    with pytest.raises(KeyboardInterrupt):
+                        module._put_in_place(exported.path, made, exported.description.read_text(), "card")
+                else:
+                    module._put_in_place(exported.path, made, exported.description.read_text(), "card")
+            left = {path.name for path in folder.iterdir()}
+            assert left <= {path.name for path in names}
+            assert made.path.exists() == (step > 0 or not new)
+            if made.path.exists():
+                assert Embedder.load(made.path).checksum == Embedder.load(exported.path).checksum
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], ["nothing is no model"]),
+        (["MODEL"], ["is no run, whose test images are known", "--data.root"]),
+        (["MODEL", "--data.root", "FLAT"], ["has no pictures of two classes"]),
+        (["MODEL", "--data.root", "PHOTOS", "--int8"], ["training images, which only a run knows"]),
+        (["RUN", "--to", "torch", "--int8"], ["--int8 is done by ONNX Runtime", "--to onnx"]),
+        (["RUN", "--half", "--int8"], ["not allowed with"]),
+        (["RUN", "--to", "tensorrt"], ["invalid choice"]),
+        (["RUN", "--out", "net.pt2"], ["must be the name of a file that ends in .onnx"]),
+        (["RUN", "--out", "RUN/model.onnx"], ["model.json belongs to another model", "another --out"]),
+        (["RUN", "--images", "1"], ["--images is 1, but must be 2 or more"]),
+        (["RUN", "--optim.lr", "1"], ["--optim.lr is not known here"]),
+        (["NET"], ["is an exported file already"]),
+    ],
+)
+def test_refused_in_one_sentence(
+    words: list[str], said: list[str], run: Path, shelf: Path, exported: Exported, here: Here, tmp_path: Path
+) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "one.png")
+    places = {"RUN": run, "MODEL": shelf / "model", "FLAT": tmp_path, "PHOTOS": shelf / "photos", "NET": exported.path}
+    given = [re.sub(r"^[A-Z]+(?=/|$)", lambda found: str(places[found[0]]), word) for word in words]
+    assert_refused(here("export", *given), said)
+    assert not (shelf / "model" / "export").exists()
+
+
+def test_without_the_extra(run: Path, monkeypatch: pytest.MonkeyPatch, here: Here, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    assert_refused(here("export", run, "--out", tmp_path / "net.onnx"), ["onnxscript is not installed", "[onnx]"])
+
+
+def test_unreadable_pictures_are_left_out(run: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", classes=3, images=3)
+    (photos / "class 00" / "broken.png").write_bytes(b"broken")
+    notes: list[str] = []
+    found = export(run, "torch", tmp_path / "net.pt2", source=photos, report=notes.append)
+    assert found.images == 9
+    assert any("1 of 10 images cannot be read" in each for each in notes)
+    with pytest.raises(ValueError, match="none of the 3 queries"):
+        export(run, "torch", tmp_path / "net.pt2", source=write_folder(tmp_path / "single", classes=3, images=1))
