@@ -22,6 +22,7 @@ from proxemic.files import read_json
 from proxemic.metrics import RetrievalMetrics, nearest_neighbours
 from proxemic.models import load_model
 from proxemic.protocols.runs.finished import FinishedRun
+from proxemic.retrieval import Embedder
 from proxemic.training import EvaluationConfig, RunDirectory
 from proxemic.training.auto_precision import settle_evaluation
 from proxemic.training.embed import embed_images, evaluate_embeddings, pick_device
@@ -63,6 +64,7 @@ class Judged:
         run: The run, where it is one.
         images: The pictures as the run reads them.
         others: Other models on the same rows.
+        embedder: The model, where it is there and takes pictures.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Judged:
     run: FinishedRun | None = None
     images: ImageSet | None = None
     others: tuple["Judged", ...] = ()
+    embedder: Embedder | None = None
 
     @cached_property
     def metrics(self) -> RetrievalMetrics:
@@ -189,7 +192,10 @@ def _judged(
 ) -> Judged:
     rows = rows_of_images(images)
     config = asked.recipe.evaluation
-    return Judged(run.name, split, embeddings, rows, config, _Pictures(images), before, run, images, others)
+    embedder = None
+    if images.kind == "images":
+        embedder = Embedder(run.model, run.recipe.images, distance=config.distance, path=run.path)
+    return Judged(run.name, split, embeddings, rows, config, _Pictures(images), before, run, images, others, embedder)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,23 @@ from proxemic.pages import Section, render_page
 from proxemic.protocols.recipe_content import class_name
 from proxemic.protocols.runs.finished import FinishedRun
 from proxemic.report.about import curves, data, environment, recipe
+from proxemic.report.confused import confused
 from proxemic.report.distances import distances
 from proxemic.report.judged import Judged, judge_run
 from proxemic.report.metrics import differences, metrics, recorded_metrics
+from proxemic.report.pictured_map import pictured_map
+from proxemic.report.queries import queries
+from proxemic.report.why_near import why_near
 
-OF_JUDGED: tuple[Callable[[Judged], Section | None], ...] = (metrics, differences, distances)
+OF_JUDGED: tuple[Callable[[Judged], Section | None], ...] = (
+    metrics,
+    differences,
+    queries,
+    confused,
+    distances,
+    pictured_map,
+    why_near,
+)
 """The sections about embeddings; each gives None where it has nothing to show."""
 
 OF_RUN: tuple[Callable[[FinishedRun], Section | None], ...] = (curves, data, recipe, environment)

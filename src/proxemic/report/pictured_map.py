@@ -1,0 +1,122 @@
+"""The section of the map: rows in two dimensions, with pictures on hover and a search by class."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float64, Int64
+from markupsafe import Markup
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from proxemic.analysis.map import principal_components, t_sne, umap
+from proxemic.pages import Section, chart, data_url, table
+from proxemic.report.judged import Judged
+from proxemic.report.pictured import name_of, short
+from proxemic.tables import Table, percent
+
+Projection = Literal["pca", "tsne", "umap"]
+"""Principal components; t-SNE; UMAP, which needs the extra ``umap``."""
+
+MOST = 1000
+"""Rows of a map, each with its picture; of more, as many are drawn by chance."""
+
+_SIDE, _ALL = 96, 2_000_000  # of a picture, in pixels; characters of all
+_CLASSES = 6  # classes that have a colour each; of more, colours and shapes repeat
+_SHAPES = ("circle", "square", "triangle-up", "diamond")
+# Search is for what stands anywhere in the name of a class, whatever its case.
+_FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
+
+
+def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
+    """Rows in two dimensions; `ValueError` where the method is none."""
+    if method not in get_args(Projection):
+        raise ValueError(f"map is {method!r}, but must be one of {', '.join(get_args(Projection))}")
+    count = len(judged.embeddings)
+    if count < 4:
+        return None
+    rows = torch.arange(count)
+    if count > MOST:
+        rows = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:MOST].sort().values
+    places, note, axes = _places(judged, rows, method)
+    spec = _spec(_values(judged, rows, places), axes, has_classes=judged.rows.labels is not None)
+    said = f"A map of {len(rows):,} pictures" + (f", of {count:,} by chance" if count > len(rows) else "")
+    said += ", in which near ones are alike to the network. Hover over a point, or touch it, to see its picture."
+    said += " The list below has the classes." if judged.rows.labels is not None else ""
+    return Section("Map", chart(spec, said) + Markup("<p><small>{}</small></p>").format(note) + _classes(judged, rows))
+
+
+def _places(
+    judged: Judged, rows: Int64[Tensor, " drawn"], method: Projection
+) -> tuple[Float64[Tensor, "drawn 2"], str, tuple[str, str] | None]:
+    embeddings = judged.embeddings[rows].double()
+    if judged.config.distance == "cosine":
+        embeddings = normalize(embeddings)
+    if method == "pca":
+        found = principal_components(embeddings, min(2, embeddings.shape[1]))
+        places = torch.zeros(len(rows), 2, dtype=torch.float64)
+        places[:, : len(found.shares)] = found.project(embeddings)
+        shares = [f"{percent(float(share))} %" for share in (*found.shares, 0.0)][:2]
+        kept = f"{percent(float(found.shares.sum()))} %"
+        note = f"The first two principal components of {embeddings.shape[1]} dimensions keep {kept} of the variance."
+        return places, note, (f"first component, {shares[0]}", f"second component, {shares[1]}")
+    name, draw = {"tsne": ("t-SNE", t_sne), "umap": ("UMAP", umap)}[method]
+    return draw(embeddings), f"{name} keeps neighbours; its distances and axes mean nothing.", None
+
+
+def _values(judged: Judged, rows: Int64[Tensor, " drawn"], places: Float64[Tensor, "drawn 2"]) -> list[dict[str, Any]]:
+    most, labels = _ALL // len(rows), judged.rows.labels
+    values = []
+    for row, (x, y) in zip(rows.tolist(), places.tolist(), strict=True):
+        label, picture = 0 if labels is None else int(labels[row]), judged.picture(row, _SIDE)
+        values.append(
+            {
+                "x": float(f"{x:.4g}"),
+                "y": float(f"{y:.4g}"),
+                "class": judged.label(row) or "",
+                "name": short(name_of(judged, row)),
+                "colour": label % _CLASSES,
+                "shape": _SHAPES[label // _CLASSES % len(_SHAPES)],
+                "image": "" if picture is None else data_url(picture, _SIDE, max(most, 1200)),
+            }
+        )
+    return values
+
+
+def _spec(values: list[dict[str, Any]], axes: tuple[str, str] | None, *, has_classes: bool) -> dict[str, Any]:
+    def axis(number: int) -> dict[str, Any]:
+        field = {"field": "xy"[number], "type": "quantitative", "scale": {"zero": False, "nice": False, "padding": 12}}
+        shown = {"title": axes[number], "axis": {"tickCount": 5}} if axes else {"title": None, "axis": None}
+        return field | shown
+
+    named = len({each["class"] for each in values}) <= _CLASSES
+    colour = {"field": "class" if named else "colour", "type": "nominal", "title": None}
+    colour |= {} if named and has_classes else {"legend": None}
+    shape = {"field": "shape", "type": "nominal", "scale": {"domain": [*_SHAPES], "range": [*_SHAPES]}, "legend": None}
+    tooltip = [{"field": name, "type": "nominal", "title": name} for name in ("image", "class", "name")]
+    box = {"input": "search", "name": "Search by class", "placeholder": "part of a name", "autocomplete": "off"}
+    found = {"condition": {"test": _FOUND, "value": 0.9}, "value": 0.07} if has_classes else {"value": 0.9}
+    return {
+        "height": 480,
+        "data": {"values": values},
+        "params": [{"name": "wanted", "value": "", "bind": box}] if has_classes else [],
+        # A thousand points are no reading: the description and the list of classes are.
+        "mark": {"type": "point", "filled": True, "size": 55, "aria": False},
+        "encoding": {"x": axis(0), "y": axis(1), "color": colour, "shape": shape, "opacity": found, "tooltip": tooltip},
+    }
+
+
+def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
+    """What the map shows, as a list that needs no pointer."""
+    labels, names = judged.rows.labels, judged.rows.class_names
+    if labels is None or names is None:
+        return Markup()
+    drawn = labels[rows][labels[rows] >= 0].bincount(minlength=len(names)).tolist()
+    try:
+        values = {label: each["map@r"] for label, each in judged.metrics.per_class().items()}
+    except ValueError:  # no two pictures have the same label
+        values = {}
+    listed = [[names[label], f"{count:,}", percent(values.get(label))] for label, count in enumerate(drawn) if count]
+    content = Table(["class", "pictures in the map", "MAP@R, percent"], listed)
+    return Markup("<details><summary>The {} classes of the map</summary>{}</details>").format(
+        f"{len(listed):,}", table(content, description="Classes of the map")
+    )

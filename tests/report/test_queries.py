@@ -1,0 +1,106 @@
+"""Which queries are shown, and what is said of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from judged import judged_rows, with_sequences
+from proxemic.metrics import nearest_neighbours
+from proxemic.report import Judged
+from proxemic.report.queries import (
+    chosen_queries,
+    first_right_ranks,
+    hardest_first,
+    queries,
+    worst_queries,
+)
+
+LABELS = [row % 7 for row in range(60)] + [7]  # of the last class there is one
+
+
+@pytest.fixture(scope="module")
+def judged() -> Judged:
+    return judged_rows(LABELS, spread=1.5)
+
+
+def naive(judged: Judged) -> dict[int, tuple[float, int]]:
+    """The average precision at R and the rank of the first right one of each query, by plain Python."""
+    rows = judged.embeddings
+    _, order = nearest_neighbours(rows, rows, k=len(rows) - 1, exclude=torch.arange(len(rows)))
+    found = {}
+    for query, listed in enumerate(order.tolist()):
+        right = [LABELS[row] == LABELS[query] for row in listed]
+        if wanted := sum(right):
+            hits = [sum(right[: rank + 1]) / (rank + 1) for rank in range(wanted) if right[rank]]
+            found[query] = (sum(hits) / wanted, right.index(True) + 1)
+    return found
+
+
+def test_the_worst_have_the_lowest_average_precision_and_of_these_the_latest_right_one(judged: Judged) -> None:
+    expected = naive(judged)
+    assert len(expected) == 60
+    order = hardest_first(judged)
+    assert order is not None
+    assert order.tolist() == sorted(expected, key=lambda row: (round(expected[row][0], 9), -expected[row][1], row))
+    assert first_right_ranks(judged, order).tolist() == [expected[row][1] for row in order.tolist()]
+    assert len({expected[row][0] for row in order.tolist()[:3]}) == 1, "or no rank would decide"
+
+
+def test_a_section_shows_the_worst_the_median_and_random_ones(judged: Judged) -> None:
+    section = queries(judged, count=2)
+    assert section is not None
+    assert section.title == "Queries"
+    assert [section.html.count(each) for each in ("The worst queries", "about the median", "Random queries")] == [1] * 3
+    assert section.html.count('class="query"') == 6
+    again = queries(judged, count=2)
+    other = queries(judged, count=2, seed=1)
+    assert again is not None
+    assert other is not None
+    assert again.html == section.html
+    assert other.html.partition("Random queries")[2] != section.html.partition("Random queries")[2]
+
+
+def test_the_first_right_one_is_shown_however_late_it_comes(judged: Judged) -> None:
+    order, expected = hardest_first(judged), naive(judged)
+    assert order is not None
+    worst = int(order[0])
+    assert expected[worst][1] > 6
+    html = worst_queries(judged, 1).html
+    assert f"the first right one, rank {expected[worst][1]}<br>" in html
+    assert [html.count(each) for each in ("✗", "✓")] == [6, 1]
+    assert "average precision 0.00" in html
+
+
+def test_chosen_ones_are_shown_in_their_order(judged: Judged) -> None:
+    html = chosen_queries(judged, [60, 3]).html
+    assert html.index("row 61") < html.index("row 4<")
+    assert "nothing else of its class" in html
+
+
+def test_a_row_that_is_no_query_is_refused(judged: Judged) -> None:
+    is_query = torch.arange(61) != 3
+    rows = replace(judged.rows, is_query=is_query, is_gallery=~is_query | True)
+    with pytest.raises(ValueError, match="row 4 is in the gallery, but no query"):
+        chosen_queries(replace(judged, rows=rows), [3])
+
+
+def test_a_sequence_is_left_out() -> None:
+    judged = with_sequences(judged_rows([0, 0, 0, 1, 1, 1]), ["a", "a", None, None, None, None])
+    html = chosen_queries(judged, [0]).html
+    assert "row 2<" not in html
+    assert "row 3<" in html
+
+
+def test_without_labels_queries_are_random_and_nothing_is_right_or_wrong() -> None:
+    judged = judged_rows([-1] * 12)
+    section = queries(judged)
+    assert section is not None
+    assert section.html.count('class="query"') == 6
+    assert not {"✗", "✓"} & {*section.html}
+    with pytest.raises(ValueError, match="there are no labels"):
+        worst_queries(judged, 1)
+
+
+def test_one_row_is_no_query() -> None:
+    assert queries(judged_rows([0])) is None
