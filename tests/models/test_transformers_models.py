@@ -1,6 +1,7 @@
 """Networks of transformers as backbones, from a folder and from the hub's cache."""
 
 import json
+import re
 import shutil
 import socket
 from collections.abc import Callable
@@ -137,11 +138,11 @@ def test_a_model_comes_back_without_its_folder_and_without_the_network(
 
 
 def test_the_last_blocks_are_the_last_layers(folders: Callable[[str], Path]) -> None:
-    for kind, last in (("dinov2", "layer.1."), ("clip", "layers.1."), ("vit", "layers.1.")):
+    for kind in ("dinov2", "clip", "vit"):
         model = build_model(config(folders(kind), train="last:1"))
         trained = [name for name, parameter in model.backbone.named_parameters() if parameter.requires_grad]
         assert trained
-        assert all(last in name or "layernorm" in name for name in trained)
+        assert all(re.search(r"\blayers?\.1\.", name) or "layernorm" in name for name in trained)
 
 
 def test_images_of_another_size_move_the_position_embeddings(folders: Callable[[str], Path]) -> None:
