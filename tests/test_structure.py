@@ -76,6 +76,7 @@ WITHOUT_SOURCE = {
     "test_init.py": "proxemic/__init__.py",
     "test_imports.py": "importing each package",
     "test_migrating.py": "docs/migrating",
+    "test_licences.py": "docs/licences.md",
     "test_readme.py": "README.md",
     "test_structure.py": "the whole repository",
     "test_tutorials.py": "docs/tutorials and docs/make_notebooks.py",
