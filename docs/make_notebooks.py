@@ -31,7 +31,9 @@ from PIL import Image
 from proxemic.files import write_atomically
 
 SCRIPTS = Path(__file__).parent / "tutorials"
-TUTORIALS = [SCRIPTS / f"{name}.py" for name in ("own_pictures",)]
+TUTORIALS = [
+    SCRIPTS / f"{name}.py" for name in ("own_pictures", "pretrained", "own_loop", "known_or_unknown", "two_runs")
+]
 
 
 @dataclass(frozen=True)

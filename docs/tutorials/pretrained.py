@@ -1,0 +1,112 @@
+# %% [markdown]
+# # Start from a pretrained network, or from vectors of a service
+#
+# Few pictures are enough if the network has seen millions before. This tutorial takes a network that was trained on
+# ImageNet, trains no more than a small layer on top of its features, and measures whether that has helped. Then it
+# does the same with vectors, as any service or model of texts, sounds or pictures returns them. `pip install
+# '.[train,pretrained,retrieval]'` in a checkout installs what it needs, weights included.
+
+# %%
+import random
+import tempfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from PIL import Image, ImageDraw
+
+import proxemic
+from proxemic.retrieval import Gallery, embed_to_file, search_gallery, write_contact_sheet
+
+proxemic.keep_freed_memory()
+folder = Path(tempfile.mkdtemp())
+
+# %% [markdown]
+# ## Pictures
+#
+# With photographs of your own, skip this cell. It draws a class for each pair of a shape and a colour of its rim, at
+# any place and size, in front of noise.
+
+# %%
+draw = random.Random(0)
+rims = {
+    "red": (220, 60, 50),
+    "green": (60, 170, 80),
+    "blue": (60, 90, 220),
+    "yellow": (230, 200, 60),
+}
+for sides in range(3, 8):
+    for rim, colour in rims.items():
+        (folder / "photos" / f"{rim} {sides}").mkdir(parents=True)
+        for number in range(6):
+            picture = Image.effect_noise((96, 96), 60).convert("RGB")
+            centre, size = (draw.randint(36, 60), draw.randint(36, 60)), draw.randint(20, 34)
+            fill = tuple(draw.choices(range(256), k=3))
+            shape = ImageDraw.Draw(picture)
+            shape.regular_polygon((centre, size), sides, rotation=draw.randint(0, 359), fill=colour)
+            shape.regular_polygon((centre, size * 0.6), sides, rotation=draw.randint(0, 359), fill=fill)
+            picture.save(folder / "photos" / f"{rim} {sides}" / f"{number}.jpg")
+
+# %% [markdown]
+# ## Training the head alone
+#
+# The recipe `own-pretrained` fine-tunes all of EfficientNet-Lite0. With `train: head` the backbone stays as it is.
+# Its features are then computed once, so that an epoch takes no time. The head begins as the principal components of
+# these features, so that training begins where the backbone is, and not at random.
+#
+# The network as it came is evaluated, too, and is kept where no epoch is better: fine-tuning a good network on few
+# pictures can make it worse, and you want to know.
+
+# %%
+recipe = proxemic.recipes.load(
+    "own-pretrained",
+    data={"root": folder / "photos", "test_fraction": 0.34, "validation_fraction": 0.34},
+    images={"size": 64},
+    augment={"size": None, "random_resized_crop": None},
+    model={"train": "head", "embedding_size": 64},
+    training={"epochs": 6, "accelerator": "cpu"},
+)
+result = proxemic.train(recipe, folder / "run", progress=False)
+print("kept:", result.metrics["kept"], "of epoch", result.metrics["epoch"])
+print(proxemic.evaluate(folder / "run", resamples=0).text("table"))
+
+# %% [markdown]
+# ## Vectors of a service
+#
+# Many services return vectors and keep the network. Vectors of any origin are enough: a Parquet file with the columns
+# `embedding` and `label`, or a `.npy` file with a table of labels beside it. Here, the run above plays the service.
+
+# %%
+embed_to_file(folder / "run", folder / "photos", folder / "vectors.parquet", workers=0)
+print(pq.read_table(folder / "vectors.parquet").schema.remove_metadata())
+
+# %% [markdown]
+# The recipe `own-vectors` trains a head on them. The vectors as they came are the start to compare with: `evaluate`
+# takes the file itself, too.
+
+# %%
+recipe = proxemic.recipes.load(
+    "own-vectors",
+    data={"root": folder / "vectors.parquet", "test_fraction": 0.34, "validation_fraction": 0.34},
+    model={"embedding_size": 32},
+    training={"epochs": 6, "accelerator": "cpu"},
+)
+proxemic.train(recipe, folder / "head", progress=False)
+print(proxemic.evaluate(folder / "head", resamples=0).text("table"))
+
+# %% [markdown]
+# ## Searching
+#
+# A gallery takes pictures with the run, or vectors alone; vectors of services that change from month to month do not
+# fit together, and the gallery refuses vectors of another model.
+
+# %%
+gallery = Gallery.create(folder / "gallery", folder / "run", folder / "photos")
+query = folder / "query.jpg"
+Image.open(folder / "photos" / "blue 5" / "0.jpg").crop((10, 10, 90, 90)).save(query)
+write_contact_sheet(search_gallery(gallery, query, k=6), folder / "found.png")
+Image.open(folder / "found.png")  # A part of a picture of the gallery, and the six that are nearest to it.
+
+# %% [markdown]
+# [Fine-tuning](../fine-tuning.md) says what else of a network can be trained and what it brings, [networks of
+# others](../networks.md) how to take one of transformers or an ONNX file, and [the page on vectors](../vectors.md)
+# what the files may look like.
