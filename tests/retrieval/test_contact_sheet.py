@@ -5,11 +5,13 @@ import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from browser import PHONE, Opened, faults_of_access
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, SearchResult, contact_sheet, search_gallery, write_contact_sheet
 
@@ -51,7 +53,7 @@ def test_the_page(result: SearchResult, tmp_path: Path) -> None:
     tags = Tags(page).found
     assert {"script", "b", "link", "iframe"}.isdisjoint(tag for tag, _ in tags)
     assert page.count("&lt;script&gt;") > 3
-    assert re.search(r"(src|href)=\"(?!data:image/jpeg;base64,)", page) is None, "it needs no other file"
+    assert re.search(r"(src|href)=\"(?!data:image/jpeg;base64,|#content)", page) is None, "it needs no other file"
     pictures = [attributes for tag, attributes in tags if tag == "img"]
     assert [each["alt"] for each in pictures[:3]] == [f"query: {tmp_path}/two.png", "hit 1: hat", f"hit 2: {HOSTILE}"]
     assert len(pictures) == 6
@@ -65,6 +67,15 @@ def test_the_page(result: SearchResult, tmp_path: Path) -> None:
     assert page.count("no picture") == 2
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
+
+
+@pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
+def test_the_page_in_a_browser(browse: Opened, result: SearchResult, tmp_path: Path, look: dict[str, Any]) -> None:
+    write_contact_sheet(result, tmp_path / "sheet.html")
+    with browse((tmp_path / "sheet.html").as_uri(), **look) as page:
+        assert page.title() == "Nearest in shop"
+        assert faults_of_access(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_the_picture(result: SearchResult, tmp_path: Path) -> None:

@@ -1,21 +1,22 @@
 """Contact sheets: each query beside the pictures that were found, as a web page or as a picture."""
 
-import base64
-import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from proxemic.data.pixels import UnreadableImageError, read_image
 from proxemic.data.pixels.stores import crop
 from proxemic.errors import UserError
-from proxemic.files import write_atomically, write_text
+from proxemic.files import readable, write_atomically, write_text
+from proxemic.pages import environment, picture
 from proxemic.retrieval.gallery import Hit
 from proxemic.retrieval.searching import Answer, SearchResult
 
-_TEMPLATE = Path(__file__).with_name("contact_sheet.html")
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _BOX = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 _SIDE, _GAP, _LINE = 160, 12, 16  # pixels
 _MOST_SHOWN = 500  # pictures of a web page, some 5 MB
@@ -61,22 +62,15 @@ def _first(result: SearchResult, most: int) -> list[Answer]:
 
 
 def _page(gallery: str, answers: list[Answer], note: str) -> str:
-    from jinja2 import Environment
+    made = environment(Path(__file__).parent)
+    made.filters["short"] = _short
+    context = {"title": gallery, "scripts": [], "gallery": gallery, "answers": answers, "note": note, "side": _SIDE}
+    text = made.get_template("contact_sheet.html").render(context, show=_show)
+    return readable(text)
 
-    def picture(name: str) -> str | None:
-        thumbnail = _thumbnail(name)
-        if thumbnail is None:
-            return None
-        file = io.BytesIO()
-        thumbnail.convert("RGB").save(file, format="JPEG", quality=80)
-        return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
-    # Names of files and labels are text of others: all that is put in is escaped.
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"picture": picture, "short": _short}
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    context: dict[str, Any] = {"gallery": gallery, "answers": answers, "note": note, "side": _SIDE}
-    return template.render(context)
+def _show(name: str, alt: str) -> "Markup":
+    return picture(_thumbnail(name), _SIDE, alt)
 
 
 def _draw(gallery: str, answers: list[Answer], note: str) -> Image.Image:

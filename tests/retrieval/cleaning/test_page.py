@@ -5,13 +5,15 @@ import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
+from browser import PHONE, Opened, faults_of_access
 from proxemic.data import FilePixels
 from proxemic.retrieval.cleaning import Cleaning, Duplicate, Outlier, Suspect
-from proxemic.retrieval.cleaning.page import SHOWN, data_url, write_page
+from proxemic.retrieval.cleaning.page import SHOWN, write_page
 
 HOSTILE = '<script>alert("1")</script>&.png'
 
@@ -53,7 +55,7 @@ def test_names_are_text_and_pictures_are_in_the_page(cleaning: Cleaning, tmp_pat
         assert text in reader.text
     assert "<u>: damaged" in reader.text
     assert f"The first {SHOWN} of {SHOWN + 1}" in reader.text
-    sources = [value or "" for name, value in reader.attributes if name in ("src", "href")]
+    sources = [value or "" for name, value in reader.attributes if name == "src"]
     assert len(sources) == SHOWN + 2  # of the duplicates one is gone
     assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
     assert not re.search(r"https?://|url\(|@import", page)
@@ -69,5 +71,9 @@ def test_the_page_of_nothing(tmp_path: Path) -> None:
     assert "Unreadable" not in page
 
 
-def test_a_thumbnail_has_no_more_than_its_side() -> None:
-    assert len(data_url(Image.effect_noise((3000, 2000), 90))) < 15_000
+@pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
+def test_the_page_in_a_browser(browse: Opened, cleaning: Cleaning, tmp_path: Path, look: dict[str, Any]) -> None:
+    with browse(write_page(cleaning, tmp_path / "page.html").as_uri(), **look) as page:
+        assert faults_of_access(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.locator("#content img").count() == SHOWN + 2
