@@ -55,6 +55,7 @@ def start_with_workers(*words: str | Path, threads: int = 1) -> warm.Process:
 
 FIRST_LINES = (
     "Evaluating ",
+    "Reporting on ",
     "Verifying ",
     "Analysing: ",
     "Calibrating ",

@@ -29,6 +29,7 @@ from proxemic.cli import (
     reality_check,
     recipes,
     recognize,
+    report,
     search,
     serve,
     train,
@@ -46,6 +47,7 @@ TOGETHER = ("train", "embed")
 COMMANDS = (
     train,
     evaluate,
+    report,
     embed,
     calibrate,
     clean,

@@ -5,6 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+from proxemic.cli.report import print_report
 from proxemic.errors import UserError
 
 
@@ -83,6 +84,10 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if arguments.dry_run:
         return
     print(f"Wrote {comparison.path}")
+    from proxemic.report import write_comparison_report
+
+    write = partial(write_comparison_report, comparison, out=comparison.path / "report.html")
+    print_report(write, f"proxemic compare --resume {comparison.path}")
     failed = comparison.failed()
     if failed:
         raise UserError(

@@ -33,8 +33,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Train ``glyphs``, print the table, say what comes next."""
     began = time.monotonic()
+    from proxemic.cli.report import report_at_the_end
     from proxemic.cli.train import train_and_print
     from proxemic.files import new_directory
 
-    out = train_and_print("glyphs", arguments.out or new_directory("demo"), flags, began=began)
-    print(NEXT.format(run=out))
+    result = train_and_print("glyphs", arguments.out or new_directory("demo"), flags, began=began)
+    report_at_the_end(result)
+    print(NEXT.format(run=result.path))

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from proxemic.cli.report import report_at_the_end
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 
 if TYPE_CHECKING:
+    from proxemic.training import TrainingResult
     from proxemic.training.multiprocess.processes import Processes
 
 
@@ -46,16 +48,20 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     began = time.monotonic()
     tasks = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
     if os.environ.get(tasks, "1") == "1":
-        _run(arguments, flags, began)
-        return
-    from proxemic.training.multiprocess.processes import join_processes
+        result = _run(arguments, flags, began)
+    else:
+        from proxemic.training.multiprocess.processes import join_processes
 
-    # First of all, so that one process says what is wrong.
-    with join_processes() as processes:
-        _run(arguments, flags, began, processes)
+        # First of all, so that one process says what is wrong.
+        with join_processes() as processes:
+            result = _run(arguments, flags, began, processes)
+    if result.metrics:  # of the first process, when the others need not wait any more
+        report_at_the_end(result)
 
 
-def _run(arguments: argparse.Namespace, flags: list[str], began: float, processes: "Processes | None" = None) -> None:
+def _run(
+    arguments: argparse.Namespace, flags: list[str], began: float, processes: "Processes | None" = None
+) -> "TrainingResult":
     if arguments.resume is not None:
         alone = not (arguments.recipe or arguments.out or arguments.strict or arguments.no_validation)
         epochs = _epochs(flags)
@@ -64,8 +70,7 @@ def _run(arguments: argparse.Namespace, flags: list[str], began: float, processe
                 "--resume takes everything from the run that it continues: give it alone, or with --training.epochs to "
                 "extend the run."
             )
-        train_and_print(None, arguments.resume, resume=True, epochs=epochs, processes=processes, began=began)
-        return
+        return train_and_print(None, arguments.resume, resume=True, epochs=epochs, processes=processes, began=began)
     from proxemic.recipes import find_recipe
 
     if arguments.recipe is None:
@@ -78,15 +83,17 @@ def _run(arguments: argparse.Namespace, flags: list[str], began: float, processe
     if arguments.no_validation:
         flags = [*flags, "--data.validation_fraction", "0", "--evaluation.select_on", "test"]
     try:
-        train_and_print(arguments.recipe, arguments.out, flags, processes=processes, began=began)
+        return train_and_print(arguments.recipe, arguments.out, flags, processes=processes, began=began)
     except UserError as error:
         if arguments.strict and "data.strict" in str(error):
             raise UserError("--strict is for recipes of own images: leave it out here.") from error
         raise
 
 
-def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] = (), **options: Any) -> Path:
-    """Train as `proxemic.train`, print what it reports and its metrics, and give the run directory."""
+def train_and_print(
+    recipe: str | None, out: Path | None, flags: Sequence[str] = (), **options: Any
+) -> "TrainingResult":
+    """Train as `proxemic.train`, and print what it reports and its metrics."""
     from proxemic.files import new_directory
 
     if out is None:
@@ -104,7 +111,7 @@ def train_and_print(recipe: str | None, out: Path | None, flags: Sequence[str] =
     result = train(recipe, out, overrides=read_flags(flags), report=tqdm.write, **options)
     if result.metrics:
         print_metrics(result.metrics)
-    return result.path
+    return result
 
 
 def _epochs(flags: list[str]) -> int | None:

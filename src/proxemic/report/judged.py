@@ -120,38 +120,35 @@ class Judged:
 
 
 def judge_run(
-    path: str | Path, others: Sequence[str | Path] = (), *, report: Callable[[str], object] | None = None
+    run: FinishedRun | str | Path,
+    others: Sequence[str | Path] = (),
+    *,
+    embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
+    report: Callable[[str], object] | None = None,
 ) -> Judged:
     """Embed the test classes of a run, or its validation classes where it has no test.
 
     Args:
-        path: The directory of a finished run.
+        run: A finished run, or its directory.
         others: Further runs, which embed the same pictures.
+        embedded: What `proxemic.train` has embedded for its test (`TrainingResult`); empty embeds the pictures anew.
         report: Is told what the user should know; None logs it.
 
     Raises:
         UserError: If a run is not finished, holds no class out, or its pictures are not where they were.
     """
     report = report or getLogger("proxemic").info
-    run = FinishedRun(Path(path))
+    run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run))
     split, images = _held_out(run)
-    networks, widths = nn.ModuleList([run.model]), {"": run.model.config.embedding_size}
-    start = RunDirectory(run.path).start
-    if start.exists():
-        both = BothStarts(load_model(start, run.recipe.model.custom_backbone)[0])
-        networks, widths = networks.append(both), widths | both.widths
-    # In one pass: reading the images takes longer than embedding them.
-    parts = _embed(run, SideBySide(networks), images, run, report).split([*widths.values()], dim=1)
-    own, *first = (part.contiguous() for part in parts)
-    asked = {"start": run.recipe.evaluation.start, "untrained": run.recipe.evaluation.untrained}
-    before = {name: each for name, each in zip([*widths][1:], first, strict=True) if asked[name]}
+    parts = dict(embedded if split == "test" and embedded else _embed_all(run, images, report))
+    own = parts.pop("test")
     beside = []
     for other in map(FinishedRun, map(Path, others)):
         trained = RunDirectory(other.path).read_classes()
         if common := {*images.class_names} & (trained.trained if trained else set()):
             report(f"{other.path} was trained on {len(common):,} of the {images.num_classes:,} classes that are shown.")
         beside.append(_judged(other, split, images, _embed(other, other.model, images, run, report), run))
-    return _judged(run, split, images, own, run, before, tuple(beside))
+    return _judged(run, split, images, own, run, parts, tuple(beside))
 
 
 def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
@@ -162,6 +159,22 @@ def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
     if splits.validation is None:
         raise UserError(f"{run.path} holds no classes out, which a report could show.")
     return "validation", splits.validation
+
+
+def _embed_all(
+    run: FinishedRun, images: ImageSet, report: Callable[[str], object]
+) -> dict[str, Float[Tensor, "images width"]]:
+    """Embed images by the network that a run keeps, and by those of before the first step that its test is of."""
+    networks, widths = nn.ModuleList([run.model]), {"test": run.model.config.embedding_size}
+    start = RunDirectory(run.path).start
+    if start.exists():
+        both = BothStarts(load_model(start, run.recipe.model.custom_backbone)[0])
+        networks, widths = networks.append(both), widths | both.widths
+    # In one pass: reading the images takes longer than embedding them.
+    parts = _embed(run, SideBySide(networks), images, run, report).split([*widths.values()], dim=1)
+    evaluation = run.recipe.evaluation
+    asked = {"test": True, "start": evaluation.start, "untrained": evaluation.untrained}
+    return {name: part.contiguous() for name, part in zip(widths, parts, strict=True) if asked[name]}
 
 
 def _embed(

@@ -82,7 +82,7 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
     names = [*values]
     order = list(dict.fromkeys(metric for each in values.values() for metric in each))
     data = [
-        {"metric": metric, "model": name, "value": 100 * each.value, **_ends(each)}
+        {"metric": metric, "model": name, "value": round(100 * each.value, 4), **_ends(each)}
         for name, of in values.items()
         for metric, each in of.items()
         if not math.isnan(each.value)
@@ -114,7 +114,7 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
 
 
 def _ends(each: Interval) -> dict[str, float]:
-    return {} if math.isnan(each.low) else {"low": 100 * each.low, "high": 100 * each.high}
+    return {} if math.isnan(each.low) else {"low": round(100 * each.low, 4), "high": round(100 * each.high, 4)}
 
 
 def _cell(each: Interval | None) -> str:

@@ -1,8 +1,12 @@
 """Write reports: which sections they have, in which order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import getLogger
 from pathlib import Path
+from types import MappingProxyType
+
+from jaxtyping import Float
+from torch import Tensor
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
@@ -34,7 +38,11 @@ OF_RUN: tuple[Callable[[FinishedRun], Section | None], ...] = (curves, data, rec
 
 
 def write_report(
-    target: str | Path, *others: str | Path, out: str | Path, report: Callable[[str], object] | None = None
+    target: str | Path,
+    *others: str | Path,
+    out: str | Path,
+    embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
+    report: Callable[[str], object] | None = None,
 ) -> Path:
     """Write a page about a run, beside other runs: one file that opens without a network.
 
@@ -43,6 +51,7 @@ def write_report(
             validation classes.
         others: Further runs, which are compared with the first on its pictures.
         out: The page, ``.html``.
+        embedded: What `proxemic.train` has embedded for the test of the run; empty embeds the pictures anew.
         report: Is told what the user should know, such as that the pictures are gone and what the run has recorded is
             shown alone. None logs it.
 
@@ -61,7 +70,7 @@ def write_report(
         raise UserError(f"The report is {path}, but must end in .html.")
     run = FinishedRun(Path(target))
     try:
-        judged = judge_run(target, others, report=report)
+        judged = judge_run(run, others, embedded=embedded, report=report)
     except (UserError, ValueError) as error:
         if others:
             raise

@@ -71,6 +71,7 @@ def extend(run: RunDirectory, recipe_yaml: str) -> None:
         temporary.write_text(recipe_yaml, encoding="utf-8")
         # First: a run with more epochs than its metrics are of would be taken for finished.
         run.metrics.unlink(missing_ok=True)
+        run.report.unlink(missing_ok=True)
 
 
 def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
@@ -80,7 +81,7 @@ def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str) -> None:
     """
     temporary = out.path.with_name(f".{out.path.name}.begun")
     shutil.rmtree(temporary, ignore_errors=True)
-    last = (run.metrics.name, run.recipe.name, LOCK, "seconds.json", "*.png")
+    last = (run.metrics.name, run.recipe.name, LOCK, "seconds.json", run.report.name, "*.png")
     shutil.copytree(run.path, temporary, ignore=shutil.ignore_patterns(*last))
     write_text(RunDirectory(temporary).recipe, recipe_yaml)
     temporary.replace(out.path)

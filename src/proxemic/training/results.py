@@ -1,10 +1,12 @@
 """The results of a trained run: its test, its plots, its metrics."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
@@ -17,8 +19,13 @@ from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
 from proxemic.training.start import BothStarts, SideBySide, advice
 
+Embedded = Mapping[str, Float[Tensor, "images width"]]
+"""Embeddings of the test images: by the network that is kept (``test``), and those of before the first step."""
 
-def write_results(checkpointer: RunCheckpointer, task: EmbeddingTask, splits: Splits, *, test: bool) -> dict[str, Any]:
+
+def write_results(
+    checkpointer: RunCheckpointer, task: EmbeddingTask, splits: Splits, *, test: bool
+) -> tuple[dict[str, Any], Embedded]:
     """Interpolate, evaluate what is kept (with ``test``, on the test classes), draw plots, and write the metrics."""
     recipe, run, display = checkpointer.recipe, checkpointer.run, checkpointer.display
     names = [name for each in recipe.training.callbacks or [] if isinstance(each, EpochMeasure) for name in each.names]
@@ -30,7 +37,7 @@ def write_results(checkpointer: RunCheckpointer, task: EmbeddingTask, splits: Sp
     measured = {name: at_best[name] for name in names if name in at_best}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
-    result = {} if splits.test is None or not test else _test(checkpointer, splits.test, splits)
+    result, embedded = ({}, {}) if splits.test is None or not test else _test(checkpointer, splits.test, splits)
     epoch = int(best["epoch"])
     if interpolated is not None and interpolated.kept is not None:
         kept, validation = "interpolation", dict(interpolated.kept)
@@ -66,7 +73,7 @@ def write_results(checkpointer: RunCheckpointer, task: EmbeddingTask, splits: Sp
     display.report(display.times.sentence())
     if splits.test is None and test:
         display.report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
-    return result
+    return result, embedded
 
 
 def _split(splits: Splits) -> str:
@@ -76,7 +83,7 @@ def _split(splits: Splits) -> str:
     return "closed-set" if {*splits.test.class_names} & {*splits.train.class_names} else "open-set"
 
 
-def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> dict[str, Any]:
+def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> tuple[dict[str, Any], Embedded]:
     recipe, run, times = checkpointer.recipe, checkpointer.run, checkpointer.display.times
     chosen = load_model(run.path, recipe.model.custom_backbone)[0]
     networks, widths = nn.ModuleList([chosen]), {"test": chosen.config.embedding_size}
@@ -106,9 +113,10 @@ def _test(checkpointer: RunCheckpointer, images: ImageSet, splits: Splits) -> di
     classes = run.read_classes()
     trained = splits.train.class_names if classes is None else classes.trained
     trained_on = len({*images.class_names} & {*trained})
-    return result | {
+    result |= {
         "test_classes": images.num_classes,
         **({"test_classes_trained_on": trained_on} if trained_on else {}),
         "test_queries": test.queries,
         "test_queries_left_out": test.left_out,
     }
+    return result, parts

@@ -70,6 +70,7 @@ class RunDirectory:
         checkpoint: What ``--resume`` starts from.
         start: The network of before the first step, in a folder with ``model.json``.
         chosen: What was chosen before an interpolation took its place; it exists where one has.
+        report: A page about the run, which the command line writes once it is finished.
         diverged: Why training broke off, where loss or weights were no longer finite; removed once it goes on.
     """
 
@@ -87,6 +88,7 @@ class RunDirectory:
         self.checkpoint = path / "checkpoints" / "last.ckpt"
         self.start = path / "checkpoints" / "start"
         self.chosen = path / "checkpoints" / "chosen"
+        self.report = path / "report.html"
         self.diverged = path / "diverged.txt"
 
     def files(self) -> tuple[Path, ...]:

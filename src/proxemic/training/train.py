@@ -6,11 +6,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
@@ -43,10 +45,14 @@ class TrainingResult:
     Args:
         path: The run directory.
         metrics: The content of its ``metrics.json``; empty in all processes of a run but the first.
+        embedded: The embeddings ``[N, D]`` of the test images, in order, by the network that is kept (``test``) and
+            by those of before the first step (``start``, ``untrained``), as far as the test was of them; empty where
+            nothing was trained.
     """
 
     path: Path
     metrics: dict[str, Any]
+    embedded: Mapping[str, Float[Tensor, "images width"]] = field(default_factory=dict, repr=False)
 
 
 def train(
@@ -195,7 +201,7 @@ def train(
         if not processes.is_first:
             return TrainingResult(run.path, {})
         try:
-            return TrainingResult(run.path, write_results(checkpointer, components.task, splits, test=test))
+            return TrainingResult(run.path, *write_results(checkpointer, components.task, splits, test=test))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Stopped after training, which is saved: evaluate and finish with proxemic train --resume {run.path}"

@@ -1,0 +1,60 @@
+"""``proxemic report``, and the report that ``proxemic train`` ends with."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command_line import Here, assert_refused
+from proxemic.files import read_json
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_report_of_two_runs(here: Here, run: Path, tmp_path: Path) -> None:
+    result = here("report", run, run, "--out", tmp_path / "two.html")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"Wrote {tmp_path}/two.html\n"
+    page = (tmp_path / "two.html").read_text()
+    assert f"{100 * read_json(run / 'metrics.json')['test']['map@r']:.2f}" in page
+    assert '<td class="right">+0.00</td><td class="right">–</td><td class="right">1.000</td>' in page
+
+
+def test_training_ends_with_the_report(here: Here, copy: Path) -> None:
+    assert (copy / "report.html").stat().st_size > 500_000
+    made = here("train", "--resume", copy)
+    assert "Report" not in made.stdout
+    (copy / "report.html").unlink()  # as if training had been killed before its end
+    made = here("train", "--resume", copy)
+    assert made.stdout.endswith(f"Report: {copy}/report.html\n")
+    assert (copy / "report.html").is_file()
+
+
+def test_a_report_that_fails_does_not_fail_the_training(here: Here, copy: Path) -> None:
+    (copy / "report.html").unlink()
+    (copy / "report.html").mkdir()
+    (copy / "metrics.json").write_bytes((copy / "metrics.json").read_bytes())  # which is newer
+    made = here("train", "--resume", copy)
+    assert made.returncode == 0
+    said = made.stdout.splitlines()[-1]
+    assert said.startswith("The report was not written: ")
+    assert said.endswith(f"Write it with proxemic report {copy}")
+
+
+def test_the_report_of_a_run_whose_pictures_are_gone(here: Here, copy: Path, tmp_path: Path) -> None:
+    recipe = copy / "recipe.yaml"
+    root = read_json(copy / "classes.json")["root"]
+    recipe.write_text(recipe.read_text().replace(root, str(tmp_path / "gone")))
+    made = here("report", copy)
+    assert made.returncode == 0, made.stderr
+    assert "no pictures, but what the run has recorded" in made.stderr
+    assert "without its pictures there are no intervals" in (copy / "report.html").read_text()
+
+
+def test_what_is_refused(here: Here, run: Path, tmp_path: Path) -> None:
+    assert_refused(here("report", tmp_path), [str(tmp_path), "holds no run"])
+    assert_refused(here("report", run, "--out", tmp_path / "report.pdf"), ["report.pdf", ".html"])
