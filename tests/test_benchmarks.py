@@ -188,3 +188,12 @@ def test_what_galleries_take(tmp_path: Path) -> None:
     assert words[:4] == ["folder", "exact", "2000", "128"]
     assert all(float(word) > 0 for word in words[4:])
     assert len((tmp_path / "taken.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_the_table_of_serving() -> None:
+    (row,) = [line.strip("| ").split(" | ") for line in run("serving.py", "--smoke").splitlines()[3:]]
+    assert row[:2] == ["convnet", "16"]
+    answers, rate, median, slow, longest = map(float, row[2:7])
+    assert answers > 0 < rate
+    assert 0 < median <= slow <= longest

@@ -95,14 +95,14 @@ def test_a_vector_is_the_embedders(serving: Serving, stall: Path) -> None:
     assert answer["model"] == embedder.checksum
 
 
-def test_the_gallery_is_gone_through(serving: Serving) -> None:
+def test_the_gallery_is_gone_through(serving: Serving, stall: Path) -> None:
     client = serving.client
     assert client.get("/gallery").json() == {
         "name": "shop",
         "rows": 28,
         "distance": "cosine",
         "dim": 6,
-        "columns": [],
+        "columns": [*Gallery.open(stall / "shop").store.columns[3:]],
         "labels": [f"class {number:02}" for number in range(7)],
         "label_count": 7,
         "takes_pictures": True,
@@ -245,6 +245,7 @@ def test_those_who_do_not_end_do_no_harm(serving: Serving, stall: Path) -> None:
         ({"Host": "[::1]"}, 200),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),

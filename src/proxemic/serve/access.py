@@ -7,7 +7,6 @@ import secrets
 import socket
 from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
 
 from proxemic.errors import UserError
 from proxemic.serve.messages import Refused
@@ -48,7 +47,8 @@ class Access:
 
     def check_name(self, host: str) -> None:
         """Refuse requests to another name: by one that leads here, a page of others would pass for the server's own."""
-        name = (urlsplit(f"//{host}").hostname or "").rstrip(".") if re.fullmatch(r"[\w.:\[\]-]+", host) else ""
+        found = re.fullmatch(r"(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?", host.lower())
+        name = "" if found is None else found[1].strip("[]").rstrip(".")
         if name in self._names or (not self._only_here and _is_address(name)):
             return
         raise Refused(421, "The server does not go by this name: call it by its address, or start it with --name NAME.")
@@ -57,7 +57,8 @@ class Access:
         """Refuse what pages of others ask a browser for; links on them may lead here."""
         origin, from_where = headers.get("origin"), headers.get("sec-fetch-site", "none")
         follows_link = headers.get("sec-fetch-mode") == "navigate" and method == "GET"
-        own = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        host = headers.get("host", "").lower()
+        own = origin is None or origin.lower() in (f"http://{host}", f"https://{host}")
         if not own or not (from_where in ("same-origin", "none") or follows_link):
             raise Refused(403, "Pages of other sites may not ask this server.")
 

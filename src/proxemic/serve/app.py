@@ -89,6 +89,10 @@ def make_app(worker: WorkerProcess, limits: Limits, title: str, *, with_token: b
     async def run() -> Response:
         return Response(script, media_type="text/javascript")
 
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def no_icon() -> Response:
+        return Response(status_code=204)  # browsers ask for one
+
     @app.get("/gallery")
     async def describe_gallery() -> answers.Gallery:
         """What the gallery is now."""

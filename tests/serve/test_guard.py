@@ -1,0 +1,118 @@
+"""What the guard does with bodies and clients that take too long, and with a token in the address."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxemic.serve import guard
+from proxemic.serve.access import Access
+from proxemic.serve.guard import Guard
+from proxemic.serve.limits import Limits
+
+TOKEN = "a-token-of-24-characters"
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the length of the body; what fails is made 400, as FastAPI does."""
+    size, status = 0, 200
+    try:
+        while (message := await receive()).get("more_body"):
+            size += len(message["body"])
+    except Exception:
+        status = 400
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+def ask(
+    receive: Any,
+    path: str = "/",
+    query: str = "",
+    app: Any = echo,
+    limits: Limits = Limits(bytes=100, seconds=0.2),
+    send: Callable[[Any], Any] | None = None,
+    token: str | None = None,
+    **headers: str,
+) -> tuple[int, dict[str, str], bytes]:
+    given = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }
+    sent: list[Any] = []
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(Guard(app, Access("localhost", token), limits)(scope, receive, send or keep))
+    if not sent:
+        return 0, {}, b""
+    answered = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], answered, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def parts(*bodies: bytes, forever: bool = False) -> Any:
+    left = list(bodies)
+
+    async def receive() -> Any:
+        if not left:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or forever}
+
+    return receive
+
+
+def test_a_body_that_does_not_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_DRAINED", 0.1)
+    began = time.monotonic()
+    status, headers, content = ask(parts(b"a", forever=True))
+    assert time.monotonic() - began >= 0.2
+    assert (status, headers["connection"]) == (408, "close")
+    assert "within 0.2 s" in json.loads(content)["detail"]
+
+
+def test_a_body_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_DRAINED", 0.1)
+    wide = Limits(bytes=100, seconds=30)
+    assert ask(parts(bytes(50), bytes(50), b""), limits=wide)[::2] == (200, b"100")
+    assert ask(parts(bytes(50), bytes(51), b""), limits=wide)[0] == 413
+    assert ask(parts(b""), limits=wide, content_length="101")[0] == 413
+    assert ask(parts(forever=True), limits=wide, content_length="101", expect="100-continue")[0] == 413
+
+
+def test_a_client_that_does_not_take_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_TAKEN", 0.05)
+
+    async def never(message: Any) -> None:
+        await asyncio.Event().wait()
+
+    ask(parts(b""), send=never)  # ends
+
+
+def test_a_fault_of_ours_is_printed_and_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    async def fail(scope: Any, receive: Any, send: Any) -> None:
+        raise KeyError("oh")
+
+    status, _, content = ask(parts(b""), app=fail)
+    assert status == 500
+    assert "oh" not in content.decode()
+    assert "KeyError: 'oh'" in capsys.readouterr().err
+
+
+def test_a_token_in_the_address_becomes_a_cookie() -> None:
+    status, headers, _ = ask(parts(b""), query=f"token={TOKEN}", token=TOKEN)
+    assert (status, headers["location"]) == (303, "/")
+    cookie = headers["set-cookie"]
+    assert cookie.endswith("; HttpOnly; SameSite=Lax; Path=/")
+    assert TOKEN not in cookie
+    for path, query in (("/", "token=wrong"), ("/", ""), ("/gallery", f"token={TOKEN}")):
+        status, headers, _ = ask(parts(b""), path, query, token=TOKEN)
+        assert (status, headers["www-authenticate"]) == (401, "Bearer"), path
+    assert ask(parts(b""), "/gallery", token=TOKEN, authorization=f"Bearer {TOKEN}")[0] == 200
