@@ -88,6 +88,19 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--per-class", type=Path, metavar="FILE", help="write the metrics of each class, worst first")
     parser.add_argument("--per-query", type=Path, metavar="FILE", help="write the metrics of each query, worst first")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="show the N worst classes and queries")
+    parser.add_argument(
+        "--pictures",
+        type=Path,
+        metavar="FILE",
+        help="draw the queries of --worst, or of --chosen, with their neighbours: a page, .html",
+    )
+    parser.add_argument(
+        "--chosen",
+        action="append",
+        metavar="PATH",
+        default=[],
+        help="a query that --pictures draws, by its path or the end of it; may be given several times",
+    )
     parser.add_argument("--level", type=float, default=0.95, help="of the confidence intervals (default: 0.95)")
     parser.add_argument(
         "--resamples", type=int, default=2000, help="of the bootstrap, up to 100,000 (default: 2000); 0: no intervals"
@@ -107,8 +120,16 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"--worst is {arguments.worst}, but must be 0 or more.")
     if arguments.worst and len(targets) > 1:
         raise UserError("--worst is for one model: leave it out, or evaluate the two one by one.")
-    if arguments.worst and arguments.format != "table":
+    if arguments.worst and arguments.pictures is None and arguments.format != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
+    if arguments.pictures is not None and not arguments.worst and not arguments.chosen:
+        raise UserError("--pictures draws queries: say which, by --worst N or --chosen PATH.")
+    if arguments.chosen and arguments.pictures is None:
+        raise UserError("--chosen says which queries --pictures draws: give --pictures FILE, too.")
+    if arguments.pictures is not None and len(targets) > 1:
+        raise UserError("--pictures is for one model: leave it out, or evaluate the two one by one.")
+    if arguments.pictures is not None and arguments.pictures.suffix.lower() != ".html":
+        raise UserError(f"--pictures is {arguments.pictures}, but must end in .html.")
     print(f"Evaluating {' and '.join(targets)}", file=sys.stderr, flush=True)  # before what takes seconds to import
     overrides = read_flags(flags) if flags else None
     names = ("split", "by", "query", "gallery", "labels", "gallery_labels", "strict", "level", "resamples", "out")
@@ -116,8 +137,13 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     options = {name: getattr(arguments, name) for name in names}
     evaluation = evaluate(targets, **options, overrides=overrides, report=partial(print, file=sys.stderr))
     print(evaluation.text(arguments.format))
-    for table in evaluation.worst(arguments.worst) if arguments.worst else ():
+    for table in evaluation.worst(arguments.worst) if arguments.worst and arguments.format == "table" else ():
         print(table.text())
+    if arguments.pictures is not None:
+        from proxemic.report import draw_queries
+
+        page = draw_queries(evaluation, arguments.pictures, worst=arguments.worst, chosen=arguments.chosen)
+        print(f"Wrote {page}", file=sys.stderr)
 
 
 def _more_words(flags: list[str]) -> tuple[list[str], list[str]]:

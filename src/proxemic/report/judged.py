@@ -208,11 +208,11 @@ def _judged(
     embedder = None
     if images.kind == "images":
         embedder = Embedder(run.model, run.recipe.images, distance=config.distance, path=run.path)
-    return Judged(run.name, split, embeddings, rows, config, _Pictures(images), before, run, images, others, embedder)
+    return Judged(run.name, split, embeddings, rows, config, PicturesOf(images), before, run, images, others, embedder)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pictures:
+class PicturesOf:
     """Reads pictures of an image set."""
 
     images: ImageSet

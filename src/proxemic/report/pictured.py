@@ -1,10 +1,14 @@
 """Pictures in sections: what each is called, and copies that are small enough."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from PIL import Image
 
+from proxemic.data.pixels import UnreadableImageError, read_image
+from proxemic.data.pixels.stores import crop
 from proxemic.pages import environment, picture
 from proxemic.report.judged import Judged
 
@@ -12,12 +16,25 @@ SIDE = 112
 """Of a picture beside others, in CSS pixels."""
 
 _MOST = 6000  # characters of a picture of noise, which has no limit of its own
+_BOX = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 _HERE = Path(__file__).parent
 
 
 def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
     """A row's picture, or that there is none."""
     return picture(judged.picture(row, side), side, alt, _MOST)
+
+
+def picture_named(name: str, side: int) -> Image.Image | None:
+    """The picture of a path, or of a box of one, as ``photo.jpg (0, 0, 50, 80)``; None where it is not there."""
+    boxed = None if Path(name).is_file() else _BOX.fullmatch(name)
+    try:
+        if boxed is None:
+            return read_image(name, side)
+        left, upper, right, lower = map(int, boxed.groups()[1:])
+        return crop(read_image(boxed[1]), (left, upper, right, lower))
+    except (UnreadableImageError, ValueError):  # a box may leave what is there now
+        return None
 
 
 def name_of(judged: Judged, row: int) -> str:

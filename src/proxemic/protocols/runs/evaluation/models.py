@@ -59,7 +59,7 @@ def evaluate_models(
         if save_embeddings is not None:
             bare = save_embeddings.suffix.lower() == ".npy"
             write_embeddings(save_embeddings, LabelledEmbeddings(embeddings) if bare else content, read_checksum(path))
-        target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
+        target = replace(evaluate_rows(path, split, content, request.evaluation, open_set_seed), images=images)
         target = target.with_categories() if by_category else target
         targets.append(_with_parts(target, content, trained, request.evaluation))
     return targets

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxemic.data import RowGroups
+from proxemic.data import ImageSet, RowGroups
 from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_embeddings
 from proxemic.data.sources import join_query_gallery
 from proxemic.data.tables import NOTE_COLUMNS, unused_columns
@@ -22,7 +22,8 @@ class TargetMetrics:
 
     ``metric`` ranks classes and queries from worst to best. ``trained_on`` is the number of classes that the models
     were trained on, if known; ``parts`` are the metrics of the unseen and the seen classes, ``categories`` those of the
-    queries of each category, which have its name in ``category``. ``open_set`` is its open-set identification.
+    queries of each category, which have its name in ``category``. ``open_set`` is its open-set identification;
+    ``content`` what was evaluated, by ``config``, and ``images`` the images of which it was made.
     """
 
     name: str
@@ -30,6 +31,9 @@ class TargetMetrics:
     rows: RowLabels
     metrics: RetrievalMetrics
     metric: str
+    content: LabelledEmbeddings
+    config: EvaluationConfig
+    images: ImageSet | None = None
     trained_on: int | None = None
     parts: tuple["TargetMetrics", ...] = ()
     categories: tuple["TargetMetrics", ...] = ()
@@ -72,7 +76,7 @@ def evaluate_rows(
     metrics = evaluate_embeddings(content.embeddings, content.rows, config)
     # A metric of one's own has no value per class.
     metric = config.metric if config.metric in metrics.per_query else "map@r"
-    target = TargetMetrics(str(name), split, content.rows, metrics, metric)
+    target = TargetMetrics(str(name), split, content.rows, metrics, metric, content, config)
     if open_set_seed is None:
         return target
     return replace(target, open_set=identify_open_set(str(name), content, config.distance, open_set_seed))

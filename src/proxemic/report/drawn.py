@@ -1,0 +1,85 @@
+"""Queries of an evaluation, drawn with their neighbours on a page of their own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL.Image import Image
+
+from proxemic.errors import UserError
+from proxemic.files import write_text
+from proxemic.pages import render_page
+from proxemic.protocols.runs.evaluation import Evaluation
+from proxemic.report.judged import Judged, PicturesOf
+from proxemic.report.pictured import name_of, picture_named
+from proxemic.report.queries import chosen_queries, worst_queries
+
+_MOST = 100  # queries, some 5 MB where pictures are noise
+
+
+def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, chosen: Sequence[str] = ()) -> Path:
+    """Draw queries of an evaluation, each with its nearest neighbours and the first right one.
+
+    Pictures of embeddings that were made elsewhere are looked for by the paths of the rows.
+
+    Args:
+        evaluation: Of one model, by `proxemic.evaluate`.
+        out: The page, ``.html``, which opens without a network.
+        worst: How many of the worst queries: those of the lowest average precision over the first R neighbours and, of
+            equal ones, the latest first right neighbour; at most 100.
+        chosen: Paths of queries, whole or their ends.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: If there is no such query, or several, or the page cannot be written.
+
+    Example::
+
+        evaluation = proxemic.evaluate("runs/photos")
+        proxemic.report.draw_queries(evaluation, "worst.html", worst=20)
+    """
+    path, target = Path(out), evaluation.targets[0]
+    if path.suffix.lower() != ".html":
+        raise UserError(f"The page is {path}, but must end in .html.")
+    if not 0 <= worst <= _MOST or len(chosen) > _MOST or not (worst or chosen):
+        raise UserError(
+            f"There are {worst:,} worst and {len(chosen):,} chosen queries to draw, but there must be some, and "
+            f"at most {_MOST} of each."
+        )
+    rows, images = target.rows, target.images
+    picture = PicturesOf(images) if images is not None else _Named(rows.paths)
+    judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
+    sections = []
+    if chosen:
+        try:
+            sections.append(chosen_queries(judged, [_row(judged, each) for each in chosen]))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    if worst:
+        sections.append(worst_queries(judged, worst))
+    write_text(path, render_page(f"Queries of {target.name}", sections))
+    return path
+
+
+class _Named:
+    """Reads pictures by the paths of rows."""
+
+    def __init__(self, paths: Sequence[str] | None) -> None:
+        self.paths = paths
+
+    def __call__(self, row: int, side: int) -> Image | None:
+        return None if self.paths is None else picture_named(self.paths[row], side)
+
+
+def _row(judged: Judged, wanted: str) -> int:
+    names = [name_of(judged, row) for row in range(len(judged.embeddings))]
+    end = "/" + wanted.lstrip("/")
+    found = [row for row, name in enumerate(names) if name == wanted] or [
+        row for row, name in enumerate(names) if ("/" + name).endswith(end)
+    ]
+    if len(found) != 1:
+        said = f"{len(found):,} pictures end in it" if found else "no picture has this path"
+        example = names[found[0] if found else 0]
+        raise UserError(f"--chosen is {wanted}, but {said}: give one of them, such as {example}.")
+    return found[0]
