@@ -29,6 +29,7 @@ def test_it_runs_and_becomes_a_notebook_and_a_page(name: str, made: Path) -> Non
     printed = "".join(each.text for cell in code for each in cell.outputs if each.output_type == "stream")
     drawn = [each.data["image/png"] for cell in code for each in cell.outputs if each.output_type == "display_data"]
     assert drawn, "a tutorial shows a picture"
+    assert "kept epoch 0" not in printed, "what it trains is better than what it starts from"
 
     page = (made / f"{name}.md").read_text()
     assert page.startswith("# ")
