@@ -4,6 +4,7 @@ import doctest
 import inspect
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -364,6 +365,17 @@ def test_the_page_of_vectors(
     assert len(commands) == 7
     for command in commands:
         assert main([*command[1:], *quick.get(command[1], [])]) == 0, capsys.readouterr().err
+
+
+def test_the_page_of_reports(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (FOLDER.parent / "report.md").read_text()
+    for name in ("photos", "other"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    monkeypatch.chdir(tmp_path)
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    for line in lines:
+        assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    assert {path.name for path in tmp_path.glob("*.html")} == {"photos.html", "both.html"}
 
 
 def test_the_page_of_retrieval(
