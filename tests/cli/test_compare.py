@@ -85,4 +85,4 @@ def test_a_finished_comparison_is_printed_again(made: Path, here: Here) -> None:
     result = here("compare", "--resume", made)
     assert result.returncode == 0, result.stderr
     assert "**92.00 ± " in result.stdout
-    assert result.stdout.endswith(f"Wrote {made}\n")
+    assert result.stdout.endswith(f"Wrote {made}\nReport: {made}/report.html\n")
