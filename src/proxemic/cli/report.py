@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxemic.errors import UserError
+
 if TYPE_CHECKING:
     from proxemic.training import TrainingResult
 
@@ -15,14 +17,25 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Declare the command."""
     parser = commands.add_parser(
         "report",
-        help="write a page about a run: metrics with intervals, pictures, curves, recipe",
+        help="write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe",
         description="Write one HTML file about a run, which opens without a network: its metrics with intervals beside "
-        "those of the network before training, distances, curves, data, recipe and environment. Further runs are "
-        "compared with the first on its pictures.",
+        "those of the network before training, queries with their neighbours, confused classes, distances, a map, why "
+        "pictures are near, curves, data, recipe and environment. Further runs are compared with the first on its "
+        "pictures. Or about a gallery: a summary, duplicates, and as much of these as it has labels and a model for.",
         allow_abbrev=False,
     )
-    parser.add_argument("targets", nargs="+", type=Path, metavar="RUN", help="a finished run, and others beside it")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (report.html in the run)")
+    parser.add_argument(
+        "targets",
+        nargs="+",
+        metavar="RUN|GALLERY",
+        help="a finished run, and others beside it; or a gallery: a directory, postgresql://…, milvus://…",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (report.html in the run, or here where it is a gallery)"
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="RUN|FILE", help="the gallery's model, where it is not where it was"
+    )
     parser.set_defaults(run=run, takes_flags=False)
 
 
@@ -30,10 +43,18 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Write the page, and print where it is."""
     first, *others = arguments.targets
     print(f"Reporting on {first}", file=sys.stderr, flush=True)  # before what takes seconds to import
-    from proxemic.report import write_report
+    from proxemic.report import write_gallery_report, write_report
 
-    out = arguments.out or first / "report.html"
-    print(f"Wrote {write_report(first, *others, out=out, report=partial(print, file=sys.stderr))}")
+    report = partial(print, file=sys.stderr)
+    if ":" in first or (Path(first) / "manifest.json").is_file():
+        if others:
+            raise UserError(f"{first} is a gallery, of which a report is about one: leave {others[0]} out.")
+        out = arguments.out or Path("report.html")
+        print(f"Wrote {write_gallery_report(first, out=out, model=arguments.model, report=report)}")
+        return
+    if arguments.model is not None:
+        raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
+    print(f"Wrote {write_report(first, *others, out=arguments.out or Path(first, 'report.html'), report=report)}")
 
 
 def report_at_the_end(result: "TrainingResult") -> None:

@@ -1,8 +1,17 @@
-"""Reports: pages about runs and comparisons, which open without a network."""
+"""Reports: pages about runs, comparisons and galleries, which open without a network."""
 
 from proxemic.report.comparison import write_comparison_report
 from proxemic.report.drawn import draw_queries
+from proxemic.report.gallery import write_gallery_report
 from proxemic.report.judged import Judged, Neighbours, judge_run
 from proxemic.report.write import write_report
 
-__all__ = ["Judged", "Neighbours", "draw_queries", "judge_run", "write_comparison_report", "write_report"]
+__all__ = [
+    "Judged",
+    "Neighbours",
+    "draw_queries",
+    "judge_run",
+    "write_comparison_report",
+    "write_gallery_report",
+    "write_report",
+]

@@ -65,9 +65,9 @@ def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
 
 def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
     """The thresholds that were learnt for this model, and what to say of them."""
-    if judged.run is None:
+    path = judged.run.path if judged.run is not None else judged.embedder and judged.embedder.path
+    if path is None:
         return {}, Markup()
-    path = judged.run.path
     try:
         learnt = Calibration.read(path, read_checksum(path))
     except UserError:

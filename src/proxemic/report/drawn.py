@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL.Image import Image
-
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.pages import render_page
 from proxemic.protocols.runs.evaluation import Evaluation
 from proxemic.report.judged import Judged, PicturesOf
-from proxemic.report.pictured import name_of, picture_named
+from proxemic.report.pictured import PicturesNamed, name_of
 from proxemic.report.queries import chosen_queries, worst_queries
 
 _MOST = 100  # queries, some 5 MB where pictures are noise
@@ -48,7 +46,7 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
             f"at most {_MOST} of each."
         )
     rows, images = target.rows, target.images
-    picture = PicturesOf(images) if images is not None else _Named(rows.paths)
+    picture = PicturesOf(images) if images is not None else PicturesNamed(rows.paths)
     judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
     sections = []
     if chosen:
@@ -60,16 +58,6 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
         sections.append(worst_queries(judged, worst))
     write_text(path, render_page(f"Queries of {target.name}", sections))
     return path
-
-
-class _Named:
-    """Reads pictures by the paths of rows."""
-
-    def __init__(self, paths: Sequence[str] | None) -> None:
-        self.paths = paths
-
-    def __call__(self, row: int, side: int) -> Image | None:
-        return None if self.paths is None else picture_named(self.paths[row], side)
 
 
 def _row(judged: Judged, wanted: str) -> int:

@@ -1,6 +1,8 @@
 """Pictures in sections: what each is called, and copies that are small enough."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,17 @@ def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
     return picture(judged.picture(row, side), side, alt, _MOST)
 
 
-def picture_named(name: str, side: int) -> Image.Image | None:
+@dataclass(frozen=True)
+class PicturesNamed:
+    """Reads pictures by the paths of rows."""
+
+    names: Sequence[str] | None
+
+    def __call__(self, row: int, side: int) -> Image.Image | None:
+        return None if self.names is None else _picture_named(self.names[row], side)
+
+
+def _picture_named(name: str, side: int) -> Image.Image | None:
     """The picture of a path, or of a box of one, as ``photo.jpg (0, 0, 50, 80)``; None where it is not there."""
     boxed = None if Path(name).is_file() else _BOX.fullmatch(name)
     try:

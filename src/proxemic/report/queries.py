@@ -83,7 +83,7 @@ def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
 
     Of the first 512, those of the same come by the rank of their first right neighbour, the latest first.
     """
-    if not _has_labels(judged):
+    if not has_labels(judged):
         return None
     metrics = judged.metrics
     places = metrics.evaluated.nonzero().squeeze(1)
@@ -120,7 +120,8 @@ def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[T
     return (1 / found.per_query["mrr"]).round().long()
 
 
-def _has_labels(judged: Judged) -> bool:
+def has_labels(judged: Judged) -> bool:
+    """Whether a query has another picture of its class to find."""
     labels, rows = judged.rows.labels, judged.neighbours.queries
     if labels is None or not bool((labels[rows] >= 0).any()):
         return False
@@ -152,7 +153,7 @@ def _query(judged: Judged, place: int) -> _Query:
         if each >= 0
     ]
     said, late = "", None
-    if _has_labels(judged) and bool(judged.metrics.evaluated[place]):
+    if has_labels(judged) and bool(judged.metrics.evaluated[place]):
         rank = int(first_right_ranks(judged, torch.tensor([place]))[0])
         said = f"average precision {judged.metrics.per_query['map@r'][place]:.2f}"
         late = _first_right(judged, place, rank) if rank > len(listed) else None

@@ -199,7 +199,7 @@ def clean(
     """
     if out is not None:
         check_folder(Path(out))
-    found = _judge(gather(sources, model, batch_size=batch_size, workers=workers))
+    found = examine(gather(sources, model, batch_size=batch_size, workers=workers))
     if found.unreadable:
         report(f"{len(found.unreadable):,} pictures cannot be read, and are left out.")
     if out is not None:
@@ -207,7 +207,8 @@ def clean(
     return found
 
 
-def _judge(material: Material) -> Cleaning:
+def examine(material: Material) -> Cleaning:
+    """What is wrong with rows that are embedded already."""
     unreadable = {**material.unreadable}
     order = sorted(range(len(material.names)), key=lambda row: _rank(material.splits[row]))
     copies, signatures = None, None

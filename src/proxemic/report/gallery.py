@@ -1,0 +1,164 @@
+"""The report of a gallery: what it holds, how it lies, and what is doubtful in it."""
+
+import os
+from collections.abc import Callable, Sequence
+from logging import getLogger
+from pathlib import Path
+
+import numpy as np
+import torch
+from markupsafe import Markup
+
+from proxemic.data import FilePixels
+from proxemic.data.embeddings import RowLabels
+from proxemic.data.rows import number_names
+from proxemic.errors import UserError
+from proxemic.files import write_text
+from proxemic.pages import Section, render_page
+from proxemic.report.confused import confused
+from proxemic.report.distances import distances
+from proxemic.report.judged import Judged
+from proxemic.report.metrics import metrics
+from proxemic.report.pictured import PicturesNamed, render, shown
+from proxemic.report.pictured_map import pictured_map
+from proxemic.report.queries import has_labels, queries
+from proxemic.report.why_near import why_near
+from proxemic.retrieval import Embedder, Gallery, summarize_store
+from proxemic.retrieval.cleaning.cleaning import Cleaning, examine
+from proxemic.retrieval.material import Material
+from proxemic.training import EvaluationConfig
+
+_MOST, _SHOWN = 10_000, 12  # rows that are looked at, and doubtful ones of a kind that are shown
+
+
+def write_gallery_report(
+    address: str | os.PathLike[str],
+    *,
+    out: str | Path,
+    model: Embedder | str | os.PathLike[str] | None = None,
+    report: Callable[[str], object] | None = None,
+) -> Path:
+    """Write a page about a gallery: one file that opens without a network.
+
+    It has a summary and a map with pictures, queries with their neighbours and why two pictures are near; where there
+    are labels, metrics of leave-one-out search, confused classes, distances with the thresholds that were learnt for
+    the model, and labels that are probably wrong; and duplicates and outliers.
+
+    Args:
+        address: Where the gallery is, as `Gallery.open` takes it. Of more than 10,000 rows, as many are looked at by
+            chance.
+        out: The page, ``.html``.
+        model: The gallery's model, where it is no longer where it was.
+        report: Is told what the user should know, such as that the model is missing. None logs it.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: If there is no gallery, it is empty, or the page cannot be written.
+
+    Example::
+
+        proxemic.report.write_gallery_report("shop", out="shop.html")
+    """
+    report, path = report or getLogger("proxemic").info, Path(out)
+    if path.suffix.lower() != ".html":
+        raise UserError(f"The report is {path}, but must end in .html.")
+    gallery = Gallery.open(address, model)
+    try:
+        judged, total = judge_gallery(gallery, report=report), len(gallery)
+        summary = summarize_store(gallery.store).lines()
+    finally:
+        gallery.close()
+    if len(judged.embeddings) < total:
+        report(f"Of {total:,} rows, {len(judged.embeddings):,} are looked at, drawn by chance.")
+        summary.append(f"This page is about {len(judged.embeddings):,} of the rows, drawn by chance.")
+    lines = Markup().join(Markup("<li>{}</li>").format(line) for line in summary)
+    sections = [
+        Section("Summary", Markup("<ul>{}</ul>").format(lines)),
+        *([metrics(judged)] if has_labels(judged) else []),
+        queries(judged),
+        confused(judged),
+        distances(judged),
+        pictured_map(judged),
+        why_near(judged),
+        _doubtful(judged),
+    ]
+    write_text(path, render_page(f"Gallery {os.fspath(address)}", [each for each in sections if each is not None]))
+    return path
+
+
+def judge_gallery(gallery: Gallery, *, report: Callable[[str], object]) -> Judged:
+    """The rows of a gallery, each of which is a query to the others; of many, some by chance."""
+    count = len(gallery)
+    if not count:
+        raise UserError(f"{gallery.store.address} is empty: add pictures with proxemic gallery add.")
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[:_MOST])
+    vectors, names, labels, first = [], list[str](), list[str | None](), 0
+    for part, items in gallery.store.iterate():
+        own = chosen[(chosen >= first) & (chosen < first + len(part))] - first
+        taken = items.take(own)
+        vectors.append(np.asarray(part)[own])
+        names += taken.column("path").to_pylist()
+        labels += taken.column("label").to_pylist()
+        first += len(part)
+    numbers, known = number_names(labels)
+    rows = RowLabels(numbers, known, tuple(names)) if known else RowLabels(paths=tuple(names))
+    try:
+        embedder = gallery.embedder
+    except UserError as error:
+        report(f"The report does not say why pictures are near: {error}")
+        embedder = None
+    config = EvaluationConfig(distance=gallery.store.info.distance, recall_at=(1, 10), ndcg_at=())
+    embeddings = torch.from_numpy(np.concatenate(vectors))
+    name = gallery.store.address
+    return Judged(name, "all", embeddings, rows, config, PicturesNamed(names), embedder=embedder)
+
+
+def _doubtful(judged: Judged) -> Section | None:
+    """Labels that are probably wrong, duplicates and outliers, the worst first."""
+    names = judged.rows.paths
+    if names is None or len(names) < 2:
+        return None
+    there = all(Path(name).is_file() for name in names)
+    count = len(names)
+    material = Material(
+        judged.embeddings,
+        judged.config.distance,
+        names,
+        tuple(judged.label(row) for row in range(count)),
+        (None,) * count,
+        FilePixels([*names]) if there else None,
+    )
+    found = examine(material)
+    return Section("Doubtful pictures", render("doubtful.html", said=found.summary(), kinds=_kinds(judged, found)))
+
+
+def _kinds(judged: Judged, found: Cleaning) -> dict[str, dict[str, object]]:
+    row = {name: number for number, name in enumerate(judged.rows.paths or ())}
+
+    def card(names: Sequence[str], title: str, said: str) -> dict[str, object]:
+        return {
+            "pictures": [shown(judged, row[name], "") for name in names],
+            "title": title,
+            "said": said,
+            "names": names,
+        }
+
+    labels = [
+        card([each.path], each.label, f"rather {each.suggested}? {each.score:.2f}") for each in found.labels[:_SHOWN]
+    ]
+    duplicates = [
+        card(
+            [each.path, each.of],
+            " and ".join(dict.fromkeys(name for name in (each.label, each.label_of) if name is not None)),
+            f"{each.kind}, distance {each.distance:.3f}",
+        )
+        for each in found.duplicates[:_SHOWN]
+    ]
+    outliers = [card([each.path], each.label or "", f"score {each.score:.1f}") for each in found.outliers[:_SHOWN]]
+    return {
+        "Suspected labels": {"count": len(found.labels), "cards": labels},
+        "Duplicates": {"count": len(found.duplicates), "cards": duplicates},
+        "Outliers": {"count": len(found.outliers), "cards": outliers},
+    }
