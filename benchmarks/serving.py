@@ -175,7 +175,7 @@ def measure(network: str, clients: int, seconds: float, at_once: int, *, attacke
                 thread.join()
     if load.wrong:
         raise SystemExit(f"{len(load.wrong)} of {len(load.seconds)} answers are wrong, the first: {load.wrong[0]}")
-    centiles = statistics.quantiles(load.seconds, n=100)
+    centiles = statistics.quantiles(load.seconds, n=100, method="inclusive")
     memory = (f"{one:.0f} → {other:.0f}" for one, other in zip(before, after, strict=True))
     times = (f"{1e3 * each:.0f}" for each in (centiles[49], centiles[98], max(load.seconds)))
     return [network, str(at_once), str(len(load.seconds)), f"{len(load.seconds) / seconds:.0f}", *times, *memory]
