@@ -85,6 +85,16 @@ def test_the_table_of_embedding() -> None:
     assert min(map(float, row[1:])) > 0
 
 
+def test_the_table_of_exported_files() -> None:
+    pytest.importorskip("onnxscript")
+    header, _, row = run("exporting.py", "--smoke").splitlines()
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:2] == ["convnet", "onnx int8"]
+    assert cells[-1] == "12"
+    assert header.count("|") == row.count("|")
+    assert float(cells[3]) > 1e-4
+
+
 def test_the_table_of_sampled_steps() -> None:
     lines = run("sampling.py", "--smoke").splitlines()
     rows = [line.split() for line in lines[2:]]

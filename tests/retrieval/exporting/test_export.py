@@ -271,6 +271,17 @@ def test_unreadable_pictures_are_left_out(run: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     found = export(run, "torch", tmp_path / "net.pt2", source=photos, report=notes.append)
     assert found.images == 9
-    assert any("1 of 10 images cannot be read" in each for each in notes)
+    assert any("1 of 10 images cannot be read" in each and "broken.png" in each for each in notes)
     with pytest.raises(ValueError, match="none of the 3 queries"):
         export(run, "torch", tmp_path / "net.pt2", source=write_folder(tmp_path / "single", classes=3, images=1))
+
+
+def test_the_page_says_what_there_is(run: Path, here: Here) -> None:
+    page = Path(__file__).parents[3] / "docs" / "exporting.md"
+    text = page.read_text()
+    for target in re.findall(r"\]\(([\w./-]+)\)", text):
+        assert (page.parent / target).exists(), target
+    commands = [line.split("#")[0].split() for line in re.findall(r"^proxemic export .*$", text, re.MULTILINE)]
+    assert len(commands) == 4
+    for _, command, _, *flags in commands:
+        assert_refused(here(command, run, *flags, "--images", "1"), ["--images is 1"])

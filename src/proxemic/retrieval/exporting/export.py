@@ -15,7 +15,8 @@ import torch
 
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.errors import UserError
-from proxemic.files import check_folder, read_json, remove_stale_temporaries, write_atomically
+from proxemic.extras import optional_dependency
+from proxemic.files import check_folder, read_json, write_atomically
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval.embedder import ONNX_NOTE, Embedder
 from proxemic.retrieval.exporting.card import write_card
@@ -127,6 +128,11 @@ def export(
     """
     report = report or getLogger("proxemic").info
     _check(model, to, half=half, int8=int8, most_images=most_images)
+    if to == "onnx":
+        with optional_dependency("onnx"):  # before the minutes in which images are embedded
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
+            import onnxscript  # noqa: F401
     target = _target(Path(model), to, out, half=half, int8=int8)
     embedder = Embedder.load(model, device="cpu")
     check_exportable(embedder.model)
@@ -296,7 +302,6 @@ def _sha256(file: Path) -> str:
 def _put_in_place(made: Path, found: Exported, description: str, card: str) -> None:
     """Killed between any two of these, it leaves a file that can be used, if only by its own note, or none."""
     found.path.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale_temporaries(found.path.parent)
     found.description.unlink(missing_ok=True)  # of the file that is replaced
     with write_atomically(found.path) as temporary:
         shutil.copyfile(made, temporary)

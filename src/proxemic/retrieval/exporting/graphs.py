@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from proxemic.errors import UserError
-from proxemic.extras import optional_dependency
 from proxemic.models import EmbeddingModel, OnnxBackbone
 
 INPUT, OUTPUT = "images", "embeddings"
@@ -68,10 +67,8 @@ def write_onnx(model: nn.Module, images: Tensor, file: Path) -> None:
             f"The weights have {size / 2**30:.1f} GiB, but an ONNX file holds 2 GiB at most: take --half, or --to "
             "torch."
         )
-    with optional_dependency("onnx"):
-        import onnx
-        import onnxruntime  # noqa: F401 - which is to check it: say at once that it is missing
-        import onnxscript  # noqa: F401
+    import onnx
+
     with _quiet():
         made = torch.onnx.export(
             _export(model, images), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from proxemic.data import ImageSet
+from proxemic.data import FilePixels, ImageSet
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
@@ -83,9 +83,8 @@ def measure(
     found = embed_pictures(embedder, images, batch_size=batch_size, workers=workers, description=description)
     if found.unreadable:
         place, why = next(iter(found.unreadable.items()))
-        report(
-            f"{len(found.unreadable):,} of {len(images):,} images cannot be read, and are left out: {place} ({why})."
-        )
+        name = images.pixels.names[place] if isinstance(images.pixels, FilePixels) else f"number {place + 1:,}"
+        report(f"{len(found.unreadable):,} of {len(images):,} images cannot be read, and are left out: {name} ({why}).")
     if not found.embeddings.isfinite().all():
         raise UserError(f"Embeddings of {description} are not finite: check the weights, or leave out --half.")
     images = images if len(found.places) == len(images) else images.select(found.places)

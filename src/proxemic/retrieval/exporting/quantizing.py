@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
-from proxemic.extras import optional_dependency
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.exporting.graphs import INPUT
 
@@ -32,10 +31,9 @@ def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet
     there is no `training`. The last matrix product, the head, stays as it is: it takes little time, and its error would
     go into the embeddings as they are.
     """
-    with optional_dependency("onnx"):
-        import onnx
-        from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
-        from onnxruntime.quantization.shape_inference import quant_pre_process
+    import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Batches(CalibrationDataReader):
         def __init__(self, batches: Iterator[Tensor]) -> None:
@@ -53,9 +51,17 @@ def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet
             root.setLevel(logging.ERROR)  # which it tells how it goes
             quant_pre_process(file, simplified, skip_symbolic_shape=True)
             products = [node for node in onnx.load_model(simplified).graph.node if node.op_type in ("Gemm", "MatMul")]
-            head = [products[-1].name] if products else []
+            # The second is the name under which dynamic quantisation puts a product without its bias.
+            head = [products[-1].name, f"{products[-1].name}_MatMul"] if products else []
             if training is None:
-                quantize_dynamic(simplified, quantized, per_channel=True, nodes_to_exclude=head)
+                quantize_dynamic(
+                    simplified,
+                    quantized,
+                    op_types_to_quantize=["MatMul", "Gemm"],
+                    per_channel=True,
+                    reduce_range=True,
+                    nodes_to_exclude=head,
+                )
                 return
             quantize_static(
                 simplified,
