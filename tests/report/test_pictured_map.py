@@ -113,7 +113,7 @@ def test_other_projections_have_no_axes(judged: Judged) -> None:
     places = t_sne(torch.nn.functional.normalize(few.embeddings.double()))
     assert f'"x": {places[0, 0]:.4g}' in section.html
     assert "first component" not in section.html
-    with pytest.raises(ValueError, match="map is 'lda', but must be one of pca, tsne, umap"):
+    with pytest.raises(ValueError, match="projection is 'lda', but must be one of pca, tsne, umap"):
         pictured_map(few, method="lda")  # pyright: ignore[reportArgumentType]
 
 

@@ -36,6 +36,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--model", type=Path, metavar="RUN|FILE", help="the gallery's model, where it is not where it was"
     )
+    parser.add_argument(
+        "--map",
+        choices=("pca", "tsne", "umap"),
+        default="pca",
+        help="how the map of pictures is made (default: pca); umap needs the extra umap",
+    )
     parser.set_defaults(run=run, takes_flags=False)
 
 
@@ -49,12 +55,19 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     if ":" in first or (Path(first) / "manifest.json").is_file():
         if others:
             raise UserError(f"{first} is a gallery, of which a report is about one: leave {others[0]} out.")
-        out = arguments.out or Path("report.html")
-        print(f"Wrote {write_gallery_report(first, out=out, model=arguments.model, report=report)}")
+        page = write_gallery_report(
+            first,
+            out=arguments.out or Path("report.html"),
+            model=arguments.model,
+            projection=arguments.map,
+            report=report,
+        )
+        print(f"Wrote {page}")
         return
     if arguments.model is not None:
         raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
-    print(f"Wrote {write_report(first, *others, out=arguments.out or Path(first, 'report.html'), report=report)}")
+    out = arguments.out or Path(first, "report.html")
+    print(f"Wrote {write_report(first, *others, out=out, projection=arguments.map, report=report)}")
 
 
 def report_at_the_end(result: "TrainingResult") -> None:

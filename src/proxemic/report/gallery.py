@@ -20,7 +20,7 @@ from proxemic.report.distances import distances
 from proxemic.report.judged import Judged
 from proxemic.report.metrics import metrics
 from proxemic.report.pictured import PicturesNamed, render, shown
-from proxemic.report.pictured_map import pictured_map
+from proxemic.report.pictured_map import Projection, pictured_map
 from proxemic.report.queries import has_labels, queries
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Embedder, Gallery, summarize_store
@@ -36,6 +36,7 @@ def write_gallery_report(
     *,
     out: str | Path,
     model: Embedder | str | os.PathLike[str] | None = None,
+    projection: Projection = "pca",
     report: Callable[[str], object] | None = None,
 ) -> Path:
     """Write a page about a gallery: one file that opens without a network.
@@ -49,6 +50,7 @@ def write_gallery_report(
             chance.
         out: The page, ``.html``.
         model: The gallery's model, where it is no longer where it was.
+        projection: How the map is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         report: Is told what the user should know, such as that the model is missing. None logs it.
 
     Returns:
@@ -80,7 +82,7 @@ def write_gallery_report(
         queries(judged),
         confused(judged),
         distances(judged),
-        pictured_map(judged),
+        pictured_map(judged, method=projection),
         why_near(judged),
         _doubtful(judged),
     ]

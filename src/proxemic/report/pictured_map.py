@@ -30,7 +30,7 @@ _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
     """Rows in two dimensions; `ValueError` where the method is none."""
     if method not in get_args(Projection):
-        raise ValueError(f"map is {method!r}, but must be one of {', '.join(get_args(Projection))}")
+        raise ValueError(f"projection is {method!r}, but must be one of {', '.join(get_args(Projection))}")
     count = len(judged.embeddings)
     if count < 4:
         return None

@@ -18,7 +18,7 @@ from proxemic.report.confused import confused
 from proxemic.report.distances import distances
 from proxemic.report.judged import Judged, judge_run
 from proxemic.report.metrics import differences, metrics, recorded_metrics
-from proxemic.report.pictured_map import pictured_map
+from proxemic.report.pictured_map import Projection, pictured_map
 from proxemic.report.queries import queries
 from proxemic.report.why_near import why_near
 
@@ -28,7 +28,6 @@ OF_JUDGED: tuple[Callable[[Judged], Section | None], ...] = (
     queries,
     confused,
     distances,
-    pictured_map,
     why_near,
 )
 """The sections about embeddings; each gives None where it has nothing to show."""
@@ -41,6 +40,7 @@ def write_report(
     target: str | Path,
     *others: str | Path,
     out: str | Path,
+    projection: Projection = "pca",
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     report: Callable[[str], object] | None = None,
 ) -> Path:
@@ -51,6 +51,7 @@ def write_report(
             validation classes.
         others: Further runs, which are compared with the first on its pictures.
         out: The page, ``.html``.
+        projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         embedded: What `proxemic.train` has embedded for the test of the run; empty embeds the pictures anew.
         report: Is told what the user should know, such as that the pictures are gone and what the run has recorded is
             shown alone. None logs it.
@@ -77,6 +78,7 @@ def write_report(
         report(f"The report has no pictures, but what the run has recorded: {error}")
         judged = None
     sections = [recorded_metrics(run)] if judged is None else [section(judged) for section in OF_JUDGED]
+    sections += [] if judged is None else [pictured_map(judged, method=projection)]
     sections += [section(run) for section in OF_RUN]
     title = f"{run.name}: {class_name(run.content['loss'])}, seed {run.seed}"
     write_text(path, render_page(title, [each for each in sections if each is not None]))
