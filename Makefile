@@ -25,9 +25,10 @@ coverage: setup
 	@mkdir -p .cache/coverage
 	$(RUN) $(TESTING) COVERAGE_FILE=$(CURDIR)/.cache/coverage/data $(PYTEST) -m "not full_disk" --cov --cov-report=term
 
-# Every command, example, figure and link of README.md and docs/.
+# The documentation as a site, without a network; a warning is an error.
 docs: setup
-	$(RUN) $(TESTING) pytest README.md tests/test_readme.py tests/test_docs.py tests/test_extending.py
+	@$(RUN) $(HERE) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+	@echo "The documentation is in site/: open site/index.html in a browser."
 
 # dist/: the source distribution and the wheel, with the man page. Of the same commit they have the same bytes. Both are
 # then looked into, and the wheel installed bare and with each extra, by the oldest and the newest Python that is there.

@@ -17,6 +17,7 @@ from PIL import Image
 
 import proxemic.losses
 import proxemic.metrics
+from command_line import warm_proxemic
 from images import write_folder, write_recipe
 from proxemic.cli import analyze, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
@@ -407,3 +408,30 @@ def test_the_page_of_retrieval(
         assert main(command[1:]) == 0, capsys.readouterr().err
     exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), {})
     assert {path.name for path in tmp_path.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
+
+
+def test_the_page_of_the_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER.parent / "own-loop.md").read_text(), re.DOTALL)
+    assert code.count("range(10)") == 1
+    names: dict[str, Any] = {}
+    exec(code.replace("range(10)", "range(3)"), names)
+    recalls = [float(value) for value in re.findall(r"recall@1 (\S+),", capsys.readouterr().out)]
+    assert len(recalls) == 3
+    assert recalls[-1] > 0.9
+
+
+def test_the_page_to_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (FOLDER.parent / "start.md").read_text()
+    (script,) = re.findall(r"^python - <<END\n(.*?)^END$", text, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    assert "test_classes=256" in script
+    exec(script.replace("256", "16"), {})
+    commands, printed = re.findall(r"^proxemic (.*)$", text, re.MULTILINE), ""
+    assert [words.split()[0] for words in commands] == ["train", "gallery", "search"]
+    small = ["--training.epochs", "1", "--data.train_classes", "16", "--data.test_classes", "16"]
+    for words in commands:
+        result = warm_proxemic(*shlex.split(words), *(small if words.startswith("train") else []), cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        printed = result.stdout
+    assert "U+" in printed
+    assert (tmp_path / "found.html").stat().st_size > 1000

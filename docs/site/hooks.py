@@ -1,0 +1,163 @@
+"""What the site needs beyond mkdocs.yml: pages that are no files of docs/, links out of docs/, formulas, examples."""
+
+import os
+import posixpath
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from public_names import Package, public_names
+
+ROOT = Path(__file__).parents[2]
+# Files beside docs/ that have a page of their own in the navigation.
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+_LINK = re.compile(r"(?<=\]\()([\w./-]+)")
+_FORMULA = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^```(?:python)?\n(?=>>> )", re.MULTILINE)
+_COMMANDS = re.compile(r"^```\n(?=(?:git|make|pip|proxemic|torchrun|uv) )", re.MULTILINE)
+# A name as code, unless it is within a link, a heading or a block of code.
+_NAME = re.compile(r"<(a|h\d|pre|autoref)\b.*?</\1>|<code>([\w.]+)</code>", re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """The sections of the navigation whose pages no file of docs/ holds."""
+    assert config.nav is not None
+    # In the order in which they are to be read.
+    tutorials = runpy.run_path(str(ROOT / "docs" / "make_notebooks.py"))["TUTORIALS"]
+    sections = {
+        "reference": [{name.removeprefix("proxemic."): _place(name)} for name in public_names()],
+        "tutorials": ["tutorials/README.md", *(f"tutorials/{path.stem}.md" for path in tutorials)],
+    }
+    for entry in config.nav:
+        for title, content in entry.items():
+            entry[title] = sections[content] if isinstance(content, str) else content
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Pages of the files beside docs/, of those that pages link to, of the tutorials, and of the reference."""
+
+    def add(place: str, content: str | bytes) -> None:
+        files.append(File.generated(config, place, content=content))
+
+    for source, page in PAGES.items():
+        add(page, (ROOT / source).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        # A process of its own, as tutorials change torch's generator and the like.
+        unrun = ["--without-results"] if os.environ.get("TUTORIALS") == "unrun" else []
+        subprocess.run([sys.executable, ROOT / "docs" / "make_notebooks.py", folder, *unrun], check=True)
+        for path in sorted(Path(folder).iterdir()):
+            add(
+                f"tutorials/{path.name}",
+                path.read_text(encoding="utf-8") if path.suffix == ".md" else path.read_bytes(),
+            )
+    linked = set[str]()
+    for page in files.documentation_pages():
+        for link in _LINK.findall(page.content_string):
+            target = _outside(page.src_uri, link)
+            if target and _inside(target) == f"files/{target}.md":
+                linked.add(target)
+    for target in sorted(linked):
+        add(f"files/{target}.md", _as_page(target))
+    for name, package in public_names().items():
+        add(_place(name), _reference(name, package))
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links out of docs/ to their pages, formulas as MathML, examples with their prompts."""
+
+    def relink(link: re.Match[str]) -> str:
+        if (target := _outside(page.file.src_uri, link[0])) is None:
+            return link[0]
+        return posixpath.relpath(_inside(target), posixpath.dirname(page.file.src_uri))
+
+    def formula(latex: re.Match[str]) -> str:
+        # GitHub aligns by aligned, latex2mathml by align*.
+        return f'<div class="formula">{convert(latex[1].replace("aligned}", "align*}"), display="block")}</div>'
+
+    if not page.file.src_uri.startswith(("files/", "reference/")):
+        markdown = _FORMULA.sub(formula, _LINK.sub(relink, markdown))
+        markdown = _COMMANDS.sub("```bash\n", _EXAMPLE.sub("```pycon\n", markdown))
+    described = _by_spelling().get(Path(page.file.src_uri).stem)
+    return f"{markdown}\n\nIn the reference: [`{described}`][{described}]" if described else markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Links from public names in running text to the reference."""
+    known = _by_spelling()
+
+    def link(found: re.Match[str]) -> str:
+        if (name := known.get(found[2])) is None:
+            return found[0]
+        return f'<autoref identifier="{name}" optional><code>{found[2]}</code></autoref>'
+
+    return _NAME.sub(link, html)
+
+
+def _outside(page: str, link: str) -> str | None:
+    """The file of the repository that a link leads to from a page, if it has another place on the site."""
+    sources = {page: source for source, page in PAGES.items()}
+    source = sources.get(page, f"docs/{page}")
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    moved = source in PAGES or target.endswith(".py") or not target.startswith("docs/")
+    return target if moved and not target.startswith("../") and (ROOT / target).is_file() else None
+
+
+def _inside(target: str) -> str:
+    """The place on the site of a file of the repository."""
+    if target in PAGES:
+        return PAGES[target]
+    if re.fullmatch(r"docs/tutorials/\w+\.py", target):
+        return target.removeprefix("docs/").replace(".py", ".md")
+    return target.removeprefix("docs/") if target.startswith("docs/") and target[-3:] != ".py" else f"files/{target}.md"
+
+
+def _as_page(target: str) -> str:
+    language = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}.get(Path(target).suffix, "text")
+    text = (ROOT / target).read_text(encoding="utf-8")
+    return f"---\nsearch: {{exclude: true}}\n---\n\n# {target}\n\n`````{language}\n{text}\n`````\n"
+
+
+def _place(package: str) -> str:
+    return "reference/index.md" if package == "proxemic" else f"reference/{package}.md"
+
+
+def _reference(name: str, package: Package) -> str:
+    lines = [
+        f"# {name} {{#{name}}}",
+        "",
+        f"::: {name}",
+        "    options: {show_root_heading: false, show_root_toc_entry: false, members: false}",
+        "",
+    ]
+    if package.elsewhere:
+        lines += ["## Described elsewhere", ""] if package.described else []
+        for public, place in package.elsewhere.items():
+            # One id per name, which those of packages have already.
+            anchor = f' id="{name}.{public}"' if place != f"{name}.{public}" else ""
+            lines += [f"- <span{anchor}>[`{public}`][{place}]</span>"]
+    for public in package.described:
+        lines += ["", f"::: {name}.{public}"]
+    return "\n".join(lines) + "\n"
+
+
+def _by_spelling() -> dict[str, str]:
+    """Full names by how they are written in text; a bare word must be no ordinary one, and have one meaning."""
+    names = [f"{package}.{public}" for package, each in public_names().items() for public in each.described]
+    short = [name.rpartition(".")[2] for name in names]
+    known = {word: name for word, name in zip(short, names, strict=True) if short.count(word) == 1}
+    return {name: name for name in names} | {
+        word: name for word, name in known.items() if "_" in word or not word.islower()
+    }

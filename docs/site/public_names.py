@@ -1,0 +1,77 @@
+"""The public names of proxemic: those in the ``__all__`` of its packages."""
+
+import ast
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+@dataclass
+class Package:
+    """What a package exports.
+
+    Attributes:
+        described: Names that are described on its page.
+        elsewhere: Those that a package above it, or a page of their own, describes, with their full name there.
+    """
+
+    described: list[str] = field(default_factory=list)
+    elsewhere: dict[str, str] = field(default_factory=dict)
+
+
+@cache
+def public_names() -> dict[str, Package]:
+    """All packages that export something, by name, those above first."""
+    packages: dict[str, Package] = {}
+    first: dict[str, str] = {}
+    for path in sorted(SOURCE.rglob("__init__.py"), key=lambda path: (len(path.parts), path)):
+        name = ".".join(path.parent.relative_to(SOURCE).parts)
+        for public in _exported(name):
+            package = packages.setdefault(name, Package())
+            origin = _origin(name, public)
+            if _is_package(origin):
+                package.elsewhere[public] = origin
+            elif first.setdefault(origin, f"{name}.{public}") == f"{name}.{public}":
+                package.described.append(public)
+            else:
+                package.elsewhere[public] = first[origin]
+    return dict(sorted(packages.items()))
+
+
+def _exported(package: str) -> list[str]:
+    for node in _tree(package).body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name("__all__")], value=value)
+                | ast.AnnAssign(target=ast.Name("__all__"), value=ast.expr() as value)
+            ):
+                return ast.literal_eval(value)
+    return []
+
+
+def _origin(package: str, name: str) -> str:
+    """The full name of an object where it is written."""
+    if _is_package(f"{package}.{name}") and not _imported_from(package, name):
+        return f"{package}.{name}"
+    module = _imported_from(package, name)
+    if module is None or not _is_package(module):
+        return f"{module or package}.{name}"
+    return _origin(module, name)
+
+
+def _imported_from(package: str, name: str) -> str | None:
+    for node in ast.walk(_tree(package)):
+        if isinstance(node, ast.ImportFrom) and any((each.asname or each.name) == name for each in node.names):
+            return node.module if node.module != package else None
+    return None
+
+
+def _is_package(name: str) -> bool:
+    return (SOURCE / name.replace(".", "/") / "__init__.py").is_file()
+
+
+@cache
+def _tree(package: str) -> ast.Module:
+    return ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
