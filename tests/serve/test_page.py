@@ -57,7 +57,7 @@ def test_a_picture_is_chosen_dropped_or_pasted(browse: Opened, serving: Serving,
         assert page.evaluate("document.getElementById('query').naturalWidth") == 16
         with page.expect_popup() as opened:
             page.locator("#hits a").first.click()
-        assert "/picture" in opened.value.url
+        opened.value.wait_for_url("**/picture*")
 
 
 def test_a_picture_of_the_gallery_is_clicked_and_filters_hold(browse: Opened, serving: Serving) -> None:

@@ -78,7 +78,9 @@ def write_onnx(model: nn.Module, images: Tensor, file: Path) -> None:
     for node in content.graph.node:  # which part of which class it was
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-    for value in (*content.graph.value_info, *content.graph.input, *content.graph.output, *content.graph.initializer):
+    # Shapes within, which older versions of torch have for another batch: who needs them infers them.
+    content.graph.ClearField("value_info")
+    for value in (*content.graph.input, *content.graph.output, *content.graph.initializer):
         value.ClearField("metadata_props")
         value.ClearField("doc_string")
     for value in (*content.graph.input, *content.graph.output):

@@ -23,6 +23,7 @@ with optional_dependency("milvus"):
 LITE = "milvus-lite:"
 _PATIENCE = 5  # seconds to connect in
 _NO_COLLECTION = 100
+_AWAY = ("Fail connecting", "UNAVAILABLE", "Retry", "DEADLINE_EXCEEDED", "closed channel")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LOCK = threading.Lock()
 _OPEN: Counter[Path] = Counter()  # how many stores of this process use a file of Milvus Lite
@@ -84,7 +85,7 @@ def in_a_sentence(shown: str) -> Iterator[None]:
         yield
     except MilvusException as error:
         said = " ".join(str(error.message).split()).rstrip(".")
-        if "Fail connecting" in said or "UNAVAILABLE" in said or "Retry" in said or "DEADLINE_EXCEEDED" in said:
+        if any(word in said for word in _AWAY):
             raise UserError(
                 f"{shown} cannot be reached: {said}. Start the server, or correct host, port, user, password or "
                 "database."
@@ -92,6 +93,10 @@ def in_a_sentence(shown: str) -> Iterator[None]:
         if error.code == _NO_COLLECTION:
             raise UserError(f"{shown} holds no gallery any more ({said}): make it anew.") from error
         raise UserError(f"{shown} refuses this: {said}.") from error
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise UserError(f"{shown} cannot be reached: its connection was closed. Open it again.") from error
     except grpc.RpcError as error:
         said = " ".join(str(getattr(error, "details", lambda: error)()).split()).rstrip(".")
         raise UserError(f"{shown} cannot be reached: {said}. Start the server, or correct the address.") from error
