@@ -435,3 +435,16 @@ def test_the_page_to_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         printed = result.stdout
     assert "U+" in printed
     assert (tmp_path / "found.html").stat().st_size > 1000
+
+
+def test_the_page_of_own_images_has_the_commands_of_the_readme() -> None:
+    """Which tests/test_readme.py runs."""
+    readme, page = ((FOLDER.parents[1] / name).read_text() for name in ("README.md", "docs/own-images.md"))
+
+    def commands(text: str) -> set[str]:
+        lines = re.sub(r"\\\n\s*", "", text)
+        return {line.partition("  #")[0].strip() for line in re.findall(r"^proxemic .*$", lines, re.MULTILINE)}
+
+    others = {"proxemic gallery create shop photos --model runs/final"}  # there from a run with held-out classes
+    assert commands(page) - others <= commands(readme)
+    assert len(commands(page)) == 5
