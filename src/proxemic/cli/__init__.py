@@ -124,6 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
     parser.add_argument(
         "--print-completion",
+        default=argparse.SUPPRESS,  # no argument of the commands
         action=_PrintCompletion,
         choices=("bash", "zsh", "tcsh"),
         help="print a script by which a shell completes commands, flags, recipes and files",
