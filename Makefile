@@ -27,7 +27,7 @@ coverage: setup
 
 # The documentation as a site, without a network; a warning is an error.
 docs: setup
-	@$(RUN) $(HERE) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+	@$(RUN) $(TESTING) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	@echo "The documentation is in site/: open site/index.html in a browser."
 
 # dist/: the source distribution and the wheel, with the man page. Of the same commit they have the same bytes. Both are
