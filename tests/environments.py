@@ -21,12 +21,11 @@ def uv() -> str | None:
 
 
 def run_uv(*words: str | Path, **options: str) -> subprocess.CompletedProcess[str]:
-    """Run uv, which must succeed."""
+    """Run uv, which must succeed, with its own cache, wherever those of others are in the tests."""
     program = uv()
     assert program is not None
-    done = subprocess.run(
-        [program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, env={**_environment(), **options}
-    )
+    environment = {name: value for name, value in _environment().items() if name != "XDG_CACHE_HOME"} | options
+    done = subprocess.run([program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done
 
