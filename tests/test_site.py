@@ -3,6 +3,7 @@
 import importlib
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,11 @@ def test_links_lead_somewhere(site: Path, pages: dict[Path, Elements]) -> None:
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Elements]) -> None:
     described = set[str]().union(*(page.ids for path, page in pages.items() if path.parent == site / "reference"))
     assert set(public_names()) - described == set()
+    # A function is not taken for the module of its name.
+    modules = re.findall(
+        r'doc-module">\s*<h2 id="(.*?)"', "".join(path.read_text() for path in (site / "reference").iterdir())
+    )
+    assert modules == []
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -142,22 +143,27 @@ def _reference(name: str, package: Package) -> str:
         "    options: {show_root_heading: false, show_root_toc_entry: false, members: false}",
         "",
     ]
-    if package.elsewhere:
-        lines += ["## Described elsewhere", ""] if package.described else []
-        for public, place in package.elsewhere.items():
-            # One id per name, which those of packages have already.
-            anchor = f' id="{name}.{public}"' if place != f"{name}.{public}" else ""
+    elsewhere = package.elsewhere.items()
+    for title, packages in (("Packages", True), ("Described elsewhere", False)):
+        found = [(public, place) for public, place in elsewhere if (place == f"{name}.{public}") == packages]
+        lines += [f"## {title}", ""] if found else []
+        for public, place in found:
+            anchor = "" if packages else f' id="{name}.{public}"'  # the page of a package has its name for its id
             lines += [f"- <span{anchor}>[`{public}`][{place}]</span>"]
-    for public in package.described:
-        lines += ["", f"::: {name}.{public}"]
+        lines += [""]
+    for public, full in package.described.items():
+        lines += ["", f"::: {full}"]
+        if full != f"{name}.{public}":
+            lines[-1:] = [f'<span id="{name}.{public}"></span>', "", f"::: {full}"]
+            lines += [f"    options: {{heading: {name}.{public}, toc_label: {public}}}"]
     return "\n".join(lines) + "\n"
 
 
 def _by_spelling() -> dict[str, str]:
     """Full names by how they are written in text; a bare word must be no ordinary one, and have one meaning."""
-    names = [f"{package}.{public}" for package, each in public_names().items() for public in each.described]
-    short = [name.rpartition(".")[2] for name in names]
-    known = {word: name for word, name in zip(short, names, strict=True) if short.count(word) == 1}
-    return {name: name for name in names} | {
-        word: name for word, name in known.items() if "_" in word or not word.islower()
+    described = [(name, *each) for name, package in public_names().items() for each in package.described.items()]
+    count = Counter(public for _, public, _ in described)
+    known = {f"{name}.{public}": full for name, public, full in described}
+    return known | {
+        public: full for _, public, full in described if count[public] == 1 and ("_" in public or not public.islower())
     }

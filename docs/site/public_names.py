@@ -13,11 +13,11 @@ class Package:
     """What a package exports.
 
     Attributes:
-        described: Names that are described on its page.
+        described: Names that are described on its page, with the full name by which they are found there.
         elsewhere: Those that a package above it, or a page of their own, describes, with their full name there.
     """
 
-    described: list[str] = field(default_factory=list)
+    described: dict[str, str] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)
 
 
@@ -31,12 +31,14 @@ def public_names() -> dict[str, Package]:
         for public in _exported(name):
             package = packages.setdefault(name, Package())
             origin = _origin(name, public)
+            # By its short name, griffe would find the module that a function has its name from.
+            full = origin if origin.endswith(f".{public}.{public}") else f"{name}.{public}"
             if _is_package(origin):
                 package.elsewhere[public] = origin
-            elif first.setdefault(origin, f"{name}.{public}") == f"{name}.{public}":
-                package.described.append(public)
-            else:
+            elif origin in first:
                 package.elsewhere[public] = first[origin]
+            else:
+                package.described[public] = first[origin] = full
     return dict(sorted(packages.items()))
 
 
