@@ -48,7 +48,7 @@ def test_all_of_them_are_made(made: Path, monkeypatch: pytest.MonkeyPatch) -> No
     import make_notebooks
 
     assert sorted(script.stem for script in make_notebooks.TUTORIALS) == NAMES
-    listed = re.findall(r"^\| `(\w+)\.py`", (DOCS / "tutorials" / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| [`\[]+(\w+)(?:\.py)?[`\]]", (DOCS / "tutorials" / "README.md").read_text(), re.MULTILINE)
     assert listed == [script.stem for script in make_notebooks.TUTORIALS]
     make_notebooks.main([str(made / "text"), "--without-results"])
     assert {path.name for path in (made / "text").iterdir()} == {

@@ -1,22 +1,24 @@
 """``proxemic demo``: what it trains, and what it says to try next."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from command_line import Here
-from proxemic.cli import train
+from proxemic.cli import report, train
 
 
 def test_it_trains_glyphs_and_says_what_comes_next(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
 
-    def train_and_print(recipe: str, out: Path, flags: list[str], **_: Any) -> Path:
+    def train_and_print(recipe: str, out: Path, flags: list[str], **_: Any) -> SimpleNamespace:
         trained.append((recipe, out, flags))
-        return out
+        return SimpleNamespace(path=out)
 
     monkeypatch.setattr(train, "train_and_print", train_and_print)
+    monkeypatch.setattr(report, "report_at_the_end", lambda _: None)
     result = here("demo", "--out", tmp_path / "run", "--training.epochs", "1")
     assert result.returncode == 0, result.stderr
     assert trained == [("glyphs", tmp_path / "run", ["--training.epochs", "1"])]
