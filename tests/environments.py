@@ -57,6 +57,7 @@ class Environment:
         self.folder, self.compiled = folder / "environment", compiled
         self.work = folder
         self._versions = folder / "versions.txt"
+        self._taken = {"__pycache__"}
         words = ("--frozen", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-project", "--quiet")
         self._versions.write_text(run_uv("export", *words).stdout)
 
@@ -72,10 +73,12 @@ class Environment:
         (site,) = self.folder.glob("lib/python*/site-packages")
         own = Path(sys.prefix, *site.relative_to(self.folder).parts)
         target = self.compiled / site.relative_to("/")
-        for file in own.glob("**/__pycache__/*.pyc"):
-            if re.search(r"\.cpython-\d+\.pyc$", file.name):
-                link = target / file.parent.parent.relative_to(own) / file.name
-                if not link.exists():
+        names = {path.name for path in site.iterdir()} - self._taken
+        self._taken |= names
+        for name in names:
+            for file in own.glob(f"{name}/**/__pycache__/*.pyc"):
+                if re.search(r"\.cpython-\d+\.pyc$", file.name):
+                    link = target / file.parent.parent.relative_to(own) / file.name
                     link.parent.mkdir(parents=True, exist_ok=True)
                     link.symlink_to(file)
 

@@ -72,7 +72,8 @@ class OpenShard:
         if (self.ids[0], self.ids[-1]) != (shard.first, shard.last) or (self.ids[1:] <= self.ids[:-1]).any():
             raise Damaged(self._vectors, f"its ids do not ascend from {shard.first} to {shard.last}")
         with self._reading():
-            self._content = pa.memory_map(str(self._items))  # opened now: the writer may remove it
+            # Opened now: the writer may remove it. Threads share it, but none has a place in it.
+            self._content = pa.memory_map(str(self._items)).read_buffer()
 
     def places(self, ids: Int64[np.ndarray, " some"]) -> Int64[np.ndarray, " there"]:
         """Where those of some ids are that it has."""
@@ -93,9 +94,9 @@ class OpenShard:
     @cached_property
     def _table(self) -> pq.ParquetFile:
         with self._reading():
-            if hashlib.sha256(self._content.read_buffer()).hexdigest() != self.shard.items.sha256:
+            if hashlib.sha256(self._content).hexdigest() != self.shard.items.sha256:
                 raise Damaged(self._items, "its checksum is another")
-            file = pq.ParquetFile(self._content)
+            file = pq.ParquetFile(pa.BufferReader(self._content))
         names, types = file.schema_arrow.names, file.schema_arrow.types
         if file.metadata.num_rows != self.shard.rows or len({*names}) < len(names):
             raise Damaged(self._items, f"it has {file.metadata.num_rows:,} rows of {names}")
