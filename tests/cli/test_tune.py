@@ -126,6 +126,42 @@ def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
     assert_refused(here(*words, "--optim.loss_lr", "0.5"), ["another flags", "choose another --out"])
 
 
+TWO_STAGES = """\
+- search: {optim.lr: {factor: 10, log: true}}
+  trials: 0.5
+- start_from: best
+  search: {optim.lr: {factor: [0.1, 1], log: true}}
+"""
+
+
+def test_trials_of_two_seeds_wait_for_each_other_at_the_rungs(recipe: Path, tmp_path: Path, here: Here) -> None:
+    (tmp_path / "space.yaml").write_text(TWO_STAGES)
+    other = tmp_path / "other.yaml"
+    other.write_text(recipe.read_text().replace("lr: 0.002", "lr: 0.0002"))
+    words = ["--space", tmp_path / "space.yaml", "--training.epochs", "4", "--budget", "4", "--seeds", "2"]
+    words += ["--pruner", "halving", "--around", recipe, "--first", other, "--out", tmp_path / "out"]
+    result = here("tune", "--recipe", recipe, *words)
+    assert result.returncode == 0, result.stderr
+    trials = [row for row in rows(tmp_path / "out") if row["stage"] == "1"]
+    assert [row["optim.lr"] for row in trials[:2]] == ["0.002", "0.0002"]
+    assert 8 <= sum(int(row["epochs"]) for row in trials) < 12
+    for row in trials:
+        runs = [tmp_path / "out" / "trials" / f"1-{row['trial']}" / f"seed-{seed}" for seed in (0, 1)]
+        assert [history(run) for run in runs] == [list(range(1, int(row["epochs"]) + 1))] * 2
+        assert [yaml.safe_load((run / "recipe.yaml").read_text())["seed"] for run in runs] == [0, 1]
+        if row["state"] == "complete":
+            values = [json.loads((run / "metrics.json").read_text())["validation"]["map@r"] for run in runs]
+            assert float(row["value"]) == pytest.approx(sum(values) / 2)
+        else:
+            assert row["epochs"] in ("1", "2")
+    best = json.loads((tmp_path / "out" / "best.json").read_text())["stages"][0]["trial"]
+    begun = [tmp_path / "out" / "trials" / "2-0" / f"seed-{seed}" / "recipe.yaml" for seed in (0, 1)]
+    starts = [yaml.safe_load(path.read_text())["training"]["start_from"] for path in begun]
+    assert starts == [str(tmp_path / "out" / "trials" / best / f"seed-{seed}") for seed in (0, 1)]
+    kept = {path.parent.parent.name for path in (tmp_path / "out").rglob("loss.safetensors")}
+    assert kept == {best, json.loads((tmp_path / "out" / "best.json").read_text())["trial"]}
+
+
 def test_a_trial_is_not_to_be_evaluated_on_the_test_classes(searched: Searched, tmp_path: Path, here: Here) -> None:
     shutil.copytree(searched.result.out, tmp_path / "out")
     trial = tmp_path / "out" / "trials" / "1-0"

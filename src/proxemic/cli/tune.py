@@ -6,6 +6,11 @@ from pathlib import Path
 
 from proxemic.errors import UserError
 
+_OPTIONS = (
+    *("recipe", "metric", "space", "around", "trials", "budget", "seeds", "first"),
+    *("sampler", "pruner", "study", "seed"),
+)
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
@@ -22,9 +27,22 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--space", metavar="NAME|FILE", help="what is searched: a loss's name, or a YAML file (that of the loss)"
     )
+    parser.add_argument(
+        "--around", metavar="NAME|FILE", help="recipe around whose values the ranges lie that are relative (--recipe)"
+    )
     parser.add_argument("--trials", type=int, metavar="N", help="by all processes together (50; all points of a grid)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        metavar="N",
+        help="in place of --trials: epochs in all, as many as N complete trials have",
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="of each trial, which is worth their mean (1)")
+    parser.add_argument(
+        "--first", nargs="+", metavar="NAME|FILE", help="recipes whose values the first trials take, after --recipe's"
+    )
     parser.add_argument("--sampler", choices=["tpe", "gp", "random", "grid"], help="how trials are chosen (tpe)")
-    parser.add_argument("--pruner", choices=["median", "none"], help="what stops bad trials early (none)")
+    parser.add_argument("--pruner", choices=["halving", "median", "none"], help="what stops bad trials early (none)")
     parser.add_argument("--metric", metavar="NAME", help="to be maximised (the recipe's evaluation.metric, map@r)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the search's directory (runs/tune-RECIPE-DATE-TIME)")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage that machines share (DIR/study.db)")
@@ -41,11 +59,7 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
     """Search, or go on."""
     from proxemic.recipes import find_recipe
 
-    given = {
-        name: value
-        for name in ("recipe", "metric", "space", "trials", "sampler", "pruner", "study", "seed")
-        if (value := getattr(arguments, name)) is not None
-    }
+    given = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
     if arguments.resume is not None and given:
         raise UserError("--resume takes everything from the search that it goes on with: give it alone.")
     if arguments.recipe is not None:

@@ -1,6 +1,7 @@
 """`tune` as a function: what it refuses before it trains; its searches are in tests/cli/test_tune.py."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,3 +38,19 @@ def _space(folder: Path, text: str) -> str:
     path = folder / "space.yaml"
     path.write_text(text)
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"budget": 0.0}, "--budget is 0.0, but must be a number of complete trials above 0"),
+        ({"budget": 4.0, "trials": 8}, "--budget and --trials both say"),
+        ({"budget": 4.0, "sampler": "grid"}, "--budget and --sampler grid both say"),
+        ({"seeds": 0}, "--seeds is 0, but must be at least 1"),
+        ({"seeds": 2, "pruner": "median"}, "take --pruner halving, or one seed"),
+    ],
+)
+def test_numbers_that_are_refused(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        tune("glyphs-small/softmax", out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

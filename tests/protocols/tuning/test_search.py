@@ -31,7 +31,7 @@ from proxemic.protocols.tuning.study import (
     open_study,
     process_mark,
 )
-from proxemic.protocols.tuning.trials import SLOT, FinishedTrial, Trial, TrialFailed, finished_trials
+from proxemic.protocols.tuning.trials import SLOT, FinishedTrial, Trial, TrialFailed, finished_trials, spent
 
 DIMENSIONS = {"x": Range(0.01, 1, log=True), "kind": Choices(("flat", "steep")), "n": Range(1, 4, integer=True)}
 
@@ -107,9 +107,82 @@ def test_tpe_is_better_than_its_first_trials(tmp_path: Path) -> None:
 
 
 def test_the_first_trial_takes_what_is_given_and_allowed(tmp_path: Path) -> None:
-    first = run(tmp_path, trials=1, first={"x": 0.25, "kind": "flat", "n": 9, "unknown": 1})[0].parameters
-    assert (first["x"], first["kind"]) == (0.25, "flat")
-    assert first["n"] in DIMENSIONS["n"]
+    first = run(tmp_path, trials=1, first=[{"x": 0.25, "kind": "flat", "n": 9, "unknown": 1}])[0].parameters
+    assert first == {"x": 0.25, "kind": "flat", "n": 4}
+
+
+def test_several_first_trials_each_once(tmp_path: Path) -> None:
+    given = [{"x": 0.25}, {"x": 0.5, "kind": "steep"}, {"x": 0.25}, {"x": 7.0, "kind": "mild"}]
+    made = [each.parameters for each in run(tmp_path, trials=3, first=given)]
+    assert [each["x"] for each in made] == [0.25, 0.5, 1.0]
+    assert made[1]["kind"] == "steep"
+    assert made[2]["kind"] in DIMENSIONS["kind"]
+
+
+def climb(trial: Trial) -> float:
+    for step in range(1, 9):
+        trial.report(step, trial.parameters["x"] * step)
+    return 8 * trial.parameters["x"]
+
+
+def test_successive_halving_compares_at_rungs_alone_and_keeps_the_better_half(tmp_path: Path) -> None:
+    given = [{"x": x} for x in (0.5, 0.4, 0.3, 0.45, 0.2, 0.6)]
+    trials = run(tmp_path, objective=climb, pruner="halving", steps=8, trials=6, first=given)
+    # At rung 2, 0.5 is the best of one, 0.45 among the better two of four, and 0.6 among three of six; at rung 4, 0.45
+    # is the second of two.
+    assert [each.steps for each in trials] == [8, 2, 2, 4, 2, 8]
+    assert [each.state for each in trials] == ["complete", "pruned", "pruned", "pruned", "pruned", "complete"]
+
+
+def test_a_retried_trial_does_not_compete_with_itself(tmp_path: Path) -> None:
+    given, cut = [{"x": x} for x in (0.5, 0.4, 0.3, 0.45, 0.2, 0.6)], list[int]()
+
+    def killed_once(trial: Trial) -> float:
+        for step in range(1, 9):
+            trial.report(step, trial.parameters["x"] * step)
+            if trial.number == 3 and step == 3 and not cut:
+                cut.append(step)
+                raise KeyboardInterrupt
+        return 8 * trial.parameters["x"]
+
+    options: dict[str, Any] = {"pruner": "halving", "steps": 8, "trials": 6, "first": given}
+    with pytest.raises(Interrupted):
+        run(tmp_path, objective=killed_once, **options)
+    trials = run(tmp_path, objective=killed_once, **options)
+    assert [each.steps for each in trials] == [8, 2, 2, 4, 2, 8]
+
+
+def test_a_budget_is_spent_and_no_more_trials_begin(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"sampler": "random", "pruner": "halving", "steps": 8, "budget": 40}
+    trials = run(tmp_path, "whole", climb, **options)
+    assert 40 <= spent(trials) < 48
+    assert spent(trials[:-1]) < 40
+    assert len(trials) > 5
+    cut: list[int] = []
+
+    def stopped(trial: Trial) -> float:
+        if len(cut) < 3 and trial.number == 2 + len(cut):
+            cut.append(trial.number)
+            raise KeyboardInterrupt
+        return climb(trial)
+
+    for ended in (True, True, True, False):
+        with pytest.raises(Interrupted) if ended else contextlib.nullcontext():
+            run(tmp_path, "cut", stopped, **options)
+    again = finished_trials(open_study(url(tmp_path), "cut"))
+    assert [(each.parameters, each.steps) for each in again] == [(each.parameters, each.steps) for each in trials]
+    with pytest.raises(UserError, match="begun with another budget"):
+        run(tmp_path, "whole", climb, **{**options, "budget": 41})
+
+
+def test_trials_that_fail_before_their_first_step_spend_a_budget(tmp_path: Path) -> None:
+    def refused(trial: Trial) -> float:
+        if trial.number % 2:
+            raise TrialFailed("alpha is -1.")
+        return climb(trial)
+
+    trials = run(tmp_path, objective=refused, steps=8, budget=20)
+    assert [each.steps for each in trials] == [8, 0, 8, 0, 8]
 
 
 def test_a_grid_is_made_whole_once_and_no_more(tmp_path: Path) -> None:
@@ -127,7 +200,7 @@ def test_bad_trials_are_pruned_and_good_ones_are_not(tmp_path: Path) -> None:
             trial.report(step, trial.parameters["x"] * step)
         return 3 * trial.parameters["x"]
 
-    trials = run(tmp_path, "random", curve, sampler="random", pruner="median", pruner_warmup=1, trials=9)
+    trials = run(tmp_path, "random", curve, sampler="random", pruner="median", steps=4, trials=9)
     complete = [each for each in trials if each.state == "complete"]
     assert len(complete) < 9
     assert max(each.parameters["x"] for each in complete) == max(each.parameters["x"] for each in trials)

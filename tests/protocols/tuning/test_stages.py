@@ -11,7 +11,7 @@ from proxemic.protocols.runs.jobs import Job
 from proxemic.protocols.tuning import stages as stages_module
 from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.spaces import Stage, load_space, read_dimension, read_stages
-from proxemic.protocols.tuning.stages import StageSearch, budgets, check_stages, stage_values
+from proxemic.protocols.tuning.stages import StageSearch, budgets, check_stages, first_values, shares, stage_values
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
 
 WARPED = read_stages(load_space("WarpedSoftmaxLoss"), "WarpedSoftmaxLoss")
@@ -24,6 +24,24 @@ def test_budgets_of_stages() -> None:
     assert budgets((Stage({}, {}, share=0.99), Stage({}, {})), 3) == [2, 1]
     with pytest.raises(ValueError, match="--trials is 1, but must be at least 2"):
         budgets(stages, 1)
+
+
+def test_a_budget_in_epochs_is_shared_as_trials_are() -> None:
+    assert shares((Stage({}, {}, share=0.4), Stage({}, {}, share=0.6)), 480) == [192, 288]
+    assert shares((Stage({}, {}, share=0.99), Stage({}, {})), 10) == [10, 1]
+
+
+def test_values_of_another_recipe_by_stage() -> None:
+    recipe = {
+        "optim": {"lr": 0.1},
+        "loss": {"init_args": {"temperature": 2.0, "k1": 0.9}},
+        "second_phase": {"loss": {"init_args": {"k1": 0.3}}, "optim": {"lr": 0.01}},
+    }
+    assert first_values(recipe, WARPED) == [
+        {"optim.lr": 0.1, "loss.temperature": 2.0},
+        {"loss.k1": 0.3, "optim.lr": 0.01},
+    ]
+    assert first_values({"optim": {"lr": 0.1}}, WARPED)[1] == {}  # those of its only phase would be no continuation
 
 
 def test_a_key_that_the_recipe_has_not(tmp_path: Path) -> None:
@@ -98,9 +116,9 @@ def test_weights_that_are_not_on_this_machine_are_trained_again(
 
     monkeypatch.setattr(stages_module, "run_job", run_job)
     stage.directory.path.mkdir()
-    run = stage.weights(best)
+    (run,) = stage.weights(best)
     assert (run, trained) == (stage.directory.run(1, 3), [[]])
-    assert stage.weights(best) == run
+    assert stage.weights(best) == [run]
     assert len(trained) == 1
     (run / "loss.safetensors").unlink()  # as the runs of a resumed search are, once another trial was better
     stage.weights(best)

@@ -190,6 +190,6 @@ def _search(
         study=study,
         trials=trials,
         seed=seed,
-        first=space.initial,
+        first=[space.initial],
         on_trial=finish,
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class TuningOptions:
     storage: str | None
     study: str
     seed: int
+    budget: float | None = None
+    seeds: int = 1
+    first: list[list[dict[str, Any]]] = field(default_factory=list)
+    """For each stage, the parameters of the first trials after that of the recipe itself."""
 
 
 class TuningDirectory:
@@ -44,6 +48,11 @@ class TuningDirectory:
     def run(self, stage: int, number: int) -> Path:
         """The run directory of a trial, as an absolute path, since recipes name it."""
         return (self.path / "trials" / f"{stage}-{number}").resolve()
+
+    def runs(self, stage: int, number: int, seeds: int) -> list[Path]:
+        """The run directories of a trial, one for each seed."""
+        trial = self.run(stage, number)
+        return [trial] if seeds == 1 else [trial / f"seed-{seed}" for seed in range(seeds)]
 
     def is_begun(self, options: TuningOptions, base: str) -> bool:
         """Whether the directory holds this search; False if it is new or empty, `UserError` if it holds another."""
@@ -80,10 +89,12 @@ class TuningDirectory:
         """Write ``trials.csv``: one row per trial, stage by stage."""
         names = list(dict.fromkeys(name for stage in stages for each in stage for name in each.parameters))
         rows = [
-            [number, each.number, each.state, each.value, round(each.seconds, 1)]
+            [number, each.number, each.state, each.value, each.steps, round(each.seconds, 1)]
             + [each.parameters.get(name) for name in names]
             + [each.failure]
             for number, stage in enumerate(stages, 1)
             for each in stage
         ]
-        write_csv(self.path / "trials.csv", ["stage", "trial", "state", "value", "seconds", *names, "failure"], rows)
+        write_csv(
+            self.path / "trials.csv", ["stage", "trial", "state", "value", "epochs", "seconds", *names, "failure"], rows
+        )

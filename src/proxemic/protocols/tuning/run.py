@@ -2,7 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +15,8 @@ from proxemic.files import new_directory, remove_stale_temporaries, write_text
 from proxemic.protocols.runs.jobs import RUN_THREADS, Workers, deferring_interrupts, going_on_with
 from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.search import Pruner
-from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages
-from proxemic.protocols.tuning.stages import budgets, check_stages
+from proxemic.protocols.tuning.spaces import default_space, load_space, pin, read_stages, resolve_factors
+from proxemic.protocols.tuning.stages import budgets, check_stages, first_values
 from proxemic.protocols.tuning.study import masked, open_storage, storage_at_work
 from proxemic.protocols.tuning.trials import FinishedTrial, Sampler
 from proxemic.protocols.tuning.worker import TuningWorker
@@ -55,7 +56,11 @@ def tune(
     overrides: Mapping[str, object] | None = None,
     metric: str | None = None,
     space: str | None = None,
+    around: Recipe | str | Path | None = None,
     trials: int | None = None,
+    budget: float | None = None,
+    seeds: int = 1,
+    first: Sequence[str | Path] = (),
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
     storage: str | None = None,
@@ -77,9 +82,17 @@ def tune(
         overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
         metric: What is maximised; None takes the recipe's ``evaluation.metric``.
         space: Name of a search space of the package, or a YAML file; None takes that of the recipe's loss.
+        around: The recipe around whose values lie the ranges that a space gives by a factor; None takes ``recipe``.
+            With the same one, the searches of several losses have the same ranges, whatever was found before.
         trials: Of all stages and processes together; None makes 50, or all points of a grid.
+        budget: In place of ``trials``, the epochs of all trials together, as a multiple of the recipe's epochs: 24 are
+            24 trials that are trained to their end, or more of which some are pruned. Trials begin until it is spent.
+        seeds: Train each trial with this many seeds, from the recipe's on; its value is the mean over them.
+        first: Recipes, names or files, whose values the trials after the first one take, such as the best values of
+            similar losses: those that the space has, moved into its ranges. The first trial is that of ``recipe``.
         sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
-        pruner: ``median`` stops a trial that at some epoch is worse than the median of the others there.
+        pruner: ``median`` stops a trial that at some epoch is worse than the median of the others there; ``halving``
+            lets the better half go on after a quarter and after a half of the epochs.
         storage: Optuna storage URL; None keeps the study in ``out``.
         study: Its name there; None takes that of ``out``. Stage 2 of NAME is the study NAME-2.
         workers: Processes to start here.
@@ -101,8 +114,7 @@ def tune(
         return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
-    if workers < 1:
-        raise ValueError(f"--workers is {workers}, but must be at least 1.")
+    _check_numbers(workers, trials, budget, seeds, sampler, pruner)
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
     with recipe_file(recipe) as file:
         read = read_recipe(file, flags, own_code=True)
@@ -114,17 +126,34 @@ def tune(
             )
         content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
         name = space or "of the loss"
+        if around is not None:
+            content = resolve_factors(content, _content(around), f"The search space {name}")
         content, pinned = pin(content, read_flags(flags), f"The search space {name}")
         stages = read_stages(content, f"The search space {name}")
-        if sampler != "grid" or trials is not None:
+        if budget is None and (sampler != "grid" or trials is not None):
             budgets(stages, 50 if trials is None else trials)
         check_stages(file, flags, stages, name)
+    given = [first_values(_content(each), stages) for each in first]
     title = "recipe" if isinstance(recipe, Recipe) else str(recipe)
     source = title if isinstance(recipe, Recipe) else str(file)
     shown = None if storage is None else masked(storage)
     out = new_directory(f"tune-{title}") if out is None else Path(out)
     named = study or out.resolve().name
-    options = TuningOptions(source, list(flags), content, name, trials, sampler, pruner, shown, named, seed)
+    options = TuningOptions(
+        source,
+        list(flags),
+        content,
+        name,
+        trials,
+        sampler,
+        pruner,
+        shown,
+        named,
+        seed,
+        budget,
+        seeds,
+        [list(each) for each in zip(*given, strict=True)],
+    )
     directory = TuningDirectory(out)
     if not directory.is_begun(options, read.yaml):
         read.recipe.load()  # a folder that is missing is refused before anything is written
@@ -134,6 +163,30 @@ def tune(
     if pinned:
         report(f"Not searched, as flags give {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
     return _make_trials(out, workers, storage, report)
+
+
+def _check_numbers(
+    workers: int, trials: int | None, budget: float | None, seeds: int, sampler: Sampler, pruner: Pruner
+) -> None:
+    for name, value in (("workers", workers), ("seeds", seeds)):
+        if value < 1:
+            raise ValueError(f"--{name} is {value}, but must be at least 1.")
+    if budget is not None and not 0 < budget < math.inf:
+        raise ValueError(f"--budget is {budget}, but must be a number of complete trials above 0.")
+    if budget is not None and (trials is not None or sampler == "grid"):
+        other = "--sampler grid" if trials is None else "--trials"
+        raise ValueError(f"--budget and {other} both say how many trials there are: leave one of them out.")
+    if seeds > 1 and pruner == "median":
+        raise ValueError(
+            f"--pruner median compares every epoch, for which {seeds} seeds would have to be trained by turns: take "
+            "--pruner halving, or one seed."
+        )
+
+
+def _content(recipe: Recipe | str | Path) -> dict[str, Any]:
+    """Full content of a recipe."""
+    with recipe_file(recipe) as file:
+        return yaml.safe_load(read_recipe(file, (), own_code=True).yaml)
 
 
 @contextlib.contextmanager

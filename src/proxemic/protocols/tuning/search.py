@@ -1,6 +1,7 @@
 """A search for the best parameters, by one process or by many that share a study."""
 
 import copy
+import itertools
 import math
 import time
 import warnings
@@ -28,17 +29,20 @@ from proxemic.protocols.tuning.trials import (
     FinishedTrial,
     Sampler,
     SeededPerTrial,
+    SuccessiveHalving,
     Trial,
     TrialFailed,
     best_of,
     finished_trials,
+    halving_rungs,
+    spent,
 )
 
 with optional_dependency("tune"):
     import optuna
     from optuna.trial import FrozenTrial, TrialState
 
-Pruner = Literal["median", "none"]
+Pruner = Literal["halving", "median", "none"]
 
 POLL = 0.5
 """Seconds between looks at what other processes do."""
@@ -51,35 +55,38 @@ def search(
     storage: str,
     study: str,
     trials: int | None = 50,
+    budget: int | None = None,
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
-    pruner_warmup: int = 0,
+    steps: int = 1,
     seed: int = 0,
-    first: Mapping[str, Any] | None = None,
+    first: Sequence[Mapping[str, Any]] = (),
     settings: Mapping[str, Any] | None = None,
     on_trial: Callable[[FinishedTrial], object] | None = None,
 ) -> FinishedTrial:
     """Maximise an objective and return the best trial; calls with the same storage and study share the trials.
 
     All return when the study has its number of trials, pruned and failed ones included; None makes 50, or all points of
-    a grid. What the objective raises ends the search in this process, except for `TrialFailed`. The trial of a process
-    that is stopped or killed is retried by another one, or by the next call, with the same number and parameters.
+    a grid. With a ``budget``, which takes the place of ``trials``, no trial begins once all of them together have made
+    as many steps; one that is not pruned has ``steps``. What the objective raises ends the search in this process,
+    except for `TrialFailed`. The trial of a process that is stopped or killed is retried by another one, or by the next
+    call, with the same number and parameters.
 
-    ``first`` are parameters of the first trial, used where the dimensions contain them, and not in a grid; ``settings``
-    is what else all processes must agree on; ``on_trial`` is given each trial that this process finished.
+    ``first`` are parameters of the first trials, moved into the dimensions where they lie outside, and not used in a
+    grid; ``settings`` is what else all processes must agree on; ``on_trial`` is given each trial that this process
+    finished.
     """
-    given = first or {}
-    allowed = {name: given[name] for name, each in dimensions.items() if name in given and given[name] in each}
-    plan = grid_points(dimensions) if sampler == "grid" else [allowed]
+    plan = grid_points(dimensions) if sampler == "grid" else _first_points(first, dimensions)
     total = (trials or 50) if sampler != "grid" else min(trials or len(plan), len(plan))
-    patience = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=pruner_warmup)
-    known = {"search": {name: repr(each) for name, each in dimensions.items()}, "trials": total, "seed": seed}
+    limit = total if budget is None else _Budget(budget, steps)
+    known = {"search": {name: repr(each) for name, each in dimensions.items()}, "seed": seed}
+    known |= {"trials": total} if budget is None else {"budget": budget}
     try:
         with storage_at_work(storage), quiet():
-            shared = open_study(storage, study, patience if pruner == "median" else None)
+            shared = open_study(storage, study, _pruner(pruner, steps))
             agree(shared, known | {"sampler": sampler, "pruner": pruner} | dict(settings or {}))
-            shared.sampler = SeededPerTrial(sampler, seed, total)
-            _Search(shared, objective, dimensions, plan, total, on_trial, stand_in=sampler == "gp").make_trials()
+            shared.sampler = SeededPerTrial(sampler, seed, total if budget is None else budget // steps)
+            _Search(shared, objective, dimensions, plan, limit, on_trial, stand_in=sampler == "gp").make_trials()
             done = finished_trials(shared)
     except KeyboardInterrupt:
         raise Interrupted("Stopped: the same call goes on with the search.") from None
@@ -87,6 +94,33 @@ def search(
     if best is None:
         raise UserError(f"None of the {len(done)} trials worked; the last: {done[-1].failure or 'pruned'}")
     return best
+
+
+def _first_points(
+    first: Sequence[Mapping[str, Any]], dimensions: Mapping[str, Range | Choices]
+) -> list[dict[str, Any]]:
+    """The parameters of the first trials, each once, without what the dimensions have not."""
+    points: list[dict[str, Any]] = []
+    for given in first or ({},):
+        near = {name: each.nearest(given[name]) for name, each in dimensions.items() if name in given}
+        point = {name: value for name, value in near.items() if value is not None}
+        if point not in points:
+            points.append(point)
+    return points
+
+
+def _pruner(pruner: Pruner, steps: int) -> optuna.pruners.BasePruner | None:
+    if pruner == "halving":
+        return SuccessiveHalving(halving_rungs(steps))
+    return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=steps // 4) if pruner == "median" else None
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """So many steps of all trials together; a trial that is not pruned has ``each``."""
+
+    steps: int
+    each: int
 
 
 class _Surplus(Exception):
@@ -101,7 +135,8 @@ class _Search:
     objective: Callable[[Trial], float]
     dimensions: Mapping[str, Range | Choices]
     plan: Sequence[Mapping[str, Any]]
-    total: int
+    limit: int | _Budget
+    """The number of trials, or the steps of all of them together."""
     on_trial: Callable[[FinishedTrial], object] | None
     stand_in: bool
     """Give trials without a value one: the Gaussian process knows nothing of pruned and failed trials, and would sample
@@ -138,8 +173,9 @@ class _Search:
         """Enqueue the first trial that is neither made nor under way; False if there is none."""
         trials = self.trials()
         made = {trial.user_attrs.get(SLOT) for trial in trials if trial.state != TrialState.FAIL}
-        slot = next((slot for slot in range(self.total) if slot not in made), None)
-        if slot is None:
+        slot = next(slot for slot in itertools.count() if slot not in made)
+        begun = any(trial.user_attrs.get(SLOT) == slot for trial in trials)
+        if not begun and not self.allows(slot):
             return False
         if before := [trial for trial in trials if trial.user_attrs.get(SLOT) == slot]:
             failed = copy.deepcopy(max(before, key=lambda trial: len(trial.params)))  # of two, the one that was made
@@ -148,6 +184,13 @@ class _Search:
         else:
             self.study.enqueue_trial(dict(self.plan[slot]) if slot < len(self.plan) else {}, {SLOT: slot})
         return True
+
+    def allows(self, slot: int) -> bool:
+        """Whether a trial of this number is still to be begun."""
+        if isinstance(self.limit, int):
+            return slot < self.limit
+        under_way = sum(trial.state == TrialState.RUNNING for trial in self.trials())  # which may all be made whole
+        return spent(finished_trials(self.study)) + under_way * self.limit.each < self.limit.steps
 
     def make_one(self) -> FrozenTrial | None:
         """Make the waiting trial; None if another process took it over because this one seemed dead."""

@@ -1,5 +1,6 @@
 """The stages of a search: the recipes of their trials, and the values that each stage begins with."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -8,17 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from proxemic.errors import Interrupted, UserError
 from proxemic.extras import optional_dependency
+from proxemic.files import read_json
 from proxemic.locks import LOCK
-from proxemic.protocols.runs.jobs import Job, run_job
+from proxemic.protocols.runs.jobs import Job, check_stopped, run_job
 from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.spaces import Choices, Range, Stage, recipe_value
 from proxemic.protocols.tuning.trials import FinishedTrial, Trial, TrialFailed
 from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
+from proxemic.training import RunDirectory
 
 with optional_dependency("train"):
     import yaml
@@ -42,6 +46,31 @@ def budgets(stages: Sequence[Stage], trials: int) -> list[int]:
         wanted = trials - sum(counts) if after == 0 else round(trials * (even if stage.share is None else stage.share))
         counts.append(min(max(wanted, 1), trials - sum(counts) - after))
     return counts
+
+
+def shares(stages: Sequence[Stage], budget: int) -> list[int]:
+    """The part of a budget, in epochs, that each stage has; at least 1.
+
+    >>> shares([Stage({}, {}, share=0.4), Stage({}, {})], 480)
+    [192, 288]
+    """
+    left = 1 - sum(stage.share or 0 for stage in stages)
+    even = left / max(1, sum(stage.share is None for stage in stages))
+    return [max(1, round(budget * (even if stage.share is None else stage.share))) for stage in stages]
+
+
+def first_values(recipe: Mapping[str, Any], stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """What each stage searches, as a recipe has it: a stage that is the second phase, as its second phase has it."""
+    phases = [(recipe.get("second_phase") or {}) if stage.from_best else recipe for stage in stages]
+    return [
+        {name: _plain(value) for name in stage.search if (value := recipe_value(phase, name)) is not None}
+        for stage, phase in zip(stages, phases, strict=True)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A value as `Choices` hold it."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def stage_values(
@@ -101,6 +130,11 @@ class StageSearch:
     stage: Stage
     values: Mapping[str, Any]
     metric: str
+    seeds: int = 1
+    begins: Sequence[Path] = ()
+    """For each seed, the run whose weights the trials begin with; none if they begin anew."""
+    rungs: Sequence[int] = ()
+    """The epochs after which the runs of a trial of several seeds wait for each other, to be compared with others."""
 
     def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Content of the recipe of a trial."""
@@ -116,17 +150,23 @@ class StageSearch:
         return self.stage.dimensions(self.common)
 
     def first(self) -> dict[str, Any]:
-        """The recipe's own values, which the first trial takes where the dimensions contain them."""
-        values = {name: recipe_value(self.common, name) for name in self.stage.search}
-        return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
+        """The recipe's own values, which the first trial takes; of the second phase, with the best of the first."""
+        values = {name: _plain(recipe_value(self.common, name)) for name in self.stage.search}
+        base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
+        return values | (first_values(base, [self.stage])[0] if self.stage.from_best else {})
 
     def objective(self, trial: Trial) -> float:
-        """Train one recipe; the metric on the validation classes at the best epoch."""
-        run = self.directory.run(self.number, trial.number)
-        if run.exists() and not (run / "recipe.yaml").exists():
-            shutil.rmtree(run)  # killed before it began
+        """Train one recipe with each seed; the mean of the metric on the validation classes at the best epochs."""
+        runs = self.directory.runs(self.number, trial.number, self.seeds)
+        for run in runs:
+            if run.exists() and not (run / "recipe.yaml").exists():
+                shutil.rmtree(run)  # killed before it began
         try:
-            result = self._train(run, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric]))
+            if self.seeds > 1:
+                return self._train_together(runs, trial)
+            result = self._train(
+                runs[0], 0, trial.parameters, lambda row: trial.report(int(row["epoch"]), row[self.metric])
+            )
         except ValueError as error:
             raise TrialFailed(" ".join(str(error).split())) from error
         except UserError as error:
@@ -137,23 +177,60 @@ class StageSearch:
             raise TrialFailed(reason) from error
         return result["validation"][self.metric]
 
-    def weights(self, best: FinishedTrial) -> Path:
-        """The run directory of this stage's best trial, which is trained again if it is not on this machine."""
-        run = self.directory.run(self.number, best.number)
-        with FileLock(self.directory.path / LOCK):  # one process trains it, the others wait
-            if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
-                if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
-                    shutil.rmtree(run, ignore_errors=True)
-                self._train(run, best.parameters, None)
-        return run
+    def weights(self, best: FinishedTrial) -> list[Path]:
+        """The run directories of this stage's best trial, trained again where they are not on this machine."""
+        runs = self.directory.runs(self.number, best.number, self.seeds)
+        with FileLock(self.directory.path / LOCK):  # one process trains them, the others wait
+            for seed, run in enumerate(runs):
+                if not ((run / "metrics.json").exists() and (run / "loss.safetensors").exists()):
+                    if (run / "metrics.json").exists() or not (run / "recipe.yaml").exists():
+                        shutil.rmtree(run, ignore_errors=True)
+                    self._train(run, seed, best.parameters, None)
+        return runs
+
+    def _train_together(self, runs: Sequence[Path], trial: Trial) -> float:
+        """Train the runs of all seeds, up to one rung after the other; the mean of their metrics."""
+        epochs = self.common["training"]["epochs"]
+        for rung in [*self.rungs, epochs]:
+            for seed, run in enumerate(runs):
+                self._train_until(rung if rung < epochs else None, run, seed, trial.parameters)
+            histories = [RunDirectory(run).read_history() for run in runs]
+            trial.report(rung, fmean(rows[min(rung, len(rows)) - 1][self.metric] for rows in histories))
+        return fmean(read_json(run / "metrics.json")["validation"][self.metric] for run in runs)
+
+    def _train_until(self, epoch: int | None, run: Path, seed: int, parameters: Mapping[str, Any]) -> None:
+        """Train a run until an epoch has ended, from where it goes on later, or (None) to its end."""
+        history = RunDirectory(run).history
+        if epoch is not None and history.exists() and len(RunDirectory(run).read_history()) >= epoch:
+            return
+
+        def pause(row: Mapping[str, float]) -> None:
+            check_stopped()
+            if epoch is not None and row["epoch"] >= epoch:
+                raise _Paused
+
+        with contextlib.suppress(_Paused):
+            self._train(run, seed, parameters, pause)
 
     def _train(
-        self, run: Path, parameters: Mapping[str, Any], on_epoch: Callable[[Mapping[str, float]], object] | None
+        self,
+        run: Path,
+        seed: int,
+        parameters: Mapping[str, Any],
+        on_epoch: Callable[[Mapping[str, float]], object] | None,
     ) -> dict[str, Any]:
         # A trial is worth what its training reaches: where that is less than the start, by how much is worth knowing.
         values = {**self.values, **parameters, "evaluation.start": False}
+        if self.begins:
+            values["training.start_from"] = str(self.begins[seed])
+        if self.seeds > 1:
+            values["seed"] = self.common["seed"] + seed
         job = Job(self.directory.base, as_flags(values), run, test=False)
         return run_job(job, report=lambda _: None, on_epoch=on_epoch)
+
+
+class _Paused(Exception):
+    """Raised after the epoch of a rung; the run goes on once those of the other seeds have come there, too."""
 
 
 def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial]) -> dict[str, Any]:
@@ -162,9 +239,8 @@ def compose_best(searches: Sequence[StageSearch], best: Sequence[FinishedTrial])
     if not searches[-1].stage.from_best:
         return content
     before = searches[-2].recipe(best[-2].parameters)
-    start = Path(searches[-1].values["training.start_from"])
     # The weights that the last stage began with are those of the epoch that was chosen.
-    chosen = json.loads((start / "metrics.json").read_text(encoding="utf-8"))["epoch"]
+    chosen = round(fmean(read_json(start / "metrics.json")["epoch"] for start in searches[-1].begins))
     epochs = content["training"]["epochs"]
     before["training"]["epochs"] = chosen + epochs
     before["second_phase"] = {"epochs": epochs, "loss": content["loss"], "optim": content["optim"]}

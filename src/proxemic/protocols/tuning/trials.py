@@ -1,5 +1,6 @@
 """Trials of a search, and the sampler of their parameters."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from proxemic.extras import optional_dependency
 with optional_dependency("tune"):
     import optuna
     from optuna.distributions import BaseDistribution
+    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
     from optuna.trial import FrozenTrial, TrialState
 
@@ -46,6 +48,7 @@ class FinishedTrial:
         parameters: By the recipe's keys.
         seconds: Duration, of the last attempt if the trial was retried.
         failure: Why it failed, in one sentence.
+        steps: The last step of which it reported a value, such as the last epoch that was trained; 0 for none.
     """
 
     number: int
@@ -54,6 +57,7 @@ class FinishedTrial:
     parameters: Mapping[str, Any]
     seconds: float
     failure: str = ""
+    steps: int = 0
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> "FinishedTrial":
@@ -67,6 +71,7 @@ class FinishedTrial:
             parameters=trial.params,
             seconds=trial.duration.total_seconds(),
             failure=trial.user_attrs.get(FAILURE, ""),
+            steps=trial.last_step or 0,
         )
 
 
@@ -80,6 +85,40 @@ def best_of(trials: Sequence[FinishedTrial]) -> FinishedTrial | None:
     """The complete trial with the largest value, the earliest of equals; None if no trial is complete."""
     complete = [trial for trial in trials if trial.state == "complete"]
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+
+
+def spent(trials: Sequence[FinishedTrial]) -> int:
+    """The steps of all trials together; one that failed before its first counts as one, so that a budget ends."""
+    return sum(max(1, trial.steps) for trial in trials)
+
+
+def halving_rungs(steps: int) -> list[int]:
+    """The steps after which successive halving compares trials: a quarter and a half of all, rounded up.
+
+    >>> halving_rungs(20), halving_rungs(3), halving_rungs(1)
+    ([5, 10], [1, 2], [])
+    """
+    return sorted({-(-steps // 4), -(-steps // 2)} - {steps})
+
+
+class SuccessiveHalving(BasePruner):
+    """At each rung, only a trial of the better half of those that came so far goes on, the first ones included.
+
+    The asynchronous form of Optuna's `SuccessiveHalvingPruner`, with rungs at any step. It keeps no record beside
+    the reported values, where Optuna's would count a trial twice that was killed and made again.
+    """
+
+    def __init__(self, rungs: Sequence[int]) -> None:
+        self.rungs = rungs
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        step = trial.last_step
+        if step is None or step not in self.rungs:
+            return False
+        value, alive = trial.intermediate_values[step], (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
+        others = [each for each in study.get_trials(deepcopy=False, states=alive) if each.number != trial.number]
+        rivals = [each.intermediate_values[step] for each in others if step in each.intermediate_values]
+        return math.isnan(value) or sum(rival > value for rival in rivals) >= max(1, (len(rivals) + 1) // 2)
 
 
 class SeededPerTrial(BaseSampler):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from proxemic.extras import optional_dependency
@@ -11,9 +11,16 @@ from proxemic.protocols.tuning.directory import TuningDirectory
 from proxemic.protocols.tuning.plots import draw_importance, draw_slices
 from proxemic.protocols.tuning.search import search
 from proxemic.protocols.tuning.spaces import read_stages
-from proxemic.protocols.tuning.stages import StageSearch, budgets, compose_best, recipe_fingerprint, stage_values
+from proxemic.protocols.tuning.stages import (
+    StageSearch,
+    budgets,
+    compose_best,
+    recipe_fingerprint,
+    shares,
+    stage_values,
+)
 from proxemic.protocols.tuning.study import open_study
-from proxemic.protocols.tuning.trials import FinishedTrial, best_of, finished_trials
+from proxemic.protocols.tuning.trials import FinishedTrial, best_of, finished_trials, halving_rungs, spent
 from proxemic.training import RunDirectory
 
 with optional_dependency("tune"):
@@ -32,38 +39,46 @@ class TuningWorker:
         self.base = yaml.safe_load(self.directory.base.read_text(encoding="utf-8"))
         self.metric: str = self.base["evaluation"]["metric"]
         self.stages = read_stages(self.options.space, f"The search space {self.options.space_name}")
-        trials = self.options.trials
+        trials, budget = self.options.trials, self.options.budget
         whole_grid = self.options.sampler == "grid" and trials is None
-        self.totals = [None] * len(self.stages) if whole_grid else budgets(self.stages, trials or 50)
+        in_trials = not whole_grid and budget is None
+        self.totals = budgets(self.stages, trials or 50) if in_trials else [None] * len(self.stages)
+        epochs = round((budget or 0) * self.base["training"]["epochs"])
+        self.budgets = [None] * len(self.stages) if budget is None else shares(self.stages, epochs)
         self.searches: list[StageSearch] = []
         self.best: list[FinishedTrial] = []
 
     def make_trials(self) -> None:
         """Make the trials of all stages, shared with other processes."""
-        for number, (stage, total) in enumerate(zip(self.stages, self.totals, strict=True), 1):
+        options = self.options
+        for number, (stage, total, budget) in enumerate(zip(self.stages, self.totals, self.budgets, strict=True), 1):
             carried = {name: value for trial in self.best for name, value in trial.parameters.items()}
             values = stage_values(self.base, self.stages, number, carried)
-            if stage.from_best:
-                values["training.start_from"] = str(self.searches[-1].weights(self.best[-1]))
-            trials = StageSearch(self.directory, number, stage, values, self.metric)
+            begins = self.searches[-1].weights(self.best[-1]) if stage.from_best else []
+            trials = StageSearch(self.directory, number, stage, values, self.metric, options.seeds, begins)
+            epochs = trials.common["training"]["epochs"]
+            if options.pruner == "halving":
+                trials = replace(trials, rungs=halving_rungs(epochs))
             self.searches.append(trials)
             best = search(
                 trials.objective,
                 trials.dimensions(),
                 storage=self.storage,
-                study=f"{self.options.study}-{number}",
+                study=f"{options.study}-{number}",
                 trials=total,
-                sampler=self.options.sampler,
-                pruner=self.options.pruner,
-                pruner_warmup=trials.common["training"]["epochs"] // 4,
-                seed=self.options.seed + number - 1,
-                first=trials.first(),
+                budget=budget,
+                sampler=options.sampler,
+                pruner=options.pruner,
+                steps=epochs,
+                seed=options.seed + number - 1,
+                first=[trials.first(), *(options.first[number - 1] if options.first else [])],
                 settings={
                     "recipe": recipe_fingerprint(self.base),
                     "metric": self.metric,
                     "fixed values": dict(stage.fixed),
+                    **({"seeds": options.seeds} if options.seeds > 1 else {}),
                 },
-                on_trial=self._progress(number, total),
+                on_trial=self._progress(number, total, budget),
             )
             self.best.append(best)
 
@@ -98,10 +113,11 @@ class TuningWorker:
         summary |= {"parameters": dict(best[-1].parameters), "stages": stages}
         write_json(self.directory.path / "best.json", summary)
 
-    def _progress(self, number: int, total: int | None) -> Callable[[FinishedTrial], None]:
+    def _progress(self, number: int, total: int | None, budget: int | None) -> Callable[[FinishedTrial], None]:
         """What is written and reported after each trial of a stage that this process made."""
         study = self._study(number)
-        began, before = time.monotonic(), len(finished_trials(study))
+        done, wanted = (len, total) if budget is None else (spent, budget)
+        began, before = time.monotonic(), done(finished_trials(study))
         stages = [finished_trials(self._study(earlier)) for earlier in range(1, number)]
 
         def note(trial: FinishedTrial) -> None:
@@ -110,7 +126,8 @@ class TuningWorker:
             self.directory.write_trials([*stages, finished])
             for each in finished:  # the weights of all trials would fill a disk
                 if best is None or each.number != best.number:
-                    RunDirectory(self.directory.run(number, each.number)).drop_weights()
+                    for run in self.directory.runs(number, each.number, self.options.seeds):
+                        RunDirectory(run).drop_weights()
             if best is not None and best.number == trial.number:
                 self._write_best([*self.best, best])
             result = trial.state if trial.value is None else f"{self.metric} {trial.value:.4f}"
@@ -118,9 +135,10 @@ class TuningWorker:
             line = f"trial {number}-{trial.number}  {result}"
             if best is not None:
                 line += f"  (best {best.value:.4f}, trial {number}-{best.number})"
-            line += f"  {len(finished)} of {total or 'the grid'}"
-            if total is not None and len(finished) > before:
-                seconds = (time.monotonic() - began) / (len(finished) - before) * (total - len(finished))
+            line += f"  {done(finished)} of {wanted or 'the grid'}" + (" epochs" if budget else "")
+            if wanted is not None and done(finished) > before:
+                left = max(0, wanted - done(finished))
+                seconds = (time.monotonic() - began) / (done(finished) - before) * left
                 line += f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
             shown = {
                 name: f"{each:.4g}" if isinstance(each, float) else each for name, each in trial.parameters.items()

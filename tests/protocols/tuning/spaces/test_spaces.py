@@ -36,7 +36,7 @@ PROXY_LOSSES = sorted(
     if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and not inspect.isabstract(each)
 )
 INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
-TWO_PHASES = ["WarpedSoftmaxLoss-two-phases"]
+TWO_PHASES = ["EuclideanSoftmaxLoss-two-phases", "WarpedSoftmaxLoss-two-phases"]
 
 MPA = {
     "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],

@@ -13,6 +13,7 @@ from proxemic.protocols.tuning.spaces.reading import (
     pin,
     read_stages,
     recipe_value,
+    resolve_factors,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "read_dimension",
     "read_stages",
     "recipe_value",
+    "resolve_factors",
 ]

@@ -62,6 +62,17 @@ class Range:
             return False
         return self.low <= value <= self.high and not (self.integer and value % 1)
 
+    def nearest(self, value: object) -> float | None:
+        """The value of the range that is nearest to a number, the step aside; None for what is no number.
+
+        >>> Range(1, 4, integer=True).nearest(9.5), Range(0.1, 1).nearest(0.2), Range(0.1, 1).nearest(None)
+        (4, 0.2, None)
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        inside = min(max(value, self.low), self.high)
+        return round(inside) if self.integer else inside
+
     def values(self) -> tuple[float, ...]:
         """The values that a grid search takes.
 
@@ -129,6 +140,10 @@ class Choices:
 
     def __contains__(self, value: object) -> bool:
         return value in self.choices
+
+    def nearest(self, value: object) -> Any:
+        """The value if it is one of the choices; else None."""
+        return value if value in self.choices else None
 
     def values(self) -> tuple[Any, ...]:
         """The values that a grid search takes."""

@@ -127,6 +127,31 @@ def pin(content: Sequence[Any], given: Collection[str], where: str = "The search
     return left, [key for key in searched if key in given]
 
 
+def resolve_factors(content: Sequence[Any], recipe: Mapping[str, Any], where: str) -> list[Any]:
+    """Replace the factors of a search space by ranges around the values of a recipe, in full.
+
+    A stage that begins with the best weights keeps its factors, which are relative to what was found before.
+
+    Raises:
+        UserError: As `read_stages`, or if a factor is relative to a value that the recipe does not have.
+
+    >>> resolve_factors([{"search": {"optim.lr": {"factor": 10, "log": True}}}], {"optim": {"lr": 0.02}}, "mine.yaml")
+    [{'search': {'optim.lr': {'low': 0.002, 'high': 0.2, 'log': True, 'points': 3}}}]
+    """
+    resolved: list[Any] = []
+    for given, stage in zip(content, read_stages(content, where), strict=True):
+        factors = (
+            {} if stage.from_best else {name: each for name, each in stage.search.items() if isinstance(each, Factor)}
+        )
+        near = {name: each.around(name, recipe_value(recipe, name)) for name, each in factors.items()}
+        ranges = {
+            name: {"low": each.low, "high": each.high, "log": each.log, "points": each.points}
+            for name, each in near.items()
+        }
+        resolved.append({**given, "search": {**given["search"], **ranges}})
+    return resolved
+
+
 def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
     """Check the content of a search space, which messages call ``where``, and give it types.
 
