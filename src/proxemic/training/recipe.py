@@ -8,7 +8,9 @@ from typing import Any, Literal
 from torch import nn
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
+from proxemic.data.label_noise import flip_labels
 from proxemic.data.samplers import MakesBatches
+from proxemic.data.splits import check_fraction
 from proxemic.errors import UserError
 from proxemic.losses.class_weights import check_beta
 from proxemic.losses.user_defined import MakesLoss
@@ -110,6 +112,8 @@ class TrainingConfig:
             way from the start to the chosen epoch, such as [0.2, 0.4, 0.6, 0.8]; the best is kept where it is better.
         class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, by which images are weighed: at 1 all
             classes weigh alike, near it (0.999) those of few images more than the others; null weighs images alike.
+        label_noise: Part, in [0, 1), of the training images that are given the label of another class, each as likely,
+            to measure what wrong labels do; the recipe's ``seed`` draws them. Validation and test keep theirs.
         callbacks: Lightning callbacks, such as `proxemic.training.DistanceToProxy`, whose values join the history.
         loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
 
@@ -131,6 +135,7 @@ class TrainingConfig:
     average: Averaging | None = None
     interpolate: Sequence[float] = ()
     class_balance: float | None = None
+    label_noise: float = 0.0
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
 
@@ -153,6 +158,7 @@ class TrainingConfig:
             )
         if self.class_balance is not None:
             check_beta("training.class_balance", self.class_balance)
+        check_fraction("training.label_noise", self.label_noise)
 
 
 @dataclass(frozen=True)
@@ -342,7 +348,8 @@ class Recipe:
     def load(self) -> Splits:
         """The images, from the cache where there is one; `UserError` if they cannot be read."""
         try:
-            return self.cache.apply(self.data.load(), self.images.reduced_side)
+            splits = self.cache.apply(self.data.load(), self.images.reduced_side)
+            return replace(splits, train=flip_labels(splits.train, self.training.label_noise, self.seed))
         except ValueError as error:
             raise UserError(str(error)) from error
 
