@@ -73,6 +73,7 @@ WITHOUT_SOURCE = {
     "test_benchmarks.py": "benchmarks/",
     "test_distributions.py": "what make dist makes",
     "test_docs.py": "docs/",
+    "test_experiments.py": "docs/experiments",
     "test_extending.py": "docs/extending.md",
     "test_init.py": "proxemic/__init__.py",
     "test_imports.py": "importing each package",

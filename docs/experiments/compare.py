@@ -1,0 +1,95 @@
+"""The losses with the values that their searches found, over seeds; and the differences that papers claim.
+
+    python docs/experiments/compare.py glyphs-small --searches runs/searches --out runs/compare --table docs/experiments
+
+Losses whose search is not finished are left out; the same command adds them later. Finished runs are kept.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from _searches import LEAN, SEARCHES, keep_table
+
+from proxemic.protocols.comparison import Comparison, Entry, compare
+from proxemic.protocols.comparison.statistics import difference, mean, metric_values
+from proxemic.protocols.statistics import format_estimate, holm, t_test
+from proxemic.tables import Table
+
+METRICS = ("recall@1", "map@r", "ndcg@8")
+CLAIMS = (
+    ("softmax-mean-proxy", "softmax"),
+    ("mpa", "proxy-anchor"),
+    ("mpa-dw", "proxy-anchor"),
+    ("mpa-ap", "proxy-anchor"),
+    ("mpa", "soft-triple"),
+    ("mpa-dw", "soft-triple"),
+    ("mpa-ap", "soft-triple"),
+    ("euclidean-softmax", "softmax"),
+    ("euclidean-softmax-two-phases", "euclidean-softmax"),
+    ("warp-attracting", "euclidean-softmax-two-phases"),
+    ("warp-off-first-attracting", "euclidean-softmax-two-phases"),
+    ("warp", "euclidean-softmax-two-phases"),
+    ("warp-off-first", "euclidean-softmax-two-phases"),
+)
+"""Pairs of losses of which a paper says that the first is better, or that the results page compares."""
+
+
+def main() -> None:
+    """Read the flags, and do it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", choices=["glyphs-small", "omniglot"])
+    parser.add_argument("--searches", type=Path, required=True, metavar="DIR", help="the --out of search.py")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the comparison, in a folder of the set")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="where the tables are written as CSV")
+    arguments = parser.parse_args()
+    files = best_recipes(arguments.searches / arguments.dataset)
+    comparison = compare(
+        files,
+        out=arguments.out / arguments.dataset,
+        seeds=range(arguments.seeds),
+        overrides=LEAN,
+        report=lambda line: print(line, flush=True),
+    )
+    if arguments.table is not None:
+        command = f"python docs/experiments/compare.py {arguments.dataset}"
+        means, differences = tables(comparison)
+        keep_table(means, arguments.table / f"losses-{arguments.dataset}.csv", command)
+        keep_table(differences, arguments.table / f"claims-{arguments.dataset}.csv", command)
+
+
+def best_recipes(searches: Path) -> list[Path]:
+    """The best recipe of each finished search, as a file that is named like the loss."""
+    folder = searches / "best"
+    folder.mkdir(exist_ok=True)
+    finished = [name for name in SEARCHES if (searches / name / "slices.png").exists()]
+    return [Path(shutil.copyfile(searches / name / "best.yaml", folder / f"{name}.yaml")) for name in finished]
+
+
+def tables(comparison: Comparison) -> tuple[Table, Table]:
+    """The means with their intervals, and the claimed differences, paired by seed, with Holm's correction.
+
+    The correction is over the claims, by MAP@R, which all searches maximise; other metrics are shown beside it.
+    """
+    entries: dict[str, Entry] = {Path(entry.name).stem: entry for entry in comparison.entries}
+    results = comparison.results()
+    means = [
+        [name, *(format_estimate(mean(results[entry], metric)) for metric in METRICS)]
+        for name, entry in entries.items()
+    ]
+    claims = [(one, other) for one, other in CLAIMS if one in entries and other in entries]
+    rows: list[list[object]] = []
+    p_values: list[float] = []
+    for one, other in claims:
+        first, second = results[entries[one]], results[entries[other]]
+        base = metric_values(second, "map@r")
+        p_values.append(t_test([value - base[seed] for seed, value in metric_values(first, "map@r").items()]))
+        rows.append([f"{one} − {other}", *(format_estimate(difference(first, second, metric)) for metric in METRICS)])
+    corrected = [[*row, f"{p:.3f}"] for row, p in zip(rows, holm(p_values), strict=True)]
+    columns = ["Recall@1", "MAP@R", "nDCG@8"]
+    return Table(["loss", *columns], means), Table(["difference", *columns, "p of MAP@R, by Holm"], corrected)
+
+
+if __name__ == "__main__":
+    main()
