@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 NEXT = """
-Look at {run}/gallery.png: each row is a character that was never trained on, and its nearest neighbours.
+Open {run}/report.html: it shows characters that were never trained on beside their nearest neighbours.
 What to try next:
   proxemic evaluate {run}
       evaluates it again, on other metrics too (--help)

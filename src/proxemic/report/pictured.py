@@ -1,6 +1,5 @@
 """Pictures in sections: what each is called, and copies that are small enough."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 from markupsafe import Markup
 from PIL import Image
 
-from proxemic.data.pixels import UnreadableImageError, read_image
-from proxemic.data.pixels.stores import crop
+from proxemic.data.pixels.named import picture_named
 from proxemic.pages import environment, picture
 from proxemic.report.judged import Judged
 
@@ -18,7 +16,6 @@ SIDE = 112
 """Of a picture beside others, in CSS pixels."""
 
 _MOST = 6000  # characters of a picture of noise, which has no limit of its own
-_BOX = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 _HERE = Path(__file__).parent
 
 
@@ -34,19 +31,7 @@ class PicturesNamed:
     names: Sequence[str] | None
 
     def __call__(self, row: int, side: int) -> Image.Image | None:
-        return None if self.names is None else _picture_named(self.names[row], side)
-
-
-def _picture_named(name: str, side: int) -> Image.Image | None:
-    """The picture of a path, or of a box of one, as ``photo.jpg (0, 0, 50, 80)``; None where it is not there."""
-    boxed = None if Path(name).is_file() else _BOX.fullmatch(name)
-    try:
-        if boxed is None:
-            return read_image(name, side)
-        left, upper, right, lower = map(int, boxed.groups()[1:])
-        return crop(read_image(boxed[1]), (left, upper, right, lower))
-    except (UnreadableImageError, ValueError):  # a box may leave what is there now
-        return None
+        return None if self.names is None else picture_named(self.names[row], side)
 
 
 def name_of(judged: Judged, row: int) -> str:

@@ -1,13 +1,11 @@
 """Contact sheets: each query beside the pictures that were found, as a web page or as a picture."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from proxemic.data.pixels import UnreadableImageError, read_image
-from proxemic.data.pixels.stores import crop
+from proxemic.data.pixels.named import picture_named
 from proxemic.errors import UserError
 from proxemic.files import readable, write_atomically, write_text
 from proxemic.pages import environment, picture
@@ -17,7 +15,6 @@ from proxemic.retrieval.searching import Answer, SearchResult
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_BOX = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 _SIDE, _GAP, _LINE = 160, 12, 16  # pixels
 _MOST_SHOWN = 500  # pictures of a web page, some 5 MB
 _MOST_DRAWN = 300  # and of a drawn one
@@ -118,13 +115,5 @@ def _short(name: str) -> str:
 
 def _thumbnail(name: str) -> Image.Image | None:
     """A small picture of what a row is known by; None where it is no picture that is there."""
-    boxed = None if Path(name).is_file() else _BOX.fullmatch(name)
-    try:
-        if boxed is None:
-            picture = read_image(name, _SIDE)
-        else:
-            left, upper, right, lower = map(int, boxed.groups()[1:])
-            picture = crop(read_image(boxed[1]), (left, upper, right, lower))
-    except (UnreadableImageError, ValueError):  # a box may leave what is there now
-        return None
-    return ImageOps.contain(picture.convert("RGB"), (_SIDE, _SIDE))
+    picture = picture_named(name, _SIDE)
+    return None if picture is None else ImageOps.contain(picture.convert("RGB"), (_SIDE, _SIDE))

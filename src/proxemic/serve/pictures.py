@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import stat
 import warnings
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from collections.abc import Iterable
 from PIL import Image, ImageOps
 
 from proxemic.data.pixels import UnreadableImageError, read_image
+from proxemic.data.pixels.named import path_and_box
 from proxemic.data.pixels.stores import crop
 from proxemic.data.remote import is_address, read_address
 from proxemic.errors import UserError
@@ -24,7 +24,6 @@ TYPES = {name: f"image/{name.lower()}" for name in (*QUERIES, "TIFF")} | {"MPO":
 SIDE = 256
 """Pixels of the longer side of a thumbnail."""
 
-_BOX = re.compile(r"(.+) \((\d+), (\d+), (\d+), (\d+)\)", re.DOTALL)
 _LARGEST = 200_000_000  # bytes of a file that is given out
 
 
@@ -92,13 +91,8 @@ def _header(content: bytes, formats: Iterable[str]) -> tuple[str, tuple[int, int
 def _read(name: str) -> tuple[bytes, tuple[int, int, int, int] | None]:
     """The content of a row's file, and its box if it has one."""
     try:
-        if is_address(name):
-            return _content(name), None
-        boxed = None if os.path.lexists(name) else _BOX.fullmatch(name)
-        if boxed is None:
-            return _content(name), None
-        left, upper, right, lower = map(int, boxed.groups()[1:])
-        return _content(boxed[1]), (left, upper, right, lower)
+        path, box = path_and_box(name)
+        return _content(path), box
     except (OSError, ValueError, UserError) as error:
         raise _gone() from error
 
