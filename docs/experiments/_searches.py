@@ -1,18 +1,40 @@
 """What the experiments share: which losses are searched and compared, and tables kept as CSV files."""
 
+import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from proxemic.files import write_text
 from proxemic.protocols.tuning import TuningResult, tune
+from proxemic.recipes import list_recipes
+from proxemic.recipes.yaml_files import read_yaml
 from proxemic.tables import Table
 
 HERE = Path(__file__).parent
 AROUND = "glyphs-small"
-"""Its learning rates, 0.002 and 0.02, are the middle of the ranges of every loss on every data set."""
+"""Its learning rates, 0.002 and 0.02, are the middle of the ranges of every loss on it and on Omniglot."""
+FEATURES, PHOTOGRAPHS = "cars-features", "cars-pretrained"
+"""Recipes that are not tuned: the ranges lie around their own rates, which those of a head, or of a network, share."""
 LEAN = {"training.loggers": [], "evaluation.untrained": False}
 """Without what no figure depends on."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the experiments on a data set: complete trials of a search, seeds of a trial, and of what is compared."""
+
+    budget: float = 24
+    trial_seeds: int = 2
+    seeds: int = 5
+
+
+DATA_SETS = {
+    "glyphs-small": Size(),
+    "omniglot": Size(),
+    FEATURES: Size(seeds=10),
+    PHOTOGRAPHS: Size(budget=6, trial_seeds=1, seeds=3),
+}
 
 
 @dataclass(frozen=True)
@@ -57,28 +79,76 @@ SEARCHES: dict[str, Search] = {
     "proxy-nca": Search("proxy-nca", _SOFTMAX),
     "contrastive": Search("contrastive", _PAIRS),
     "hist": Search("hist", ()),
+    "arcface-sub-centers": Search("arcface-sub-centers", _SOFTMAX),
+    "adaface": Search("adaface", _SOFTMAX),
+    "curricularface": Search("curricularface", _SOFTMAX),
+    "elasticface": Search("elasticface", _SOFTMAX),
 }
 
 
-def run_search(dataset: str, name: str, out: Path, root: Path | None, *, budget: float, seeds: int) -> TuningResult:
+def searched(dataset: str) -> list[str]:
+    """The searches of a data set, for whose losses it has recipes."""
+    recipes = {*list_recipes()}
+    return [name for name, search in SEARCHES.items() if f"{dataset}/{search.recipe}" in recipes]
+
+
+def is_finished(search: Path) -> bool:
+    """Whether a search is; there may be a best.yaml before, but slices.png is drawn at the end."""
+    return (search / "slices.png").exists()
+
+
+def run_search(dataset: str, name: str, out: Path, root: Path | None) -> TuningResult:
     """Search for a loss on a data set, or go on, or read the result of a finished search."""
-    search = SEARCHES[name]
-    # The values that eight trials found for the siblings; of the same loss on the other data set; and the defaults.
-    first = [f"{dataset}/{each}" for each in search.siblings if each != search.recipe]
-    if dataset != AROUND:
-        first.append(f"{AROUND}/{search.recipe}")
+    search, size, folder = SEARCHES[name], DATA_SETS[dataset], out / dataset / name
+    if (folder / "tuning.json").exists():
+        return tune(resume=folder, report=_print)
     return tune(
         f"{dataset}/{search.recipe}",
-        out=out / dataset / name,
+        out=folder,
         overrides=LEAN | ({} if root is None else {"data.root": str(root)}),
         space=search.space,
-        around=AROUND,
-        budget=budget,
-        seeds=seeds,
-        first=[*first, AROUND],
+        around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
+        budget=size.budget,
+        seeds=size.trial_seeds,
+        first=_first(dataset, name, out, root),
         pruner="halving",
-        report=lambda line: print(line, flush=True),
+        report=_print,
     )
+
+
+def _first(dataset: str, name: str, out: Path, root: Path | None) -> list[str | Path]:
+    """The recipes whose values the first trials take, after the recipe's own."""
+    search = SEARCHES[name]
+    if dataset == PHOTOGRAPHS:
+        # What the same loss came to on the features; the rates of a head are not those of a whole network.
+        found = out / FEATURES / name
+        if not is_finished(found):
+            raise SystemExit(
+                f"{found} is not finished: python docs/experiments/search.py {FEATURES} {name} comes first."
+            )
+        best = read_yaml(found / "best.yaml")
+        phase = best.get("second_phase")
+        values = {"extends": f"{dataset}/{search.recipe}", "loss": best["loss"]}
+        values |= {} if phase is None else {"second_phase": {"loss": phase["loss"]}}
+        file = out / dataset / "first" / f"{name}.yaml"
+        write_text(file, json.dumps(values))  # which is YAML, too
+        return [file]
+    if dataset == FEATURES:
+        # The best values of the family's first loss, whose search is made before, or finished together with others.
+        head = [each for each in search.siblings[:1] if each != name]
+        return [*(run_search(dataset, each, out, root).best_recipe for each in head), *_tuned(search.recipe)]
+    # The values that eight trials found for the siblings; of the same loss on the other data set; and the defaults.
+    siblings = [f"{dataset}/{each}" for each in search.siblings if each != search.recipe]
+    return [*siblings, *(_tuned(search.recipe) if dataset != AROUND else ()), AROUND]
+
+
+def _tuned(recipe: str) -> list[str]:
+    """The values that a search has found on glyphs-small, if it has the loss."""
+    return [name for name in (f"{AROUND}/{recipe}",) if name in list_recipes()]
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def commit() -> str:

@@ -9,7 +9,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from _searches import LEAN, SEARCHES, keep_table
+from _searches import DATA_SETS, LEAN, SEARCHES, is_finished, keep_table
 
 from proxemic.protocols.comparison import Comparison, Entry, compare
 from proxemic.protocols.comparison.statistics import difference, mean, metric_values
@@ -38,17 +38,17 @@ CLAIMS = (
 def main() -> None:
     """Read the flags, and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=["glyphs-small", "omniglot"])
+    parser.add_argument("dataset", choices=DATA_SETS)
     parser.add_argument("--searches", type=Path, required=True, metavar="DIR", help="the --out of search.py")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the comparison, in a folder of the set")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N")
+    parser.add_argument("--seeds", type=int, metavar="N", help="(10 on features, 3 on photographs, else 5)")
     parser.add_argument("--table", type=Path, metavar="DIR", help="where the tables are written as CSV")
     arguments = parser.parse_args()
     files = best_recipes(arguments.searches / arguments.dataset)
     comparison = compare(
         files,
         out=arguments.out / arguments.dataset,
-        seeds=range(arguments.seeds),
+        seeds=range(arguments.seeds or DATA_SETS[arguments.dataset].seeds),
         overrides=LEAN,
         report=lambda line: print(line, flush=True),
     )
@@ -63,7 +63,7 @@ def best_recipes(searches: Path) -> list[Path]:
     """The best recipe of each finished search, as a file that is named like the loss."""
     folder = searches / "best"
     folder.mkdir(exist_ok=True)
-    finished = [name for name in SEARCHES if (searches / name / "slices.png").exists()]
+    finished = [name for name in SEARCHES if is_finished(searches / name)]
     return [Path(shutil.copyfile(searches / name / "best.yaml", folder / f"{name}.yaml")) for name in finished]
 
 

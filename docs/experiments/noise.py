@@ -20,14 +20,14 @@ from proxemic.tables import Table
 SHARES = (0.0, 0.1, 0.2, 0.4)
 LOSSES = (
     *("softmax", "arcface", "proxy-anchor", "mpa-ap", "euclidean-softmax", "euclidean-softmax-two-phases"),
-    *("warp-off-first-attracting", "multi-similarity", "soft-triple"),
+    *("warp-off-first-attracting", "multi-similarity", "soft-triple", "arcface-sub-centers"),
 )
 
 
 def main() -> None:
     """Read the flags, and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=["glyphs-small"])
+    parser.add_argument("dataset", choices=["glyphs-small", "cars-features"])
     parser.add_argument("--searches", type=Path, required=True, metavar="DIR", help="the --out of search.py")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the comparisons")
     parser.add_argument("--seeds", type=int, default=5, metavar="N")

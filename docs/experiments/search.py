@@ -2,6 +2,7 @@
 
     python docs/experiments/search.py glyphs-small --out runs/searches softmax
     python docs/experiments/search.py omniglot --out runs/searches --root DIR softmax
+    python docs/experiments/search.py cars-features --out runs/searches --root runs/cars/features.parquet softmax
     python docs/experiments/search.py glyphs-small --out runs/searches --table docs/experiments
 
 A search that was stopped goes on by the same command. --table writes the table, curves and plot of what is there.
@@ -10,7 +11,7 @@ A search that was stopped goes on by the same command. --table writes the table,
 import argparse
 from pathlib import Path
 
-from _searches import SEARCHES, keep_table, run_search
+from _searches import DATA_SETS, SEARCHES, is_finished, keep_table, run_search, searched
 
 from proxemic.protocols.tuning import draw_search_curves, search_curve
 from proxemic.tables import Table
@@ -19,28 +20,23 @@ from proxemic.tables import Table
 def main() -> None:
     """Read the flags, and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=["glyphs-small", "omniglot"])
+    parser.add_argument("dataset", choices=DATA_SETS)
     parser.add_argument("losses", nargs="*", metavar="LOSS", help=f"of {', '.join(SEARCHES)} (all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for all searches")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="of Omniglot's images")
-    parser.add_argument("--budget", type=float, default=24, metavar="N", help="complete trials of each search (24)")
-    parser.add_argument("--seeds", type=int, default=2, metavar="N", help="of each trial (2)")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="of Omniglot's images, or the file of cars.py")
     parser.add_argument("--table", type=Path, metavar="DIR", help="search nothing; write what there is to this folder")
     arguments = parser.parse_args()
     if arguments.table is not None:
         write_table(arguments.dataset, arguments.out, arguments.table)
         return
-    for name in arguments.losses or SEARCHES:
+    for name in arguments.losses or searched(arguments.dataset):
         print(f"{arguments.dataset}: {name}", flush=True)
-        run_search(
-            arguments.dataset, name, arguments.out, arguments.root, budget=arguments.budget, seeds=arguments.seeds
-        )
+        run_search(arguments.dataset, name, arguments.out, arguments.root)
 
 
 def write_table(dataset: str, out: Path, folder: Path) -> None:
     """The searches that are finished: how many trials, what they found, and what shorter ones would have found."""
-    # best.yaml may be of a search that is not finished, but slices.png is drawn at its end.
-    names = [name for name in SEARCHES if (out / dataset / name / "slices.png").exists()]
+    names = [name for name in SEARCHES if is_finished(out / dataset / name)]
     curves = [search_curve(out / dataset / name, name) for name in names]
     rows: list[list[object]] = []
     for curve in curves:
