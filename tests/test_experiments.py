@@ -3,13 +3,18 @@
 import csv
 import importlib
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from comparisons import comparison, entry, finish
+from proxemic.protocols.comparison import Comparison
+from proxemic.protocols.tuning.directory import TuningDirectory, TuningOptions
 from proxemic.protocols.tuning.spaces import default_space, load_space, read_stages, resolve_factors
+from proxemic.protocols.tuning.trials import FinishedTrial
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe, read_yaml
 from proxemic.tables import Table
@@ -58,10 +63,16 @@ def in_full(recipe: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def searches() -> Any:
+def script() -> Iterator[Callable[[str], Any]]:
+    """Imports a script by its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
-        return importlib.import_module("_searches")
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def searches(script: Callable[[str], Any]) -> Any:
+    return script("_searches")
 
 
 @pytest.mark.parametrize(
@@ -99,3 +110,64 @@ def test_the_warp_is_searched_below_the_push_of_the_others() -> None:
     for path in (FOLDER / "spaces").glob("*.yaml"):
         ranges = [stage["search"]["loss.k1"] for stage in read_yaml(path) if "loss.k1" in stage["search"]]
         assert ranges == [{"low": 0.1, "high": 0.45}] * len(ranges) != []
+
+
+def compared(folder: Path, values: Mapping[str, Sequence[float]]) -> Comparison:
+    """A comparison of losses whose runs have these MAP@R, by seed."""
+    made = comparison(folder, [entry(f"{folder}/best/{name}.yaml", dataset="Glyphs") for name in values])
+    for cell in made.cells():
+        value = values[Path(cell.entry.name).stem][cell.seed]
+        finish(cell, {"recall@1": value, "map@r": value, "ndcg@8": value})
+    return made
+
+
+def test_claims_are_paired_by_seed_and_corrected_together(script: Callable[[str], Any], tmp_path: Path) -> None:
+    values = {
+        "softmax": (0.60, 0.64, 0.62),
+        "softmax-mean-proxy": (0.61, 0.65, 0.63),
+        "euclidean-softmax": (0.70, 0.72, 0.77),
+        "contrastive": (0.5, 0.5, 0.5),
+    }
+    means, differences = script("compare").tables(compared(tmp_path, values))
+    assert [row[0] for row in means.rows] == list(values)
+    assert means.rows[0][2] == "62.00 ± 4.97"
+    euclidean, mean_proxy = sorted(differences.rows)
+    assert (mean_proxy[0], mean_proxy[2]) == ("softmax-mean-proxy − softmax", "1.00 ± 0.00")
+    assert mean_proxy[-1] == "0.000"
+    assert euclidean[0] == "euclidean-softmax − softmax"
+    # 10, 8 and 15 points: t = 11 / (3.6056 / √3) = 5.284, whose p of two degrees of freedom is 0.0340, the larger one.
+    assert euclidean[-1] == "0.034"
+
+
+def test_the_table_of_noise_pairs_the_worst_with_the_clean(script: Callable[[str], Any], tmp_path: Path) -> None:
+    noise = script("noise")
+    shares = dict(zip(noise.SHARES, (0.6, 0.55, 0.5, 0.3), strict=True))
+    made = {
+        share: compared(tmp_path / str(share), {"arcface": [value, value + 0.02, value + 0.04]})
+        for share, value in shares.items()
+    }
+    table = noise.table(made)
+    assert table.columns == ["loss", "0% wrong", "10% wrong", "20% wrong", "40% wrong", "difference, 40% to 0%"]
+    assert table.rows[0][0] == "arcface"
+    assert [str(cell).partition(" ")[0] for cell in table.rows[0][1:]] == ["62.00", "57.00", "52.00", "32.00", "-30.00"]
+
+
+def test_a_finished_search_gives_a_row_and_its_curve(
+    script: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = TuningDirectory(tmp_path / "glyphs-small" / "mpa")
+    space = [{"search": {"optim.lr": {"factor": 10}}}]
+    options = TuningOptions("mpa", [], space, "mpa", None, "tpe", "halving", None, "s", 0, budget=2.0)
+    directory.create(options, "training: {epochs: 20}")
+    directory.write_trials([[FinishedTrial(n, "complete", 0.5 + n / 10, {}, 1.0, steps=20) for n in range(3)]])
+    (tmp_path / "kept").mkdir()
+    search = script("search")
+    with pytest.raises(SystemExit, match="holds no finished search"):  # only begun
+        search.write_table("glyphs-small", tmp_path, tmp_path / "kept")
+    (directory.path / "slices.png").touch()
+    search.write_table("glyphs-small", tmp_path, tmp_path / "kept")
+    printed = capsys.readouterr().out
+    assert MARK.search(printed.replace("commit unknown", "commit 1234567"))
+    assert "| mpa | 3 | 3.0 | 70.00 | 60.00 (" in printed
+    with (tmp_path / "kept" / "curves-glyphs-small.csv").open(newline="") as file:
+        assert [row["found"] for row in csv.DictReader(file)] == ["0.5", "0.6", "0.7"]

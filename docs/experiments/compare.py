@@ -84,7 +84,9 @@ def tables(comparison: Comparison) -> tuple[Table, Table]:
     for one, other in claims:
         first, second = results[entries[one]], results[entries[other]]
         base = metric_values(second, "map@r")
-        p_values.append(t_test([value - base[seed] for seed, value in metric_values(first, "map@r").items()]))
+        p_values.append(
+            t_test([value - base[seed] for seed, value in metric_values(first, "map@r").items() if seed in base])
+        )
         rows.append([f"{one} − {other}", *(format_estimate(difference(first, second, metric)) for metric in METRICS)])
     corrected = [[*row, f"{p:.3f}"] for row, p in zip(rows, holm(p_values), strict=True)]
     columns = ["Recall@1", "MAP@R", "nDCG@8"]

@@ -37,6 +37,8 @@ def main() -> None:
 def write_table(dataset: str, out: Path, folder: Path) -> None:
     """The searches that are finished: how many trials, what they found, and what shorter ones would have found."""
     names = [name for name in SEARCHES if is_finished(out / dataset / name)]
+    if not names:
+        raise SystemExit(f"{out / dataset} holds no finished search: run this command without --table first.")
     curves = [search_curve(out / dataset / name, name) for name in names]
     rows: list[list[object]] = []
     for curve in curves:
