@@ -56,5 +56,5 @@ def test_the_report_of_a_run_whose_pictures_are_gone(here: Here, copy: Path, tmp
 
 
 def test_what_is_refused(here: Here, run: Path, tmp_path: Path) -> None:
-    assert_refused(here("report", tmp_path), [str(tmp_path), "holds no run"])
+    assert_refused(here("report", tmp_path), [str(tmp_path), "neither a run", "nor a gallery"])
     assert_refused(here("report", run, "--out", tmp_path / "report.pdf"), ["report.pdf", ".html"])

@@ -94,15 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     keep_freed_memory()
     try:
-        with _notes_as_lines():
+        with _notes_as_lines(), _readers_may_leave():
             arguments.run(arguments, rest)
-        print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
     except KeyboardInterrupt:
         return _fail(UserError("Stopped at once; what was not yet saved is lost."), arguments)
-    except BrokenPipeError:
-        # The reader of our output, head for one, has had enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (UserError, ValueError, OSError) as error:
         return _fail(error, arguments)
     except (ModuleNotFoundError, RuntimeError) as error:
@@ -175,6 +170,16 @@ def _notes_as_lines() -> Iterator[None]:
         warnings.formatwarning = before
 
 
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """End the block without an error when the reader of our output, head for one, has had enough."""
+    try:
+        yield
+        print(end="", flush=True)  # else a closed pipe is noticed when the interpreter exits
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _PrintCompletion(argparse.Action):
     """Prints a script and ends, as `--version` does."""
 
@@ -185,7 +190,8 @@ class _PrintCompletion(argparse.Action):
             script = completion(parser, values)
         except ModuleNotFoundError as error:  # it says what to install
             parser.error(str(error))
-        print(script)
+        with _readers_may_leave():
+            print(script)
         parser.exit()
 
 

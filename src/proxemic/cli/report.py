@@ -66,6 +66,11 @@ def run(arguments: argparse.Namespace, flags: list[str]) -> None:
         return
     if arguments.model is not None:
         raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
+    if not (Path(first) / "recipe.yaml").is_file():
+        raise UserError(
+            f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no manifest.json): give the "
+            "directory that proxemic train or proxemic gallery create made, or the address of a gallery."
+        )
     out = arguments.out or Path(first, "report.html")
     print(f"Wrote {write_report(first, *others, out=out, projection=arguments.map, report=report)}")
 
