@@ -79,7 +79,7 @@ SEARCHES: dict[str, Search] = {
     "proxy-nca": Search("proxy-nca", _SOFTMAX),
     "contrastive": Search("contrastive", _PAIRS),
     "hist": Search("hist", ()),
-    "arcface-sub-centers": Search("arcface-sub-centers", _SOFTMAX),
+    "arcface-sub-centers": Search("arcface-sub-centers", _SOFTMAX, str(HERE / "spaces" / "arcface-sub-centers.yaml")),
     "adaface": Search("adaface", _SOFTMAX),
     "curricularface": Search("curricularface", _SOFTMAX),
     "elasticface": Search("elasticface", _SOFTMAX),
