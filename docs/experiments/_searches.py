@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from proxemic.protocols.tuning import TuningResult, tune
 from proxemic.recipes import list_recipes
 from proxemic.recipes.yaml_files import read_yaml
 from proxemic.tables import Table
+from proxemic.training import RunDirectory
 
 HERE = Path(__file__).parent
 AROUND = "glyphs-small"
@@ -149,6 +151,17 @@ def _tuned(recipe: str) -> list[str]:
 
 def _print(line: str) -> None:
     print(line, flush=True)
+
+
+def report_to(comparison: Path, dataset: str) -> Callable[[str], None]:
+    """What prints a line for each run of a comparison, and drops what no table needs: gigabytes of weights."""
+
+    def report(line: str) -> None:
+        _print(line)
+        for metrics in comparison.glob("runs/*/*/metrics.json"):
+            RunDirectory(metrics.parent).drop_weights(model=dataset in (FEATURES, PHOTOGRAPHS))
+
+    return report
 
 
 def commit() -> str:

@@ -9,7 +9,7 @@ finished are left out, and added by the same command later.
 import argparse
 from pathlib import Path
 
-from _searches import LEAN, keep_table
+from _searches import LEAN, keep_table, report_to
 from compare import best_recipes
 
 from proxemic.protocols.comparison import Comparison, compare
@@ -34,15 +34,16 @@ def main() -> None:
     parser.add_argument("--table", type=Path, metavar="DIR", help="where the table is written as CSV")
     arguments = parser.parse_args()
     files = [path for path in best_recipes(arguments.searches / arguments.dataset) if path.stem in LOSSES]
+    outs = {share: arguments.out / f"{arguments.dataset}-{round(100 * share)}" for share in SHARES}
     compared = {
         share: compare(
             files,
-            out=arguments.out / f"{arguments.dataset}-{round(100 * share)}",
+            out=out,
             seeds=range(arguments.seeds),
             overrides=LEAN | {"training.label_noise": share},
-            report=lambda line: print(line, flush=True),
+            report=report_to(out, arguments.dataset),
         )
-        for share in SHARES
+        for share, out in outs.items()
     }
     if arguments.table is not None:
         keep_table(
