@@ -171,3 +171,21 @@ def test_a_finished_search_gives_a_row_and_its_curve(
     assert "| mpa | 3 | 3.0 | 70.00 | 60.00 (" in printed
     with (tmp_path / "kept" / "curves-glyphs-small.csv").open(newline="") as file:
         assert [row["found"] for row in csv.DictReader(file)] == ["0.5", "0.6", "0.7"]
+
+
+def test_claims_are_about_losses_that_are_searched(script: Callable[[str], Any], searches: Any) -> None:
+    compare = script("compare")
+    assert {name for pair in (*compare.CLAIMS, *compare.ON_CARS) for name in pair} <= {*searches.SEARCHES}
+    assert {*script("noise").LOSSES} <= {*searches.searched("cars-features")}
+
+
+@pytest.mark.parametrize(("dataset", "kept"), [("glyphs-small", True), ("cars-features", False)])
+def test_weights_of_finished_runs_are_dropped(dataset: str, kept: bool, searches: Any, tmp_path: Path) -> None:
+    runs = [tmp_path / "runs" / "softmax" / f"seed-{seed}" for seed in range(2)]
+    for run in runs:
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "model.safetensors").touch()
+    (runs[0] / "metrics.json").touch()
+    searches.report_to(tmp_path, dataset)("a line")
+    assert [(run / "checkpoints").exists() for run in runs] == [False, True]
+    assert [(run / "model.safetensors").exists() for run in runs] == [kept, True]

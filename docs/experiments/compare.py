@@ -79,7 +79,7 @@ def best_recipes(searches: Path) -> list[Path]:
     return [Path(shutil.copyfile(searches / name / "best.yaml", folder / f"{name}.yaml")) for name in finished]
 
 
-def tables(comparison: Comparison, pairs: Sequence[tuple[str, str]]) -> tuple[Table, Table]:
+def tables(comparison: Comparison, pairs: Sequence[tuple[str, str]] = CLAIMS) -> tuple[Table, Table]:
     """The means with their intervals, and the claimed differences, paired by seed, with Holm's correction.
 
     The correction is over the claims, by MAP@R, which all searches maximise; other metrics are shown beside it.
