@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib import colormaps
-from matplotlib.figure import Figure
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -18,6 +16,8 @@ from proxemic.protocols.tuning.directory import TuningDirectory
 
 with optional_dependency("train"):
     import yaml
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
 
 HEADER = ("search", "trials", "full runs", "found", "expected", "low", "high")
 RESAMPLES = 1000
