@@ -42,6 +42,7 @@ def test_list(here: Here, tmp_path: Path) -> None:
         ("fashion-mnist", "60,000 of 10", "download"),
         ("omniglot", "2,720 of 136", "download"),
         ("glyphs", "half of the characters", "rendered here"),
+        ("glyph-letters", "half of the letters", "rendered here"),
     ):
         (row,) = (line for line in listed.stdout.splitlines() if line.split()[:1] == [name])
         assert size in row
@@ -122,10 +123,15 @@ def test_an_own_folder_of_that_name(here: Here, folder: Path, tmp_path: Path) ->
 
 
 def test_glyphs_have_nothing_to_fetch(here: Here, tmp_path: Path) -> None:
-    prepared = here("datasets", "prepare", "glyphs", "--root", tmp_path)
-    assert prepared.returncode == 0
-    assert "Nothing to fetch" in prepared.stdout
-    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
+    for name, what in (
+        ("glyphs", "characters in 12 typefaces"),
+        ("glyph-letters", "letters have 2 or more characters"),
+    ):
+        prepared = here("datasets", "prepare", name, "--root", tmp_path)
+        assert prepared.returncode == 0
+        assert what in prepared.stdout
+        assert "Nothing to fetch" in prepared.stdout
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]  # both draw the same characters
 
 
 @pytest.mark.skipif(not OMNIGLOT.is_dir(), reason="the real archives are not at hand")

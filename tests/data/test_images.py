@@ -11,7 +11,9 @@ def pixels(count: int) -> ArrayPixels:
 
 def images() -> ImageSet:
     flags = torch.tensor([True, False, True, False])
-    return ImageSet(pixels(4), torch.tensor([2, 0, 1, 2]), ("a", "b", "c"), flags, ~flags, torch.arange(4))
+    faces = RowGroups(torch.arange(4), ("w", "x", "y", "z"))
+    labels = torch.tensor([2, 0, 1, 2])
+    return ImageSet(pixels(4), labels, ("a", "b", "c"), flags, ~flags, attributes={"face": faces})
 
 
 def content(chosen: ImageSet) -> list[float | tuple[int, ...] | None]:
@@ -25,8 +27,7 @@ def test_select_classes_relabels_in_the_order_asked_for() -> None:
     assert chosen.labels.tolist() == [0, 1, 0]
     assert chosen.is_query is not None
     assert chosen.is_query.tolist() == [True, False, False]
-    assert chosen.groups is not None
-    assert chosen.groups.tolist() == [0, 1, 3]
+    assert chosen.attributes["face"].texts() == ("w", "x", "z")
 
 
 def test_select_keeps_order_and_closes_gaps() -> None:
@@ -55,6 +56,8 @@ def test_parts_must_fit() -> None:
         ImageSet(pixels(2), torch.tensor([0, 1]), ("a", "b"), is_query=torch.tensor([True, True]))
     with pytest.raises(ValueError, match="sequences has 1 entries but labels has 2"):
         ImageSet(pixels(2), torch.tensor([0, 1]), ("a", "b"), sequences=RowGroups.from_names(["x"]))
+    with pytest.raises(ValueError, match="face has 1 entries but labels has 2"):
+        ImageSet(pixels(2), torch.tensor([0, 1]), ("a", "b"), attributes={"face": RowGroups(torch.tensor([0]), ("x",))})
 
 
 def test_groups_have_names() -> None:

@@ -103,9 +103,9 @@ def test_a_wrong_box_is_refused_by_its_row(tmp_path: Path, box: Sequence[object]
 def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> None:
     for number in range(8):
         picture(tmp_path / f"{number}.png", number)
-    columns = ("path", "label", "sequence", "category", "category_int", "note")
+    columns = ("path", "label", "sequence", "category", "subclass", "category_int", "note")
     said = ["7", "8", "", "7", "nan", "7", "7", "x"], ["cats", "cats", "dogs", "dogs", "", "cats", "cats", "dogs"]
-    rows = [(f"{n}.png", "aabbccdd"[n], said[0][n], said[1][n], 0, "") for n in range(8)]
+    rows = [(f"{n}.png", "aabbccdd"[n], said[0][n], said[1][n], "mn"[n % 2], 0, "") for n in range(8)]
     table = write(tmp_path / "t.csv", columns, *rows)
     source = OwnImages(table, validation_fraction=0.0)
     images, notes = source.load_unsplit()
@@ -113,6 +113,7 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     assert check(table).unused == ("category_int", "note")
     assert images.sequences is not None
     assert images.categories is not None
+    assert images.attributes["subclass"].texts() == (*"mnmnmnmn",)
     assert images.sequences.texts() == ("7", "8", None, "7", None, "7", "7", "x")
     assert images.categories.texts() == ("cats", "cats", "dogs", "dogs", None, "cats", "cats", "dogs")
     part = images.select_classes([1, 3])
@@ -133,7 +134,7 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     assert notes == (f"{flagged} has columns that are not used: is_query, is_gallery, category_int, note.",)
     assert joined.sequences is None  # what the queries' table says of an image of both goes
     picture(tmp_path / "9.png", 9)
-    write(tmp_path / "g.csv", columns, ("9.png", "a", "7", "cats", 0, ""))
+    write(tmp_path / "g.csv", columns, ("9.png", "a", "7", "cats", "m", 0, ""))
     joined, notes = load_query_gallery(write(table, columns, *rows), tmp_path / "g.csv")
     assert joined.sequences is not None
     assert joined.sequences.texts()[0] == joined.sequences.texts()[-1] == "7"

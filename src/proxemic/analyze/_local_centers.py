@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.analysis.local_centers import (
@@ -15,7 +16,7 @@ from proxemic.analysis.local_centers import (
     shuffled_information,
 )
 from proxemic.analyze.results import Analysis, PathLike
-from proxemic.data import EmbeddingDataset
+from proxemic.data import EmbeddingDataset, derive_seed
 from proxemic.errors import UserError
 from proxemic.files import write_json
 from proxemic.losses import ProxyLoss
@@ -28,10 +29,10 @@ from proxemic.tables import Table
 def local_centers(
     runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None
 ) -> Analysis[Mapping[Path, tuple[Mapping[str, LocalCenters], Mapping[str, float]]]]:
-    """Measure in bits what the nearest proxy of its class tells about a training image's group, beside chance.
+    """Measure in bits what the nearest proxy of its class tells about an attribute of a training image, beside chance.
 
     Args:
-        runs: Finished runs with several proxies per class, of images with groups within their classes.
+        runs: Finished runs with several proxies per class, of images with `ImageSet.attributes`.
         draws: Number of augmented versions of each image.
         shuffles: Number of shuffles, for the range of chance.
         seed: Seed of augmentation and shuffles.
@@ -87,41 +88,39 @@ def _bits(value: float) -> str:
 def _measure(
     run: FinishedRun, draws: int, shuffles: int, seed: int
 ) -> tuple[dict[str, LocalCenters], dict[str, float]]:
-    recipe, train, loss = run.recipe, run.splits.train, run.loss
-    if train.groups is None:
+    train, loss = run.splits.train, run.loss
+    if not train.attributes:
         raise UserError(
-            f"The images of {run.path} have no groups within their classes: those of Glyphs have, typefaces."
+            f"The training {train.kind} of {run.path} have no attributes that differ within their classes: those of "
+            "Glyphs and GlyphLetters have, and those of a table with a column subclass."
         )
     if not isinstance(loss, ProxyLoss) or loss.proxies_per_class == 1:
         raise UserError(
             f"{run.path} has one proxy per class, or none, but this asks which of several is the nearest: train with "
             "--loss.proxies_per_class 2 or more."
         )
-    augmented = EmbeddingDataset(train, recipe.augment.training(recipe.images), side=recipe.images.reduced_side)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        embeddings = torch.cat(
-            [
-                run.model(torch.stack([augmented[index][0] for index in part.tolist()]))
-                for _ in range(draws)
-                for part in torch.arange(len(train)).split(recipe.evaluation.batch_size)
-            ]
-        )
-    labels, groups = train.labels.repeat(draws), train.groups.repeat(draws)
+    embeddings = _embed_augmented(run, draws, seed)
+    labels = train.labels.repeat(draws)
     nearest = nearest_own_proxy(loss, embeddings, labels)
     # Whole images are shuffled, as the draws of one are alike in any case.
     images = torch.arange(len(train)).repeat(draws)
-    centers = {
-        name: shuffled_information(labels, values, nearest, units=images, shuffles=shuffles, seed=seed)
-        for name, values in _properties(type(recipe.data).__name__, groups).items()
-    }
+    centers = {}
+    for name, groups in train.attributes.items():
+        known = (values := groups.numbers.repeat(draws)) >= 0
+        centers[name] = shuffled_information(
+            labels[known], values[known], nearest[known], units=images[known], shuffles=shuffles, seed=seed
+        )
     used = {"used": proxies_used(labels, nearest), "per_class": loss.proxies_per_class, "cosine": proxy_cosine(loss)}
     return centers, used
 
 
-def _properties(source: str, groups: Tensor) -> dict[str, Tensor]:
-    """The groups; for Glyphs, whose groups are typefaces, what several typefaces have in common."""
-    if source != "Glyphs":
-        return {"group": groups}
-    style = groups % 4
-    return {"family": groups // 4, "weight": style % 2, "slant": style // 2}
+@torch.no_grad()
+def _embed_augmented(run: FinishedRun, draws: int, seed: int) -> Float[Tensor, "images dim"]:
+    """The embeddings of so many augmented versions of every training image, version by version."""
+    recipe, train = run.recipe, run.splits.train
+    transform = recipe.augment.training(recipe.images)
+    augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side)
+    keys = [(index, derive_seed(seed, draw, index)) for draw in range(draws) for index in range(len(train))]
+    size = recipe.evaluation.batch_size
+    batches = (augmented.__getitems__(keys[start : start + size]) for start in range(0, len(keys), size))
+    return torch.cat([run.model(torch.stack([tensor for tensor, _ in batch])) for batch in batches])

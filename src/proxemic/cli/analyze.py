@@ -139,8 +139,9 @@ def _local_centers(add: _Add) -> None:
     parser = add(
         "local-centers",
         help="whether the proxies of a class found what differs within it, such as typefaces",
-        description="What the nearest proxy of its own class tells about a training image's group (a glyph's "
-        "typeface), in bits, beside chance; for runs with several proxies per class.",
+        description="What the nearest proxy of its own class tells about an attribute of a training image (the "
+        "typeface of a glyph, the column subclass of a table), in bits, beside chance; for runs with several proxies "
+        "per class.",
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run; of several, also the mean")
     parser.add_argument("--draws", type=int, default=8, help="augmented versions of each image (%(default)s)")

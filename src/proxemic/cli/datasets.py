@@ -10,7 +10,6 @@ from proxemic.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from proxemic.data.benchmarks import Benchmark
 
-_GLYPHS = "glyphs"  # rendered here, so that there is nothing to fetch
 _NOTE = """\
 Sizes are images of classes. A download is checked against its MD5; In-Shop publishes none, so that there its archive's
 own checksums and the counts are all that is checked. Where to read about each, and to get what is fetched by hand:
@@ -82,7 +81,8 @@ def _list(root: Path | None) -> None:
         state = [] if benchmark.state is None else [benchmark.state]
         table.add_row(facts.key, facts.title, train, test, "by hand" if facts.by_hand else "download", *state)
     state = [] if root is None else ["-"]
-    table.add_row(_GLYPHS, "Glyphs", "half of the characters", "the others", "rendered here", *state)
+    table.add_row("glyphs", "Glyphs", "half of the characters", "the others", "rendered here", *state)
+    table.add_row("glyph-letters", "GlyphLetters", "half of the letters", "the others", "rendered here", *state)
     console = Console(markup=False, emoji=False, highlight=False)
     console.print(table)
     console.print(_NOTE, end="", soft_wrap=True)
@@ -91,12 +91,12 @@ def _list(root: Path | None) -> None:
 
 
 def _prepare(name: str, root: Path | None, url: str | None) -> None:
-    from proxemic.data import Glyphs
+    from proxemic.data import GlyphLetters, Glyphs
     from proxemic.data.benchmarks import prepare
 
-    if name == _GLYPHS:
-        print(" ".join(Glyphs(cache_dir=root).load().notes))
-        print("Nothing to fetch: train with proxemic train --recipe glyphs.")
+    if rendered := {"glyphs": Glyphs, "glyph-letters": GlyphLetters}.get(name):
+        print(" ".join(rendered(cache_dir=root).load().notes))
+        print(f"Nothing to fetch: find a recipe with proxemic recipes list, whose names begin with {name}.")
         return
     source = _benchmark(name, root, "prepare")
     try:
@@ -132,7 +132,8 @@ def _benchmark(name: str, root: Path | None, action: str) -> "Benchmark":
     from proxemic.data.benchmarks import BENCHMARKS
 
     if name not in BENCHMARKS:
-        raise UserError(f"{name} is no data set that is known here: give one of {', '.join(BENCHMARKS)}, {_GLYPHS}.")
+        known = ", ".join([*BENCHMARKS, "glyphs", "glyph-letters"])
+        raise UserError(f"{name} is no data set that is known here: give one of {known}.")
     if root is None:
         command = f"proxemic datasets {action} {name} --root data/{name}"
         raise UserError(f"--root is missing: give the folder of {name}, as {command}.")

@@ -27,6 +27,7 @@ with optional_dependency("train"):
     from proxemic.data.sources import (
         Digits,
         Fold,
+        GlyphLetters,
         Glyphs,
         HuggingFaceDataset,
         OwnImages,
@@ -52,6 +53,7 @@ __all__ = [
     "FashionMNIST",
     "FilePixels",
     "Fold",
+    "GlyphLetters",
     "Glyphs",
     "HuggingFaceDataset",
     "ImageSet",

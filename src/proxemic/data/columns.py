@@ -18,7 +18,7 @@ from proxemic.extras import optional_dependency
 if TYPE_CHECKING:
     import pyarrow
 
-COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category")
+COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category", "subclass")
 FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 """What the texts of a column of truth values mean, in small letters."""
 

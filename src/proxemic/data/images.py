@@ -1,8 +1,8 @@
 """Labelled image sets, and the sources they are loaded from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -25,9 +25,9 @@ class ImageSet:
         class_names: Name of each class.
         is_query: Images that are queries, or None where every image is both a query and in the gallery.
         is_gallery: Images that are in the gallery, or None likewise.
-        groups: A second property of each image that does not depend on its class, such as a glyph's typeface.
         sequences: The burst or video that each image is of: images of one sequence are no hits of each other.
         categories: The group of classes that each image's class belongs to.
+        attributes: What else differs between the images of a class, by name, such as the typeface of a glyph.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -45,9 +45,9 @@ class ImageSet:
     class_names: tuple[str, ...]
     is_query: Bool[Tensor, " images"] | None = None
     is_gallery: Bool[Tensor, " images"] | None = None
-    groups: Int64[Tensor, " images"] | None = None
     sequences: RowGroups | None = None
     categories: RowGroups | None = None
+    attributes: Mapping[str, RowGroups] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.pixels) != len(self.labels):
@@ -58,7 +58,7 @@ class ImageSet:
             )
         if (self.is_query is None) != (self.is_gallery is None):
             raise ValueError("is_query and is_gallery must be given together.")
-        for name, groups in (("sequences", self.sequences), ("categories", self.categories)):
+        for name, groups in {"sequences": self.sequences, "categories": self.categories, **self.attributes}.items():
             if groups is not None and len(groups) != len(self.labels):
                 raise ValueError(f"{name} has {len(groups)} entries but labels has {len(self.labels)}.")
 
@@ -115,8 +115,14 @@ class ImageSet:
             pixels = self.pixels.select(indices.numpy())  # a list of ten million numbers takes 400 MB
         else:
             pixels = self.pixels.select(indices.tolist())
+        attributes = {name: groups.take(indices) for name, groups in self.attributes.items()}
         parts = take_parts(self, indices) | {"pixels": pixels, "labels": labels, "class_names": names}
-        return ImageSet(**parts)
+        return ImageSet(**parts, attributes=attributes)
+
+
+def named_attributes(**attributes: RowGroups | None) -> dict[str, RowGroups]:
+    """The attributes that are known, for `ImageSet`."""
+    return {name: groups for name, groups in attributes.items() if groups is not None}
 
 
 def _uses_each(labels: Int64[Tensor, " images"], classes: int) -> bool:

@@ -18,7 +18,7 @@ SPLITS: dict[str, SplitName] = {"train": "train", "validation": "validation", "v
 _FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False, "": None, "nan": None}
 _MOST_BYTES, _MOST_ROWS = 4 * 2**30, 2**26  # a table is held in memory
 _CORNERS = ("x_1", "y_1", "x_2", "y_2")
-IMAGE_COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category", *_CORNERS)
+IMAGE_COLUMNS = ("path", "label", "split", "is_query", "is_gallery", "sequence", "category", "subclass", *_CORNERS)
 NOTE_COLUMNS = ("path", "label", "is_query", "is_gallery", "sequence", "category")
 
 
@@ -37,6 +37,7 @@ class Row:
     is_gallery: bool | None = None
     sequence: str | None = None
     category: str | None = None
+    subclass: str | None = None
     box: Box | None = None
     place: str = ""
 
@@ -51,14 +52,14 @@ def read_table(table: Path) -> Iterator[Row]:
         # An absolute path stays what it is.
         path = table.parent / record["path"]
         is_query, is_gallery = (read_flag(record, column, place) for column in ("is_query", "is_gallery"))
-        sequence, category = (_text(record, column) for column in ("sequence", "category"))
+        sequence, category, subclass = (_text(record, column) for column in ("sequence", "category", "subclass"))
         split = SPLITS.get(record.get("split", "").lower())
         if split is None and "split" in record:
             raise ValueError(
                 f"{place}: split is {record['split']!r}, but it must be train, validation (or val) or test."
             )
         box = _box(record, place)
-        yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, box, place)
+        yield Row(path, record["label"], split, is_query, is_gallery, sequence, category, subclass, box, place)
 
 
 def read_pictures(table: Path) -> Iterator[tuple[str, Box | None, dict[str, str | None]]]:

@@ -107,9 +107,8 @@ def test_names_and_files_belong_together(source: type[Benchmark], root: Path) ->
         assert [path[-10:] for path in paths(splits.test_images)] == [f"{n:06d}.jpg" for n in range(17, 33)]
     elif source is StanfordOnlineProducts:
         assert [path[-len(name) - 6 : -6] for path, name in zip(paths(splits.test_images), names, strict=True)] == names
-        assert splits.test_images.groups is not None
-        kinds = {"b": 1, "c": 2}
-        assert splits.test_images.groups.tolist() == [kinds[name[0]] for name in names]
+        assert splits.test_images.categories is not None
+        assert splits.test_images.categories.texts() == tuple(name.partition("_final")[0] for name in names)
     else:
         assert [path.split("/")[-2] for path in paths(splits.test_images)] == names
         assert splits.train.is_query is None

@@ -57,12 +57,16 @@ def test_pictures_are_whole_and_letters_centred(splits: Splits) -> None:
             assert abs(int(line.argmax()) - int(line[::-1].argmax())) <= 2
 
 
-def test_groups_are_faces(splits: Splits) -> None:
-    assert splits.train.groups is not None
+def test_attributes_are_those_of_the_faces(splits: Splits) -> None:
     letter = splits.train.class_names.index("U+0041 A")
-    mine = splits.train.labels == letter
-    assert splits.train.groups[mine].tolist() == list(range(12))
-    faces = dict(zip(FACES, mine.nonzero().flatten().tolist(), strict=True))
+    mine = (splits.train.labels == letter).nonzero().flatten()
+    texts = [splits.train.attributes[name].take(mine).texts() for name in ("family", "weight", "slant")]
+    assert len(set(zip(*texts, strict=True))) == 12
+    faces = dict(zip(FACES, mine.tolist(), strict=True))
+    for face, *described in zip(FACES, *texts, strict=True):
+        family = "mono" if "Mono" in face else "serif" if "Serif" in face else "sans"
+        slant = "slanted" if "Oblique" in face or "Italic" in face else "upright"
+        assert described == [family, "bold" if "Bold" in face else "regular", slant]
     weight = {face: np.asarray(splits.train.pictures[index]).mean() for face, index in faces.items()}
     assert weight["DejaVuSans-Bold"] > weight["DejaVuSans"]
 

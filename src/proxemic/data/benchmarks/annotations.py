@@ -11,6 +11,7 @@ import torch
 from proxemic.data.benchmarks.benchmark import Official
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
+from proxemic.data.rows import RowGroups
 from proxemic.data.sources.listing import first_few
 
 
@@ -22,7 +23,7 @@ class Listed:
     label: int
     test: bool
     query: bool | None = None
-    group: int | None = None
+    category: str | None = None
 
 
 def read_fields(path: Path, count: int, *, header: str | None = None, skip: int = 0) -> Iterator[list[str]]:
@@ -109,11 +110,10 @@ def _look_for(rows: Sequence[Listed], folder: Path) -> tuple[list[str], set[str]
 def _image_set(folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str]) -> ImageSet:
     present, labels = torch.tensor([row.label for row in rows], dtype=torch.int64).unique(return_inverse=True)
     names = tuple(class_names[label] for label in present.tolist())
-    is_query = groups = None
+    is_query = None
     if rows and rows[0].query is not None:
         is_query = torch.tensor([bool(row.query) for row in rows])
-    if rows and rows[0].group is not None:
-        groups = torch.tensor([row.group for row in rows], dtype=torch.int64)
     pixels = FilePixels([folder / row.path for row in rows])
     is_gallery = None if is_query is None else ~is_query
-    return ImageSet(pixels, labels, names, is_query, is_gallery, groups)
+    categories = RowGroups.from_names([row.category for row in rows])
+    return ImageSet(pixels, labels, names, is_query, is_gallery, categories=categories)

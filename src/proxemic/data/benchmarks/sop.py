@@ -15,7 +15,7 @@ _MOST_STRAYS = 0.01  # an item listed anew may be one class under two numbers; a
 
 @dataclass(frozen=True)
 class StanfordOnlineProducts(Benchmark):
-    """120,053 photographs of 22,634 products of 12 kinds, which `ImageSet.groups` numbers as the archive does, from 1.
+    """120,053 photographs of 22,634 products of 12 kinds, the categories of the images, such as ``bicycle``.
 
     Args:
         root: The folder with the extracted `Stanford_Online_Products`, or that folder.
@@ -48,19 +48,20 @@ class StanfordOnlineProducts(Benchmark):
         listing = self.find("Stanford_Online_Products/Ebay_train.txt", "Ebay_train.txt")
         folder = listing.parent
         images: list[int] = []
+        kinds: list[int] = []
         rows: list[Listed] = []
         for part, test in ((listing, False), (folder / "Ebay_test.txt", True)):
             for image, label, kind, path in read_fields(part, 4, header=_HEADER):
                 images.append(whole_number(image, part))
-                rows.append(Listed(path, whole_number(label, part), test, group=whole_number(kind, part)))
+                kinds.append(whole_number(kind, part))
+                category = path.partition("/")[0].removesuffix("_final")
+                rows.append(Listed(path, whole_number(label, part), test, category=category))
         both = folder / "Ebay_train.txt and Ebay_test.txt"
         check_unique(images, "image numbers", both)
         # bicycle_final/111085122871_0.JPG: the kind, the number of the item, and that of its photograph
         items = [row.path.rpartition("_")[0] for row in rows]
         _check_agreement(both, "class_id", "item", [row.label for row in rows], items)
-        _check_agreement(
-            both, "super_class_id", "folder", [row.group for row in rows], [path.partition("/")[0] for path in items]
-        )
+        _check_agreement(both, "super_class_id", "folder", kinds, [row.category for row in rows])
         names = {row.label: item for row, item in zip(rows, items, strict=True)}
         return official_sets(folder, rows, names, both)
 

@@ -4,18 +4,21 @@ import hashlib
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import platformdirs
 import torch
 from jaxtyping import Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont, features
+from torch import Tensor
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
+from proxemic.data.rows import RowGroups
 from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -26,7 +29,7 @@ FACES = tuple(
     for family, slanted in (("Sans", "Oblique"), ("SansMono", "Oblique"), ("Serif", "Italic"))
     for style in ("", "-Bold", f"-{slanted}", f"-Bold{slanted}")
 )
-"""The typefaces, in the order in which `ImageSet.groups` numbers them."""
+"""The typefaces, in the order of each character's images."""
 
 _SIZE = 32
 _FORMAT_VERSION = 1
@@ -42,7 +45,8 @@ class Glyphs(ImageSource):
     The classes are the letters, numbers and symbols that all 12 faces have, centred by their text boxes. Of characters
     that share an image in any face (Latin A, Greek Α, Cyrillic А), only the one with the lowest code point is kept, so
     that no image belongs to two classes and a perfect score is possible. Half of the characters, always the same, are
-    for training and the other half for the test.
+    for training and the other half for the test. The attributes of the images are those of the typefaces: ``family``,
+    ``weight`` and ``slant``.
 
     Args:
         train_classes: Characters to take from the training half; None for all.
@@ -66,15 +70,11 @@ class Glyphs(ImageSource):
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, count in (("train_classes", self.train_classes), ("test_classes", self.test_classes)):
-            if count is not None and count < 2:
-                raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
+        check_class_counts(self.train_classes, self.test_classes)
 
     def load(self) -> Splits:
-        codes, rasters, notes = _cached(self.cache_dir)
-        # By hash: code points in order would put whole scripts into one half.
-        order = sorted(range(len(codes)), key=lambda place: hashlib.sha256(b"%d" % codes[place]).digest())
-        halves = order[: len(order) // 2], order[len(order) // 2 :]
+        codes, rasters, notes = draw_characters(self.cache_dir)
+        halves = halve([b"%d" % code for code in codes])
         train = _take(codes, rasters, halves[0], self.train_classes, "train_classes")
         test = _take(codes, rasters, halves[1], self.test_classes, "test_classes")
         note = (
@@ -89,13 +89,57 @@ def _take(codes: Codes, rasters: Rasters, half: Sequence[int], count: int | None
     if count is not None and count > len(half):
         raise ValueError(f"{name} is {count}, but that half has {len(half)} characters: lower it, or null for all.")
     chosen = sorted(half[:count])
-    names = tuple(f"U+{code:04X} {chr(code)}" for code in codes[chosen].tolist())
-    labels = torch.arange(len(chosen)).repeat_interleave(len(FACES))
-    faces = torch.arange(len(FACES)).repeat(len(chosen))
-    return ImageSet(ArrayPixels(rasters[chosen].reshape(-1, _SIZE, _SIZE)), labels, names, groups=faces)
+    names = tuple(map(character_name, codes[chosen].tolist()))
+    return image_set(rasters[chosen], torch.arange(len(chosen)), names)
 
 
-def _cached(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
+def check_class_counts(train_classes: int | None, test_classes: int | None) -> None:
+    """Raise `ValueError` unless each number of classes is None, for all, or at least 2."""
+    for name, count in (("train_classes", train_classes), ("test_classes", test_classes)):
+        if count is not None and count < 2:
+            raise ValueError(f"{name} is {count}, but it must be null (all) or at least 2.")
+
+
+def halve(keys: Sequence[bytes]) -> tuple[list[int], list[int]]:
+    """The places of two halves of some keys, by hash: code points in order would put whole scripts into one half."""
+    order = sorted(range(len(keys)), key=lambda place: hashlib.sha256(keys[place]).digest())
+    return order[: len(order) // 2], order[len(order) // 2 :]
+
+
+def character_name(code: int) -> str:
+    """The code point and the character itself.
+
+    >>> character_name(65)
+    'U+0041 A'
+    """
+    return f"U+{code:04X} {chr(code)}"
+
+
+def image_set(
+    rasters: Rasters,
+    labels: Int64[Tensor, " characters"],
+    class_names: tuple[str, ...],
+    attributes: Mapping[str, RowGroups] = MappingProxyType({}),
+) -> ImageSet:
+    """The images of some characters, one per typeface, with the attributes of the characters and of the typefaces."""
+    faces = torch.arange(len(FACES))
+    each = torch.arange(len(rasters)).repeat_interleave(len(FACES))
+    of_faces = {
+        "family": RowGroups(faces // 4, ("sans", "mono", "serif")),
+        "weight": RowGroups(faces % 2, ("regular", "bold")),
+        "slant": RowGroups(faces % 4 // 2, ("upright", "slanted")),
+    }
+    return ImageSet(
+        ArrayPixels(rasters.reshape(-1, _SIZE, _SIZE)),
+        labels[each],
+        class_names,
+        attributes={name: groups.take(each) for name, groups in attributes.items()}
+        | {name: groups.take(faces.repeat(len(rasters))) for name, groups in of_faces.items()},
+    )
+
+
+def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
+    """Code points and images of all characters, from the cache in the folder where there is one, and notes on it."""
     fonts = _font_files()
     digest = hashlib.sha256(f"{_FORMAT_VERSION} {_SIZE} {unicodedata.unidata_version}".encode())
     digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())

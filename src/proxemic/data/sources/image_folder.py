@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from proxemic.data.images import ImageSet
+from proxemic.data.images import ImageSet, named_attributes
 from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import RowGroups, number_names, query_flags
 from proxemic.data.sources.listing import ENDINGS, examine_images, first_few, list_images
@@ -107,6 +107,7 @@ def image_set(rows: Sequence[Row], flagged: bool = True) -> ImageSet:
         *(_flags(rows) if flagged else (None, None)),
         sequences=RowGroups.from_names([row.sequence for row in rows]),
         categories=RowGroups.from_names([row.category for row in rows]),
+        attributes=named_attributes(subclass=RowGroups.from_names([row.subclass for row in rows])),
     )
 
 

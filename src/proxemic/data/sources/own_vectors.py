@@ -11,7 +11,7 @@ from torch import Tensor
 from proxemic.data.columns import FLAGS, Column, read_columns
 from proxemic.data.embeddings.files import MADE_BY, check_embedding_name, read_label_array
 from proxemic.data.embeddings.formats import read_metadata, read_safetensors_rows
-from proxemic.data.images import ImageSet
+from proxemic.data.images import ImageSet, named_attributes
 from proxemic.data.rows import RowGroups
 from proxemic.data.sources.own_source import SPLIT_NAMES, OwnRows, OwnSource, check_classes
 from proxemic.data.tables import SPLITS
@@ -26,9 +26,9 @@ class OwnVectors(OwnSource):
     """Vectors that a model has made before, of images, texts, sounds or anything else, one per row of a file.
 
     A Parquet file has them in the column `embedding` (lists of one length), beside `label` and perhaps those of tables
-    of images: `split`, `path`, `is_query`, `is_gallery`, `sequence` and `category`. A `.safetensors` file has the only
-    tensor of two dimensions, or the one called `embeddings`, and may have `labels`; a `.npy` file has the vectors
-    alone. `labels` names a table with the same columns, or a `.npy` file of labels, in the order of the vectors.
+    of images: `split`, `path`, `is_query`, `is_gallery`, `sequence`, `category` and `subclass`. A `.safetensors` file
+    has the only tensor of two dimensions, or the one called `embeddings`, and may have `labels`; a `.npy` file has the
+    vectors alone. `labels` names a table with the same columns, or a `.npy` file of labels, in the order of vectors.
     Only the rows of a batch are read, so that a file may be larger than the memory; docs/vectors.md says more.
 
     Classes are held out, and given splits used, as by `OwnImages`.
@@ -70,7 +70,14 @@ class OwnVectors(OwnSource):
                 f"{self.labels or root} has {len(rows.labels):,} labels, but {root} has {len(reader):,} vectors."
             )
         vectors = Vectors(reader, names=rows.names, made_by=read_metadata(root).get(MADE_BY))
-        images = ImageSet(vectors, rows.labels, rows.class_names, sequences=rows.sequences, categories=rows.categories)
+        images = ImageSet(
+            vectors,
+            rows.labels,
+            rows.class_names,
+            sequences=rows.sequences,
+            categories=rows.categories,
+            attributes=named_attributes(subclass=rows.subclasses),
+        )
         notes = (f"{self.labels or root} has columns that are not used: {', '.join(rows.unused)}.",) * bool(rows.unused)
         return OwnRows(images, rows.given, rows.flags_of, notes)
 
@@ -107,6 +114,7 @@ class _Rows:
     flags: tuple[Int64[Tensor, " rows"], Int64[Tensor, " rows"]] | None
     sequences: RowGroups | None
     categories: RowGroups | None
+    subclasses: RowGroups | None
     names: np.ndarray | None
     unused: tuple[str, ...]
     file: Path
@@ -117,8 +125,8 @@ class _Rows:
             raise ValueError(f"{file} has as many labels as vectors, but not of everything else: write it anew.")
         numbers = columns["label"].all_numbers("label", file)
         present, labels = numbers.unique(return_inverse=True)
-        split, is_query, is_gallery, sequence, category = (
-            columns.get(name) for name in ("split", "is_query", "is_gallery", "sequence", "category")
+        split, is_query, is_gallery, sequence, category, subclass = (
+            columns.get(name) for name in ("split", "is_query", "is_gallery", "sequence", "category", "subclass")
         )
         if split is not None:
             split.all_numbers("split", file)
@@ -135,6 +143,7 @@ class _Rows:
             flags,
             sequence and sequence.groups(),
             category and category.groups(),
+            subclass and subclass.groups(),
             columns["path"].strings() if "path" in columns else None,
             unused,
             file,
